@@ -47,8 +47,8 @@ class Fetcher(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
         self.dataset = dataset
-        self._collate = collate_fn
-        self._batch_first = batch_first
+        self.collate = collate_fn
+        self.batch_first = batch_first
         self._empty: tuple[Any] | None = None
         self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
@@ -62,7 +62,7 @@ class Fetcher(Dataset[Any]):
         """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
         size = len(request.indices)
         with seeded(request.seed) if self._draws else nullcontext():
-            batch = self._collate(self.examples(request.indices)) if size else self._empty_batch()
+            batch = self.collate(self.examples(request.indices)) if size else self._empty_batch()
         return request.step, request.chunk, request.chunks, size, batch, request.units
 
     def examples(self, indices: list[int]) -> list[Any]:
@@ -74,8 +74,8 @@ class Fetcher(Dataset[Any]):
     def _empty_batch(self) -> Any:
         # shaped after a batch of one example, of which no number is kept
         if self._empty is None:
-            one = self._collate(self.examples([0]))
-            self._empty = (empty_like(one, self._batch_first),)
+            one = self.collate(self.examples([0]))
+            self._empty = (empty_like(one, self.batch_first),)
         return self._empty[0]
 
 
@@ -114,15 +114,30 @@ def empty_like(batch: Any, batch_first: bool = True) -> Any:
     )
 
 
-def tried(loader: DataLoader[Any], trial: Dataset[Any]) -> Any:
-    """Item 0 of `trial`, fetched by a worker where `loader` has workers, as its examples are.
+class _Once(Dataset[Any]):
+    """One item: what `work` returns."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        if index:
+            raise IndexError(index)
+        return self._work()
+
+
+def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
+    """What `work` returns, done by a worker where `loader` has workers, as its examples are fetched.
 
     A data set that opens files or makes generators does so where it always does. No global random state
     changes.
     """
     workers = min(1, loader.num_workers)
     found: DataLoader[Any] = DataLoader(
-        trial,
+        _Once(work),
         batch_size=None,
         collate_fn=unchanged,
         num_workers=workers,

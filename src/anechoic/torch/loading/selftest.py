@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,25 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from anechoic.errors import UnsupportedError
 from anechoic.torch.loading.fetching import Fetcher, Request, tried
 from anechoic.torch.randomness.generators import SEED_BYTES, seeded
 from anechoic.units.ownership import Units
 
+logger = logging.getLogger("anechoic")
+
 #: Examples tried: a flip of each with probability 1/2 goes unseen once in 65,536 times.
 _TRIED = 16
-
-
-_SEED = bytes(SEED_BYTES)
-
-
+#: In what order: an odd number, so that none but the identity goes unseen by a rotated and a reversed order.
+_ORDERED = 5
+#: How deep batches are compared.
+_DEPTH = 8
+#: Rounding of work on a batch of another size.
+_RTOL, _ATOL = 1e-4, 1e-6
+_SEEDS = bytes(SEED_BYTES), bytes([1]) * SEED_BYTES
+#: Of data that cannot be tried: what is wrong with them will show in training.
 _ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -45,52 +51,8 @@ def try_batches(loader: DataLoader[Any], batch_first: bool) -> None:
     examples = len(loader.dataset)  # type: ignore[arg-type]
     if not examples:
         return
-    chosen = np.unique(np.linspace(0, examples - 1, min(_TRIED, examples)).astype(int)).tolist()
-    where, mixed, padded = tried(loader, _Trial(loader.dataset, loader.collate_fn, chosen, batch_first))
-    check_repeats(where)
-    check_with_others(mixed, padded)
-
-
-class _Trial(Dataset[tuple[str, str, str]]):
-    """One item: what differs between two fetches, and what `with_others` finds; "" for nothing."""
-
-    def __init__(self, dataset: Any, collate: Any, chosen: list[int], batch_first: bool) -> None:
-        self._dataset, self._collate, self._chosen = dataset, collate, chosen
-        self._batch_first = batch_first
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> tuple[str, str, str]:
-        if index:
-            raise IndexError(index)
-        fetcher = Fetcher(self._dataset, self._collate, self._batch_first)
-        request = Request(0, 0, 1, self._chosen, _SEED)
-        try:
-            first, second = (fetcher.__getitems__(request)[4] for _ in range(2))
-            where = different(first, second, "batch")
-        except _ERRORS:
-            return "", "", ""
-        try:
-            with seeded(_SEED):
-                examples = fetcher.examples(self._chosen)
-            return where, *with_others(examples, self._collate, self._batch_first)
-        except _ERRORS:
-            return where, "", ""
-
-
-_DEPTH = 8
-
-
-def check_repeats(where: str) -> None:
-    """Refuse a data set or collate_fn that draws random numbers from a generator of its own.
-
-    Args:
-        where: what `different` says of two batches of one request, fetched under one seed.
-
-    Raises:
-        UnsupportedError: naming what differs, and what to do.
-    """
+    fetcher = Fetcher(loader.dataset, loader.collate_fn, batch_first)
+    where, mixed, padded = tried(loader, partial(_two_fetches, fetcher, _chosen(examples, _TRIED)))
     if where:
         raise UnsupportedError(
             f"the data set or collate_fn gives other values when the same examples are fetched again ({where}"
@@ -100,6 +62,40 @@ def check_repeats(where: str) -> None:
             " they are set for each batch. A Generator may be made there, too:"
             " numpy.random.default_rng(torch.randint(2**62, ()).item())."
         )
+    if mixed:
+        raise UnsupportedError(
+            f"collate_fn gives an example other values in a batch than alone ({mixed} differs): it mixes the"
+            " examples of a batch, so clipping one example's gradient does not bound what it changes. Compute"
+            " each row from its example alone, in __getitem__ for instance; statistics of the data set must"
+            " be public."
+        )
+    if padded:
+        logger.warning(
+            "collate_fn makes an example's %s longer where others of the batch are: the guarantee then holds"
+            " only if no gradient depends on how far a row is padded. Mask what is beyond each row's own"
+            " length, in the model and in the loss, or pad to a fixed length.",
+            padded,
+        )
+
+
+def _chosen(examples: int, most: int) -> list[int]:
+    return [int(i) for i in np.unique(np.linspace(0, examples - 1, min(most, examples)).astype(int))]
+
+
+def _two_fetches(fetcher: Fetcher, chosen: list[int]) -> tuple[str, str, str]:
+    """What differs between two fetches, and what `with_others` finds; "" for nothing."""
+    request = Request(0, 0, 1, chosen, _SEEDS[0])
+    try:
+        first, second = (fetcher.__getitems__(request)[4] for _ in range(2))
+        where = different(first, second, "batch")
+    except _ERRORS:
+        return "", "", ""
+    try:
+        with seeded(_SEEDS[0]):
+            examples = fetcher.examples(chosen)
+        return where, *with_others(examples, fetcher.collate, fetcher.batch_first)
+    except _ERRORS:
+        return where, "", ""
 
 
 def different(one: Any, two: Any, name: str, depth: int = 0) -> str:
@@ -144,16 +140,6 @@ def _same_tensors(one: Tensor, two: Tensor) -> bool:
     return torch.equal(*bits)
 
 
-logger = logging.getLogger("anechoic")
-
-
-#: Rounding of work on a batch of another size.
-_RTOL, _ATOL = 1e-4, 1e-6
-
-
-_SEEDS = bytes(SEED_BYTES), bytes([1]) * SEED_BYTES
-
-
 def with_others(
     examples: Sequence[Any], collate: Callable[[list[Any]], Any], batch_first: bool
 ) -> tuple[str, str]:
@@ -191,31 +177,6 @@ def with_others(
     return mixed, padded
 
 
-def check_with_others(mixed: str, padded: str) -> None:
-    """Refuse what mixes examples, and warn of what pads them.
-
-    Args:
-        mixed, padded: see `with_others`.
-
-    Raises:
-        UnsupportedError: naming the field.
-    """
-    if mixed:
-        raise UnsupportedError(
-            f"collate_fn gives an example other values in a batch than alone ({mixed} differs): it mixes the"
-            " examples of a batch, so clipping one example's gradient does not bound what it changes. Compute"
-            " each row from its example alone, in __getitem__ for instance; statistics of the data set must"
-            " be public."
-        )
-    if padded:
-        logger.warning(
-            "collate_fn makes an example's %s longer where others of the batch are: the guarantee then holds"
-            " only if no gradient depends on how far a row is padded. Mask what is beyond each row's own"
-            " length, in the model and in the loss, or pad to a fixed length.",
-            padded,
-        )
-
-
 def _fields(batch: Any, size: int, batch_first: bool, name: str) -> Iterator[tuple[str, Tensor]]:
     """Tensors of a batch by name, rows first: those that have one row an example."""
     if isinstance(batch, np.ndarray) and batch.dtype.kind in "fiub":
@@ -245,10 +206,6 @@ def _close(one: Tensor, two: Tensor) -> bool:
     return torch.allclose(one.double(), two.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
 
 
-#: Odd: then no permutation but the identity goes unseen by a rotated and a reversed order together.
-_ORDERED = 5
-
-
 def check_keeps_order(loader: DataLoader[Any], units: Units, batch_first: bool) -> None:
     """Refuse a loader that hands out the same examples in another order than asked for.
 
@@ -266,10 +223,9 @@ def check_keeps_order(loader: DataLoader[Any], units: Units, batch_first: bool) 
     """
     if units.single_examples or units.examples < 2:
         return
-    most = min(_ORDERED, units.examples)
-    chosen = np.unique(np.linspace(0, units.examples - 1, most).astype(int)).tolist()
-    trial = _OrderTrial(loader.dataset, loader.collate_fn, chosen, batch_first)
-    moved = tried(loader, trial)
+    chosen = _chosen(units.examples, _ORDERED)
+    fetcher = Fetcher(loader.dataset, loader.collate_fn, batch_first)
+    moved = tried(loader, partial(_moved, fetcher, chosen))
     if moved:
         raise UnsupportedError(
             f"{moved} hands out rows in another order than that of the indices (tried on examples {chosen}):"
@@ -278,53 +234,37 @@ def check_keeps_order(loader: DataLoader[Any], units: Units, batch_first: bool) 
         )
 
 
-class _OrderTrial(Dataset[str]):
-    """One item: what moves rows, or ""."""
+def _moved(fetcher: Fetcher, chosen: list[int]) -> str:
+    """What moves rows, or ""."""
+    places = list(range(len(chosen)))
+    orders = [places, places[::-1], [*places[1:], places[0]]]
+    dataset, collate = fetcher.dataset, fetcher.collate
 
-    def __init__(self, dataset: Any, collate: Any, chosen: list[int], batch_first: bool) -> None:
-        self._dataset, self._collate, self._chosen = dataset, collate, chosen
-        self._batch_first = batch_first
+    def alone(place: int) -> Any:
+        with seeded(place.to_bytes(SEED_BYTES, "big")):  # an example's augmentation is the same in all orders
+            return dataset[chosen[place]]
 
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> str:
-        if index:
-            raise IndexError(index)
-        try:
-            return self._moved()
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-            return ""  # cannot be tried: what is wrong with the data will show in training
-
-    def _moved(self) -> str:
-        places = list(range(len(self._chosen)))
-        orders = [places, places[::-1], [*places[1:], places[0]]]
-        if callable(getattr(self._dataset, "__getitems__", None)):
-            read = [self._read(order) for order in orders]
+    try:
+        if callable(getattr(dataset, "__getitems__", None)):
+            read = []
+            for order in orders:
+                with seeded(_SEEDS[0]):
+                    read.append(fetcher.examples([chosen[place] for place in order]))
             values = [[_value(example) for example in examples] for examples in read]
             if any(_wrong([values[0]], [other], order) for order, other in _pairs(values, orders)):
-                return f"{type(self._dataset).__name__}.__getitems__"
+                return f"{type(dataset).__name__}.__getitems__"
         else:
-            read = [[self._one(place) for place in order] for order in orders]
+            read = [[alone(place) for place in order] for order in orders]
         fields = []
         for examples in read:
-            with seeded(bytes(SEED_BYTES)):
-                batch = self._collate(examples)
-            fields.append(list(_columns(batch, len(places), self._rows)))
+            with seeded(_SEEDS[0]):
+                batch = collate(examples)
+            fields.append(list(_columns(batch, len(places), fetcher.batch_first)))
         if any(_wrong(fields[0], other, order) for order, other in _pairs(fields, orders)):
-            return f"collate_fn ({getattr(self._collate, '__name__', type(self._collate).__name__)})"
-        return ""
-
-    def _read(self, order: list[int]) -> Any:
-        with seeded(bytes(SEED_BYTES)):
-            return list(self._dataset.__getitems__([self._chosen[place] for place in order]))
-
-    def _one(self, place: int) -> Any:
-        with seeded(place.to_bytes(SEED_BYTES, "big")):  # an example's augmentation is the same in all orders
-            return self._dataset[self._chosen[place]]
-
-    def _rows(self, tensor: Tensor) -> list[Tensor]:
-        return list(tensor.unbind(0 if self._batch_first or tensor.dim() < 2 else 1))
+            return f"collate_fn ({getattr(collate, '__name__', type(collate).__name__)})"
+    except _ERRORS:
+        pass  # cannot be tried
+    return ""
 
 
 def _pairs(found: list[Any], orders: list[list[int]]) -> list[tuple[list[int], Any]]:
@@ -345,12 +285,12 @@ def _wrong(mine: list[list[Any]], theirs: list[list[Any]], order: list[int]) -> 
     return wrong
 
 
-def _columns(batch: Any, size: int, rows: Any) -> Iterator[list[Any]]:
+def _columns(batch: Any, size: int, batch_first: bool) -> Iterator[list[Any]]:
     """Every field of a batch, as one comparable value for each row."""
     if isinstance(batch, PackedSequence):
         return
     if isinstance(batch, Tensor):
-        parts = rows(batch) if batch.dim() else []
+        parts = batch.unbind(0 if batch_first or batch.dim() < 2 else 1) if batch.dim() else ()
         if len(parts) == size:
             yield [_value(part) for part in parts]
     elif isinstance(batch, np.ndarray):
@@ -358,9 +298,9 @@ def _columns(batch: Any, size: int, rows: Any) -> Iterator[list[Any]]:
             yield [(row.shape, row.tobytes()) for row in map(np.asarray, batch)]
     elif isinstance(batch, Mapping):
         for value in batch.values():
-            yield from _columns(value, size, rows)
+            yield from _columns(value, size, batch_first)
     elif isinstance(batch, (list, tuple)):
-        fields = [list(_columns(value, size, rows)) for value in batch]
+        fields = [list(_columns(value, size, batch_first)) for value in batch]
         if len(batch) != size or all(fields):
             yield from (column for field in fields for column in field)
         else:

@@ -101,7 +101,7 @@ def part(call: Call) -> Any:
     return RowAxis(label.axis - (gone and axis < label.axis), label.inner)
 
 
-_LESS_AN_AXIS = packets("select", "unbind")
+_LESS_AN_AXIS = packets("select unbind")
 
 
 def _single_rows(call: Call, tensor: Tensor, axis: int, inner: int) -> list[Label]:
@@ -232,7 +232,7 @@ def reduced(call: Call) -> Any:
     return [RowAxis(left, rows.inner)] * made
 
 
-_TOTALS = packets("sum", "mean", "nansum")
+_TOTALS = packets("sum mean nansum")
 
 
 def normalised(call: Call) -> Any:

@@ -285,19 +285,17 @@ def words(label: Label) -> str:
     )
 
 
-def _unsaid() -> dict[Any, tuple[str, ...]]:
-    norms = packets("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats")
-    return dict.fromkeys(norms, ("running_mean", "running_var"))
-
-
-def packets(*names: str) -> frozenset[Any]:
+def packets(names: str) -> frozenset[Any]:
     """torch's operations of these names, as far as it has them."""
     aten: Any = torch.ops.aten
-    return frozenset(getattr(aten, name) for name in names if hasattr(aten, name))
+    return frozenset(getattr(aten, name) for name in names.split() if hasattr(aten, name))
 
 
 #: What operations write to though their schemas do not say so.
-_UNSAID = _unsaid()
+_UNSAID = dict.fromkeys(
+    packets("native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats"),
+    ("running_mean", "running_var"),
+)
 
 
 def lies(tensor: Tensor) -> tuple[Any, Any]:

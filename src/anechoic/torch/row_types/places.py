@@ -99,28 +99,12 @@ def _scaled(call: Call, total: Total) -> Total:
 
 
 _ADDING = packets(
-    *(
-        "add",
-        "add_",
-        "sub",
-        "sub_",
-        "rsub",
-        "neg",
-        "clone",
-        "_to_copy",
-        "detach",
-        "alias",
-        "copy_",
-        "lift_fresh",
-    ),
-    *("positive", "contiguous", "_conj", "conj"),
+    "add add_ sub sub_ rsub neg clone _to_copy detach alias copy_ lift_fresh positive contiguous _conj conj"
 )
+_SCALING = packets("mul mul_")
 
 
-_SCALING = packets("mul", "mul_")
-
-
-_DIVIDING = packets("div", "div_", "true_divide")
+_DIVIDING = packets("div div_ true_divide")
 
 
 def embedded(call: Call) -> Label:
@@ -140,7 +124,7 @@ def gathered(call: Call) -> Label:
     return label
 
 
-_READS = packets("gather", "take_along_dim")
+_READS = packets("gather take_along_dim")
 
 
 def selected(call: Call) -> Label:
