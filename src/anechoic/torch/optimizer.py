@@ -23,6 +23,14 @@ from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.structure import full_precision
 
 
+def _of_users(name: str) -> Any:
+    """An attribute that is that of the user's optimizer."""
+    return property(
+        lambda self: getattr(self.original_optimizer, name),
+        lambda self, value: setattr(self.original_optimizer, name, value),
+    )
+
+
 class CorrelatedOptimizer(Uncopyable, Optimizer):
     """A gradient source, a release and an update behind the face of a torch optimizer.
 
@@ -198,32 +206,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         """The trainable parameters, in the order of the groups."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Of the user's optimizer."""
-        return self.original_optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.original_optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """Of the user's optimizer."""
-        return self.original_optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.original_optimizer.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """Of the user's optimizer."""
-        return self.original_optimizer.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.original_optimizer.defaults = defaults
+    param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Of the user's optimizer; the next step() refuses new trainable parameters."""

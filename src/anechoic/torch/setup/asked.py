@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from inspect import Parameter, Signature
 from typing import Any, Literal, Required, TypedDict, TypeVar
@@ -80,100 +80,43 @@ class ByEpsilon(_Common, total=False):
     target_delta: Required[float]
 
 
-#: What an argument that is not given means. Those of Opacus have Opacus's defaults, but for the mode.
-DEFAULTS: dict[str, Any] = {
-    "criterion": nn.CrossEntropyLoss(),
-    "target_epsilon": None,
-    "target_delta": None,
-    "noise_multiplier": None,
-    "epochs": None,
-    "max_grad_norm": None,
-    "batch_first": True,
-    "loss_reduction": "mean",
-    "poisson_sampling": True,
-    "clipping": "flat",
-    "noise_generator": None,
-    "grad_sample_mode": AUTO,
-    "wrap_model": True,
-    "rand_on_empty": False,
-    "mechanism": "auto",
-    "steps": None,
-    "adjacency": None,
-    "unit": None,
-    "participation": None,
-    "scheduler": None,
-    "scheduler_interval": "step",
-    "keep": "last",
-    "workload": None,
-    "memory_budget": None,
-    "unit_ids": None,
-    "exact_sums": None,
-}
-
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def spelled(options: Any, *required: str) -> Callable[[_Method], _Method]:
-    """Decorator of a method that takes `options` as keywords: `inspect.signature` and help() list them.
-
-    Args:
-        options: a TypedDict. What has no default in `DEFAULTS` is required.
-        required: what is so beside it.
-    """
-    known = {"grad_sample_mode", "wrap_model", *options.__required_keys__, *options.__optional_keys__}
-    needed = [*(name for name in options.__annotations__ if name not in DEFAULTS), *required]
-    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
-    parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
-    parameters += [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default)
-        for name, default in DEFAULTS.items()
-        if name in known and name not in needed
-    ]
-
-    def spell(method: _Method) -> _Method:
-        method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        return method
-
-    return spell
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """What was asked for, with a value for every argument; see `PrivacyEngine`.
 
-    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep.
+    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep. Those
+    of Opacus have Opacus's defaults, but for the mode.
     """
 
     module: nn.Module
     optimizer: optim.Optimizer
-    criterion: Any
     data_loader: DataLoader[Any]
-    epsilon: float | None
-    noise_multiplier: float | None
-    delta: float | None
-    max_grad_norm: float | None
-    batch_first: bool
-    loss_reduction: str
-    poisson_sampling: bool
-    clipping: Literal["flat"]
-    noise_generator: Any
-    grad_sample_mode: str
-    wrap_model: bool
-    rand_on_empty: bool
-    mechanism: Mechanism | StrategyName
-    epochs: int | None
-    steps: int | None
-    adjacency: Adjacency | None
-    unit: str | None
-    participation: Participation | None
-    scheduler: Any
-    scheduler_interval: Interval
-    keep: Kept | float
-    workload: Workload | Callable[[int], Workload] | None
-    memory_budget: float | str | None
-    unit_ids: Any
-    exact_sums: bool | None
+    criterion: Any = nn.CrossEntropyLoss()
+    epsilon: float | None = None
+    delta: float | None = None
+    noise_multiplier: float | None = None
+    epochs: int | None = None
+    max_grad_norm: float | None = None
+    batch_first: bool = True
+    loss_reduction: str = "mean"
+    poisson_sampling: bool = True
+    clipping: Literal["flat"] = "flat"
+    noise_generator: Any = None
+    grad_sample_mode: str = AUTO
+    wrap_model: bool = True
+    rand_on_empty: bool = False
+    mechanism: Mechanism | StrategyName = "auto"
+    steps: int | None = None
+    adjacency: Adjacency | None = None
+    unit: str | None = None
+    participation: Participation | None = None
+    scheduler: Any = None
+    scheduler_interval: Interval = "step"
+    keep: Kept | float = "last"
+    workload: Workload | Callable[[int], Workload] | None = None
+    memory_budget: float | str | None = None
+    unit_ids: Any = None
+    exact_sums: bool | None = None
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Setup:
@@ -183,7 +126,7 @@ class Setup:
             ValueError: for a target that is out of range.
         """
         given = DEFAULTS | options
-        epsilon, delta = given.pop("target_epsilon"), given.pop("target_delta")
+        epsilon, delta = (given.pop(name) for name in _TARGETS.values())
         if "target_epsilon" in options:
             remedy = "Only infinitely much noise gives epsilon = 0."
             epsilon = positive_float("target_epsilon", epsilon, remedy=remedy)
@@ -247,3 +190,36 @@ def units_of(unit_ids: Any, examples: int) -> Units | None:
             " one label for each index of data_loader.dataset, in its order."
         )
     return units
+
+
+#: What a target of make_private_with_epsilon is here.
+_TARGETS = {"epsilon": "target_epsilon", "delta": "target_delta"}
+#: What an argument that is not given means.
+DEFAULTS: dict[str, Any] = {
+    _TARGETS.get(one.name, one.name): one.default for one in fields(Setup) if one.default is not MISSING
+}
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def spelled(options: Any, *required: str) -> Callable[[_Method], _Method]:
+    """Decorator of a method that takes `options` as keywords: `inspect.signature` and help() list them.
+
+    Args:
+        options: a TypedDict. What has no default in `DEFAULTS` is required.
+        required: what is so beside it.
+    """
+    known = {"grad_sample_mode", "wrap_model", *options.__required_keys__, *options.__optional_keys__}
+    needed = [*(name for name in options.__annotations__ if name not in DEFAULTS), *required]
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
+    parameters += [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+        for name, default in DEFAULTS.items()
+        if name in known and name not in needed
+    ]
+
+    def spell(method: _Method) -> _Method:
+        method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return method
+
+    return spell
