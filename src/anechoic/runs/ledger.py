@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from anechoic._validate import positive_int
@@ -353,23 +351,3 @@ def _check_first(key_hash: str, step: int) -> None:
 
 def _hash(noise_key: bytes) -> str:
     return hashlib.sha256(b"anechoic ledger" + noise_key).hexdigest()
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Keep SIGINT back while the block runs, and hand it on afterwards.
-
-    Only in the main thread, where Python handles signals, and only where a Python function handles SIGINT.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        before(*came[0])

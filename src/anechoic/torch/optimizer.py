@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.ledger import Delivery, uninterrupted
+from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP
@@ -20,7 +20,7 @@ from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
-from anechoic.torch.structure import full_precision
+from anechoic.torch.structure import full_precision, uninterrupted
 
 
 def _of_users(name: str) -> Any:

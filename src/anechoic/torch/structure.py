@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -108,3 +111,23 @@ def full_precision(device: str) -> AbstractContextManager[Any]:
     """No autocast inside."""
     on = torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if on else nullcontext()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep SIGINT back while the block runs, and hand it on afterwards.
+
+    Only in the main thread, where Python handles signals, and only where a Python function handles SIGINT.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])

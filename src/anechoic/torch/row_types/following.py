@@ -39,7 +39,7 @@ from anechoic.torch.row_types.rules import LIKE, labels_of
 from anechoic.torch.structure import tensors_in
 
 
-class Seen(ReferenceType[Tensor]):
+class Followed(ReferenceType[Tensor]):
     """A tensor, and what one run knows of it since the batch was delivered.
 
     Attributes:
@@ -122,25 +122,27 @@ class RowTypes(Refusals):
         # by place in memory, for what reaches the same numbers by another tensor
         self._places: dict[Any, tuple[StorageWeakRef, Label]] = {}
         # by identity, which another tensor may have when one is gone
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, Followed] = {}
         # storages whose label changed in place, and how often one did
         self._written: dict[int, tuple[Any, Tensor, Label]] = {}
         self._writes = 0
+        # whether the data decide the length of any tensor
+        self._any_counted = False
         self.batch.start(0)
         self.active = False
         self.leave()
 
-    def _known(self, tensor: Tensor) -> Seen | None:
+    def _known(self, tensor: Tensor) -> Followed | None:
         found = self._seen.get(id(tensor))
         return found if found is not None and found() is tensor else None
 
-    def _record(self, tensor: Tensor) -> Seen:
+    def _record(self, tensor: Tensor) -> Followed:
         found = self._seen.get(id(tensor))
         if found is None or found() is not tensor:
-            found = self._seen[id(tensor)] = Seen(tensor)
+            found = self._seen[id(tensor)] = Followed(tensor)
         return found
 
-    def mark(self, tensor: Tensor, label: Label, *, delivered: bool = False) -> Seen:
+    def mark(self, tensor: Tensor, label: Label, *, delivered: bool = False) -> Followed:
         """Give a tensor a label.
 
         Args:
@@ -148,11 +150,13 @@ class RowTypes(Refusals):
         """
         seen = self._seen.get(id(tensor))
         if seen is None or seen() is not tensor:
-            seen = self._seen[id(tensor)] = Seen(tensor)
+            seen = self._seen[id(tensor)] = Followed(tensor)
         seen.label, seen.guessed, seen.delivered = label, False, seen.delivered or delivered
         self._public.pop(id(tensor), None)
         own, at = lies(tensor)
-        kept = self._memory.add(tensor, own)
+        kept = None if own is None else self._memory.storages.get(own._cdata)
+        if kept is None:
+            kept = self._memory.add(tensor, own)
         if kept is not None and at is not None:
             self._places[at] = kept, label
         return seen
@@ -216,7 +220,9 @@ class RowTypes(Refusals):
             return _EARLIER
         return None if self._public.get(id(tensor)) is tensor else self._unseen(tensor, own)
 
-    def _of_written(self, tensor: Tensor, seen: Seen | None, writer: Tensor, label: Label) -> Label | None:
+    def _of_written(
+        self, tensor: Tensor, seen: Followed | None, writer: Tensor, label: Label
+    ) -> Label | None:
         """The label of a tensor in whose memory something of the batch was written."""
         same = tensor.shape == writer.shape and tensor.stride() == writer.stride()
         if tensor is writer or (same and tensor.storage_offset() == writer.storage_offset()):
@@ -308,7 +314,7 @@ class RowTypes(Refusals):
             self.batch.taken += 1
             self.batch.pulled = self.batch.pulled or bool(running_roots())
         for tensor, label in zip(made, labels_of(call), strict=True):
-            if label is None and call.packet in LIKE and self._has_counted(call.tensors[0]):
+            if label is None and call.counted and call.packet in LIKE and self._has_counted(call.tensors[0]):
                 label = before[id(call.tensors[0])]  # public numbers, but as many as the data say
             if label is None:
                 self._made_public(tensor, delivered=call.delivered)
@@ -322,7 +328,7 @@ class RowTypes(Refusals):
             seen = self.mark(tensor, label, delivered=call.delivered)
             seen.since = self._writes
             if (call.counted or facts.counting) and tensor.dim() > isinstance(label, RowAxis):
-                seen.counted = True
+                seen.counted = self._any_counted = True
 
     def failed(self, call: Call | None) -> None:
         """An operation was not done to its end: what it writes to may hold anything of its arguments."""
@@ -342,6 +348,8 @@ class RowTypes(Refusals):
 
     def like(self, given: Any, made: Any) -> None:
         """A function has taken a size from tensors whose lengths the data decide (expand_as)."""
+        if not self._any_counted:
+            return
         counted = [t for t in tensors_in(given) if self._has_counted(t)]
         label = self.of(counted[0]) if counted else None
         if label is not None:
@@ -351,11 +359,11 @@ class RowTypes(Refusals):
 
     def counted(self, tensor: Tensor) -> None:
         """The data decide the length of a tensor."""
-        self._record(tensor).counted = True
+        self._record(tensor).counted = self._any_counted = True
 
     def asked(self, tensor: Tensor) -> None:
         """The script has asked for a size of a tensor."""
-        if self._has_counted(tensor):
+        if self._any_counted and self._has_counted(tensor):
             self.batch.sized = True
 
     def _has_counted(self, tensor: Tensor) -> bool:

@@ -186,8 +186,8 @@ def facts_of(func: Any) -> Facts:
     )
 
 
-class Call:
-    """One operation on something of a batch, as one run sees it.
+class Call(dict[str, Any]):
+    """One operation on something of a batch, as one run sees it: its arguments by name, None for no argument.
 
     Args:
         batch: in which it is done.
@@ -214,21 +214,16 @@ class Call:
         tensors: list[Tensor],
         labels: dict[int, Label],
     ) -> None:
+        facts = facts_of(func)
+        super().__init__(facts.defaults, **dict(zip(facts.names, args, strict=False)), **kwargs)
         self.batch, self.rows = batch, batch.rows
-        self.func, self.facts, self.args, self.kwargs = func, facts_of(func), args, kwargs
-        self.packet = self.facts.packet
+        self.func, self.facts, self.args, self.kwargs = func, facts, args, kwargs
+        self.packet = facts.packet
         self.tensors, self.labels = tensors, labels
         self.labelled = [(t, labels[id(t)]) for t in tensors if id(t) in labels]
 
-    @functools.cached_property
-    def given(self) -> dict[str, Any]:
-        """The arguments by name."""
-        facts = self.facts
-        return {**facts.defaults, **dict(zip(facts.names, self.args, strict=False)), **self.kwargs}
-
-    def __getitem__(self, name: str) -> Any:
-        """An argument by name; None where there is none."""
-        return self.given.get(name)
+    def __missing__(self, name: str) -> None:
+        return None
 
     def label(self, value: Any) -> Label | None:
         return self.labels.get(id(value)) if isinstance(value, Tensor) else None
@@ -243,7 +238,7 @@ class Call:
 
     def only(self, *names: str) -> RowAxis:
         """The label that the named arguments share; the others have none."""
-        places = {id(self.given.get(name)) for name in names}
+        places = {id(self[name]) for name in names}
         found = {label for _, label in self.labelled}
         if len(found) != 1 or any(id(t) not in places for t, _ in self.labelled):
             raise NotApart(f"{self} takes rows beside rows in another place")

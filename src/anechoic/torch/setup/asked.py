@@ -91,7 +91,7 @@ class Setup:
     module: nn.Module
     optimizer: optim.Optimizer
     data_loader: DataLoader[Any]
-    criterion: Any = nn.CrossEntropyLoss()
+    criterion: Any = nn.CrossEntropyLoss()  # noqa: RUF009 - has no state
     epsilon: float | None = None
     delta: float | None = None
     noise_multiplier: float | None = None

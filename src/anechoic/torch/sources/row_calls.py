@@ -304,14 +304,19 @@ class RowCall:
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             made = self._of_one(own, lambda a, k: called(model.module, model.places, place, a, k))
             kinds[:] = map(is_continuous, made)
-            return [o for o in made if is_continuous(o)], [o for o in made if not is_continuous(o)]
+            pairs = list(zip(made, kinds, strict=True))
+            return [o for o, kind in pairs if kind], [o for o, kind in pairs if not kind]
 
         if model.draws:
             seeds = self._seeds()
             slots = [seeds[int(row)] for row in rows]
             self._randomness = RowRandomness(slots + [0] * (self._slots - len(slots)), stacked=True)
         try:
-            with model.runnable(), level.entered(), decisions or nullcontext():
+            with (
+                model.runnable() if model.recurrent else nullcontext(),
+                level.entered(),
+                decisions or nullcontext(),
+            ):
                 own = [level.put(t) if t.dim() else t for t in inputs]
                 made_of: Any = vjp(outputs, model.weights(), has_aux=True)
                 found, pull, rest = made_of

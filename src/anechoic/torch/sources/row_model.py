@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.runs.ledger import uninterrupted
+from anechoic.torch.structure import uninterrupted
 
 logger = logging.getLogger("anechoic")
 
@@ -36,6 +36,7 @@ class RowModel:
 
     Attributes:
         places: of its parameters.
+        recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
         draws: whether it was seen to draw random numbers.
         decides: whether it was seen to decide something by its data.
@@ -47,7 +48,7 @@ class RowModel:
         self.loops = ""
         self.draws = self.decides = False
         self._others: dict[str, Tensor] | None = None
-        self._recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
+        self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
@@ -82,10 +83,9 @@ class RowModel:
     def runnable(self) -> Iterator[None]:
         """Recurrent layers in pieces that have batching rules."""
         with ExitStack() as stack:
-            if self._recurrent:
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            for layer in self._recurrent:
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            for layer in self.recurrent:
                 handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
