@@ -15,7 +15,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.structure import PLAIN, bits, idle
+from anechoic.torch.structure import PLAIN, Idle, bits
 
 
 class Guard:
@@ -152,7 +152,7 @@ class BeforeCall:
                     self._check()
 
     def __reduce__(self) -> Any:  # a copy of the model is another model
-        return idle, ()
+        return Idle, ()
 
 
 def _still(module: nn.Module) -> dict[str, Tensor]:

@@ -91,15 +91,10 @@ def filled(value: Any, tensors: list[Any]) -> Any:
 
 
 class Idle:
-    """Does nothing."""
+    """What a hook of a private model becomes in a copy, which is another model: it does nothing."""
 
     def __call__(self, *_: Any) -> None:
         pass
-
-
-def idle() -> Idle:
-    """Make one: what `__reduce__` of a hook names."""
-    return Idle()
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -73,7 +73,10 @@ class _ByMemory(np.random.MT19937):
 
 @contextmanager
 def _numpy(of: Any = None) -> Iterator[Any]:
-    """NumPy's global generator, whose `get_state` and `set_state` are quick inside where that is possible."""
+    """NumPy's global generator, whose `get_state` and `set_state` are quick inside where that is possible.
+
+    Draws come from `own` all the while: only who asks for a state, or sets one, is sent to the memory.
+    """
     generator = np.random.mtrand._rand if of is None else of
     own = generator._bit_generator
     if type(own) is not np.random.MT19937 or (of is None and not _quick()):
