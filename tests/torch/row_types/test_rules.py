@@ -10,7 +10,7 @@ from torch import nn
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness import modes
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total, delivered
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total, delivered, place
 from anechoic.torch.row_types.numbers import among, one_a_row, taken, with_numbers
 
 ROWS = 6
@@ -397,6 +397,30 @@ def test_tensors_of_python_numbers_count_as_rows_where_they_have_as_many():
         assert isinstance(types.of(again - again.mean(0)), Mixed)
         assert types.of(torch.tensor([1.0, 2.0])) is None
         assert isinstance(types.of(torch.from_numpy(x.numpy() * 2)), Mixed)  # centred there, perhaps
+    finally:
+        types.end()
+        modes.stop()
+
+
+def test_numbers_in_memory_that_python_holds_keep_their_label_and_memory_that_is_given_back_has_none():
+    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
+    try:
+        begun(types, x)
+        made = x.mean(0)
+        at, identity = made.data_ptr(), id(made)
+        kept = made.detach().numpy()
+        del made
+        assert isinstance(types.of(torch.from_numpy(kept)), Total)  # whatever its tensor is now
+        del kept
+        gc.collect()
+        there = [ref for place, (ref, _) in types._places.items() if place[0] == at]
+        assert there and all(ref.expired() for ref in there)
+        # another tensor at the identity, and one in the memory, of what is gone
+        again, elsewhere = torch.full((3,), 2.0), torch.full((3,), 2.0)
+        types._seen[id(again)] = types._seen[identity]
+        types._places[place(elsewhere)] = there[0], TOTAL
+        assert types._seen[identity]() is None and types._seen[identity].label is not None
+        assert types.of(again) is None and types.of(elsewhere) is None
     finally:
         types.end()
         modes.stop()
