@@ -23,12 +23,9 @@ from anechoic.units.batch import UnitBatch
 
 logger = logging.getLogger("anechoic")
 
-
 #: Releases made by this process under each noise key (known by its hash), so that none is made twice with
 #: other gradients. A resumed process starts with none: it repeats the same releases bit for bit.
 _MADE: dict[str, int] = {}
-
-
 _TAKING = threading.Lock()
 
 
