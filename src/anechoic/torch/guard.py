@@ -1,4 +1,8 @@
-"""What must be as it was when the run began, or nothing is released: asked once, first of all in a step."""
+"""What must be as it was when the run began, or nothing is released: asked once, first of all in a step.
+
+Tensors are compared by their bits: version counters say nothing of `.data`, of fused optimizers and of code
+that torch does not see.
+"""
 
 from __future__ import annotations
 
@@ -233,17 +237,11 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
 
 #: Entries of trainable parameters that are kept as copies; more of them by checksums.
 COPIED = 20_000_000
-
-
 #: Entries of buffers and frozen parameters that are compared in every step, the smallest tensors first. Of
 #: each larger one a stretch is, at a secret place, and the version counter.
 COMPARED = 10_000_000
-
-
 #: Words of 8 bytes in a row, which has a checksum of its own; rows in a stretch.
 _ROW, _STRETCH = 2**14, 32
-
-
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 

@@ -27,11 +27,7 @@ from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.sources.row_model import Places, called, left_as_it_is, places_of, without_our_hooks
 
 Indices = NDArray[np.int64]
-
-
 Gradients = dict[str, Tensor]
-
-
 NO_UNITS = (
     "a pseudo-gradient is that of a unit on its own examples, and this run has no unit_ids: pass"
     " make_private(unit_ids=…), one label an example (range(N) where each example is a unit)."

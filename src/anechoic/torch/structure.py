@@ -1,4 +1,7 @@
-"""Arguments and outputs of a model: tensors in lists, tuples, dicts, dataclasses, and their subclasses."""
+"""Arguments and outputs of a model: tensors in lists, tuples, dicts, dataclasses, and their subclasses.
+
+And what several rooms of a step need: bits of a tensor, no autocast, no Ctrl-C in the midst of a release.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,6 @@ from torch import Tensor, nn
 
 #: Names of the attributes that torch gives every layer.
 TORCHS_OWN = frozenset(vars(nn.Module()))
-
-
 #: Types whose values are what they are: no number of a batch, and nothing that holds one.
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 

@@ -113,8 +113,6 @@ def _version(package: str) -> str:
 #: NumPy's numbers are written as (mark, type, hexadecimal bytes), and read as what they were: a float32 that
 #: came back as a Python float would round differently.
 _NUMBER = "anechoic numpy number"
-
-
 _KINDS = "biufc"
 
 

@@ -1,4 +1,4 @@
-"""What make_private tries on a few examples before training: two fetches of one request, and rows alone."""
+"""What is tried of a loader: two fetches of one request, rows alone and in other orders, examples in place."""
 
 from __future__ import annotations
 
@@ -325,8 +325,6 @@ def _value(part: Any) -> Any:
 
 #: Examples looked at in a pass: a permutation leaves one in its place with probability 1/N.
 LOOKED_AT = 2
-
-
 _DOMAIN = "examples looked at"
 
 

@@ -40,8 +40,6 @@ _COMING = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_te
 _LEAVING: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.tolist)
 #: What takes sizes, or ends of ranges, from tensors: these are numbers of the script as sizes are.
 _SIZED = frozenset({torch.arange, torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn})
-
-
 _PAUSED: list[bool] = []
 
 

@@ -18,11 +18,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.torch.randomness.rng_ops import Drawing, arguments, drawing, no_dropout
 
 _MASK = 2**64 - 1
-
-
 _ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
-
-
 _aten: Any = torch.ops.aten
 
 

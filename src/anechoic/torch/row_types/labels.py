@@ -1,4 +1,7 @@
-"""Labels of tensors: how each depends on the rows of the batch in hand."""
+"""Labels of tensors: how each depends on the rows of the batch in hand.
+
+With what they are given by: the batch, operations as one run sees them, and where tensors lie in memory.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +72,6 @@ class Mixed:
 
 
 Label = RowAxis | Total | One | Picked | Mixed
-
-
 TOTAL, MEAN = Total(), Total(mean=True)
 
 

@@ -84,11 +84,7 @@ def _passed_on(function: Callable[..., Any], *, reflected: bool = False) -> Call
 _BINARY: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 } | {"divmod": lambda a, b: list(divmod(a, b))}
-
-
 _ALONE: dict[str, Callable[..., Any]] = {"round": round, "neg": operator.neg, "pos": operator.pos, "abs": abs}
-
-
 _kind: Any
 
 

@@ -102,8 +102,6 @@ _ADDING = packets(
     "add add_ sub sub_ rsub neg clone _to_copy detach alias copy_ lift_fresh positive contiguous _conj conj"
 )
 _SCALING = packets("mul mul_")
-
-
 _DIVIDING = packets("div div_ true_divide")
 
 
@@ -173,14 +171,10 @@ def masked(call: Call) -> Label:
 
 
 _MEAN = 1  # of torch's enum of reductions
-
-
 _WEIGHTS = (
     "the divisor of the mean depends on the targets of other rows (class weights); take"
     " F.cross_entropy(outputs, targets, weight=weights, reduction='none').mean()"
 )
-
-
 _IGNORED = f"the divisor of the mean depends on the targets of other rows (ignore_index); {EACH_ROW}"
 
 

@@ -238,8 +238,6 @@ A_SUM = (
     " over rows, losses.mean() or losses.sum() / len(losses); or give make_private loss_reduction='sum'. Call"
     " optimizer.abandon_batch() to go on."
 )
-
-
 A_MEAN = (
     "the loss is a mean over the rows of the batch, and loss_reduction='sum' says that it is a sum: by how"
     " much a row moves the model would depend on how many others there are. Nothing was released. Take"

@@ -149,8 +149,6 @@ def _where(out: Tensor, alone: Tensor, row: int, rows: int) -> Label | None:
 
 #: By how much kernels may round one row otherwise than many.
 _ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9, torch.complex64: 1e-4, torch.complex128: 1e-9}
-
-
 #: What each operation does with rows; names that torch does not have are left out.
 _TABLE: list[tuple[Rule, str]] = [
     (

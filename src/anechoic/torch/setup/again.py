@@ -20,15 +20,11 @@ from anechoic.torch.sources.row_model import is_ours
 from anechoic.torch.sources.rows import RowsModule
 
 logger = logging.getLogger("anechoic")
-
-
 _PRIVATE = (
     *(AbstractGradSampleModule, GhostModule, RowsModule),
     *(CorrelatedOptimizer, DPOptimizer),
     PrivateDataLoader,
 )
-
-
 #: The latest run of each plain module and optimizer; these keep it alive, and not the other way round.
 _RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
 
@@ -104,17 +100,9 @@ _OF_LAYERS = (
     "_backward_pre_hooks",
     "_backward_hooks",
 )
-
-
 _BESIDE = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
-
-
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-
-
 _ATTRIBUTES = ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activations", "max_batch_len")
-
-
 _ON_PARAMETERS = (*OPACUS_PARAM_MONKEYPATCH_ATTRS, "summed_grad")
 
 

@@ -17,8 +17,6 @@ from anechoic.sampling.base import Sampling
 from anechoic.torch.setup.asked import Setup
 
 logger = logging.getLogger("anechoic")
-
-
 #: Steps of a run that nobody limits: more than any is trained for.
 OPEN_STEPS = 10**6
 

@@ -1,4 +1,7 @@
-"""Gradient sources, from a delivered batch to one clipped sum: what each offers, and their registry."""
+"""Gradient sources, from a delivered batch to one clipped sum: what each offers, and their registry.
+
+With what units computed by themselves, in place of gradients of rows (`Contributions`).
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,13 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.sources.clipping import Clipping
 
 AUTO = "auto"
-
-
 #: Other names of "rows": of earlier versions, and of Opacus, whose gradients of rows these are.
 ALIASES = {AUTO: "rows", "vmap": "rows", "hooks": "rows", "functorch": "rows"}
-
-
 #: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
 _OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")
-
-
 NOT_CLEARED = (
     "Gradients haven't been cleared since the last optimizer step: call optimizer.zero_grad() before the next"
 )
-
-
 BY_HAND = (
     "accumulating gradients by hand would put several batches, or one batch several times, into one release."
     " Call backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not fit"

@@ -2,6 +2,11 @@
 
 A norm is a float32 norm over short parts, put together in float64, and enlarged by a bound on what rounding
 can have lost. Where float32 could over- or underflow, all is float64. Factors are rounded towards zero.
+
+On the grid of a mechanism (`GridClipping`) contributions are integers, which are added up exactly: their sums
+depend on no order, no number of threads and no size of micro-batches. Everything is worked on in pieces that
+fit into the cache of one core: the norms are one pass over the gradients of all rows, scaling, rounding,
+adding up and the check of what was rounded are a second one.
 """
 
 from __future__ import annotations
@@ -23,16 +28,10 @@ from anechoic.noise.grid import Integers, largest_square, spacing, to_grid
 
 #: Entries whose squares are summed in the precision of the samples.
 _PART = 256
-
-
 #: Entries of a parameter up to which a copy is cheaper than operations of its own.
 _SMALL = 2**12
-
-
 #: float32 norms are not used where the clip norm is outside this range: squares of entries would vanish.
 _ORDINARY = (1e-12, 1e15)
-
-
 #: Entries that are widened to float64 at a time.
 _WIDENED = 2**20
 
@@ -198,31 +197,17 @@ def _full_precision() -> Iterator[None]:
 
 #: Entries whose squares are added up in float32: in any order off by 513 * 2**-24 at most, fused or not.
 DOT = 2**9
-
-
 SQUARE_ERROR = 2.0**-14
-
-
 #: Part of the clip norm that is left to float32's roundings of factors, products and squares.
 MARGIN = 2.0**-13
-
-
 #: Mean squares from here on: what underflows in float32 is below 2**-26 of them.
 SMALLEST_MEAN = 2.0**-100
-
-
 #: Factors that float32 holds with all their digits, whatever they are multiplied with.
 FACTORS = (2.0**-100, 2.0**100)
-
-
 #: Entries that are squared in one piece: threads cost more.
 _LITTLE = 2**18
-
-
 #: Columns and rows that are worked on at once: 0.5 MiB of products, and as many integers.
 COLUMNS, ROWS = 2**12, 32
-
-
 Rows = NDArray[np.float32]
 _largest = cache(largest_square)
 

@@ -95,8 +95,6 @@ _READS: dict[Any, Any] = {
     Tensor.__index__: int,
     Tensor.__float__: float,
 }
-
-
 #: What takes as many values as the data say, by places where a tensor is not zero.
 _PLACES = frozenset({Tensor.nonzero, torch.nonzero, torch.argwhere, Tensor.argwhere})
 

@@ -1,4 +1,4 @@
-"""A model that is run row by row: its weights, and what was seen of it."""
+"""A model that is run row by row: its weights, what was seen of it, and that a run leaves no trace in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.structure import uninterrupted
 
 logger = logging.getLogger("anechoic")
-
-
 #: By how much weights `nearby` are off, relative to each.
 NEARBY = 2.0**-8
 
@@ -108,8 +106,6 @@ class RowModel:
 #: Whether layers that ghost clipping traces are plain ones.
 SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-
-
 #: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
 Places = list[tuple[dict[str, Any], str, str]]
 
@@ -260,8 +256,6 @@ def is_ours(hook: Any) -> bool:
 
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
-
-
 #: What torch says of the statistics of one value.
 _ONE_VALUE = "more than 1 value per channel"
 
