@@ -1,4 +1,4 @@
-"""What is tried of a loader: two fetches of one request, rows alone and in other orders, examples in place."""
+"""What is tried of a loader: two fetches of one request, rows alone, in other orders, and in their places."""
 
 from __future__ import annotations
 
