@@ -41,7 +41,7 @@ from anechoic.noise.grid import default_bits
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from anechoic.torch import PrivacyEngine, noise_adder
-from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.modes import paused
 from anechoic.workloads import prefix_sum
 
 #: Of the ratio of processor times, by the project's own rule.
@@ -92,13 +92,13 @@ class Shares:
         self._inside = False
         source = optimizer.source
         for title, owner, names in (
-            ("bits of parameters, buffers", optimizer._unchanged, ("check", "released")),
+            ("what must be as it was", optimizer.guard, ("check", "released")),
             ("journal", optimizer.release.journal, ("record",)),
             ("journal", noise_adder, ("digest",)),
             ("rows by themselves", source, ("_alone",)),
             ("rows by themselves", getattr(source, "single", None), ("rows", "row", "compare")),
             ("rules of layers against autograd", source, ("_compare",)),
-            ("random numbers of the step", optimizer.ledger, ("delivered", "settled")),
+            ("random numbers of the step", optimizer._surroundings, ("deliver", "take", "settle")),
         ):
             for name in names:
                 if callable(getattr(owner, name, None)):

@@ -59,9 +59,12 @@ def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
     References:
         NIST FIPS 202 (SHAKE-256, an extendable-output function with 256 bits of security).
     """
-    found = hashlib.shake_256(_LABEL + checked_key(key) + _head(domain, len(numbers), size))
+    if type(key) is not bytes or len(key) != KEY_BYTES:
+        key = checked_key(key)
+    found = hashlib.shake_256(_LABEL + key + _head(domain, len(numbers), size))
     for number in numbers:
-        found.update(_word("number", number))
+        plain = type(number) is int and 0 <= number < _NUMBER_LIMIT  # as nearly always: no call for it
+        found.update(number.to_bytes(8, "little") if plain else _word("number", number))
     return found.digest(size)
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from anechoic.runs import ledger
-from anechoic.torch.randomness import csprng_dispatch, rng_stack
+from anechoic.torch.randomness import modes, rng_stack
 from anechoic.torch.row_types import following
-from anechoic.torch.row_types.memory import tensors_alive
+from anechoic.torch.row_types.labels import tensors_alive
 
 #: Tensors of test modules, which are frozen with all else that collection has left.
 FROZEN = []
@@ -39,5 +39,5 @@ def draws_of_their_own():
     """A run that a test gives up in the middle of a batch is followed no longer, nor has generators."""
     yield
     following.ACTIVE.clear()
-    csprng_dispatch.stop()
+    modes.stop()
     rng_stack._DESK.__init__()

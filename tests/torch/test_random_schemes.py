@@ -1,4 +1,4 @@
-"""The engine under balls in bins, random allocation and min-sep sampling, and the sharded batch sampler."""
+"""The engine under balls in bins, random allocation and min-sep sampling."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, MinSepSampling, RandomAllocation
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.loading.samplers import ShardedBatches
 
 NOISE_KEY, SAMPLING_KEY = bytes(range(32)), bytes(range(32, 64))
 BANDED = BandedToeplitz(14, [1.0, 0.5])
@@ -63,19 +62,3 @@ def test_other_loaders_are_refused(mechanism):
         private(mechanism, batch_size=4)
     with pytest.raises(MismatchError, match="poisson_sampling=False"):
         private(mechanism, poisson_sampling=False)
-
-
-def test_sharded_batches_feed_any_loader():
-    scheme = BallsInBins(40, 5, 14)
-    data = TensorDataset(torch.arange(40))
-    loaders = []
-    for place in range(3):
-        sampler = ShardedBatches(batches_of(scheme, SAMPLING_KEY), 14, start=4, shard=place, shards=3)
-        assert len(sampler) == 10
-        loaders.append(DataLoader(data, batch_sampler=sampler))
-    expected = batches_of(scheme, SAMPLING_KEY)
-    for t, parts in enumerate(zip(*loaders, strict=True), start=4):
-        together = torch.cat([part[0] for part in parts]).numpy()
-        np.testing.assert_array_equal(np.sort(together), expected.batch(t))
-    with pytest.raises(ValueError, match="shard=3"):
-        ShardedBatches(batches_of(scheme, SAMPLING_KEY), 14, shard=3, shards=3)

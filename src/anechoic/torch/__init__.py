@@ -9,7 +9,7 @@ from anechoic.torch.audit import ReleaseRecorder, audit_training
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.loading.memory import BatchMemoryManager
-from anechoic.torch.local.pseudo_gradient import pseudo_gradient
+from anechoic.torch.local_steps import pseudo_gradient
 
 __all__ = [
     "BatchMemoryManager",

@@ -23,7 +23,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import Sampling
 from anechoic.torch.engine import PrivacyEngine
-from anechoic.torch.setup.batching import loader_options
+from anechoic.torch.setup.mechanism_fit import loader_options
 from anechoic.torch.sources.base import ALIASES, AUTO
 
 #: Most examples whose patterns are compared to choose the canaries among them.

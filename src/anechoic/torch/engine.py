@@ -7,25 +7,27 @@ import os
 from collections.abc import Callable
 from typing import Any, Unpack, overload
 
+from opacus.validators import ModuleValidator
+from torch import nn, optim
+
 from anechoic._validate import one_of, positive_int
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
-from anechoic.torch.local.pseudo_gradient import NO_UNITS, LocalSteps, PseudoGradients
-from anechoic.torch.setup.asked import Setup
-from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of
-from anechoic.torch.setup.compatible import Compatible
-from anechoic.torch.setup.options import (
+from anechoic.torch.local_steps import NO_UNITS, LocalSteps, PseudoGradients
+from anechoic.torch.setup.asked import (
     ByEpsilon,
     ByNoise,
     Four,
+    Setup,
     Three,
     WithCriterion,
     WithoutCriterion,
     spelled,
 )
+from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of
 from anechoic.torch.sources.base import AUTO
 
 logger = logging.getLogger("anechoic")
@@ -34,7 +36,7 @@ logger = logging.getLogger("anechoic")
 ACCOUNTANTS = ("prv", "rdp", "gdp")
 
 
-class PrivacyEngine(Compatible, Resumable, Uncopyable):
+class PrivacyEngine(Resumable, Uncopyable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader
@@ -215,6 +217,27 @@ class PrivacyEngine(Compatible, Resumable, Uncopyable):
             MismatchError: also if a given Mechanism's epsilon(target_delta) exceeds target_epsilon.
         """
         return self._make(self.make_private_with_epsilon, positional, options)
+
+    # What Opacus says of a module before anything is made private.
+
+    def is_compatible(
+        self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
+    ) -> bool:
+        """Whether Opacus can compute the module's per-example gradients."""
+        return bool(ModuleValidator.is_valid(module))
+
+    def validate(
+        self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
+    ) -> None:
+        """Raise opacus.validators.errors.UnsupportedModuleError where `is_compatible` is False."""
+        ModuleValidator.validate(module, strict=True)
+
+    @classmethod
+    def get_compatible_module(cls, module: nn.Module) -> nn.Module:
+        """A copy of `module` with the layers replaced that mix examples (BatchNorm by GroupNorm)."""
+        fixed: nn.Module = ModuleValidator.fix(module)
+        ModuleValidator.validate(fixed, strict=True)
+        return fixed
 
     # -- beyond Opacus -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +16,7 @@ from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
-from anechoic.torch.watching.parameters import bits
+from anechoic.torch.structure import bits
 
 
 class ReleaseLog(Protocol):
@@ -70,6 +71,8 @@ class Releaser(Uncopyable):
         """Add the rows of `stream` from `state` on."""
         self._stream, self._noise = stream, state
         self._row: Tensor | None = None  # one piece of memory for all rows
+        bits = self.mechanism.grid_bits
+        self._unit = None if bits is None else spacing(self.mechanism.clip_norm, bits) / self.divisor
 
     @property
     def noise_state(self) -> NoiseState:
@@ -135,12 +138,10 @@ class Releaser(Uncopyable):
 
     def _scaled(self, noisy: list[Tensor]) -> list[Tensor]:
         """Noisy sums over the divisor, as gradients. Sums on a grid are integers up to here."""
-        bits = self.mechanism.grid_bits
-        if bits is None:
+        if self._unit is None:
             scaled = [total.div_(self.divisor) for total in noisy]  # sums may be wider than parameters
         else:
-            unit = spacing(self.mechanism.clip_norm, bits) / self.divisor
-            scaled = [total.double().mul_(unit) for total in noisy]
+            scaled = [total.double().mul_(self._unit) for total in noisy]
         kinds = zip(scaled, self._dtypes, self._shapes, strict=True)
         return [total.to(dtype).view(shape) for total, dtype, shape in kinds]
 
@@ -148,3 +149,19 @@ class Releaser(Uncopyable):
 def digest(released: list[Tensor], journal: ReleaseLog) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Whether the sums of a run are integers on a grid.
+
+    Attributes:
+        exact: whether they are.
+        reason: why, or why not, as a sentence.
+    """
+
+    exact: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'exact sums' if self.exact else 'sums in floating point'}: {self.reason}"

@@ -14,14 +14,21 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
+from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP
-from anechoic.torch.interrupts import uninterrupted
 from anechoic.torch.noise_adder import Releaser
-from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
-from anechoic.torch.update import Update
-from anechoic.torch.watching.guard import Guard
+from anechoic.torch.structure import full_precision, uninterrupted
+
+
+def _of_users(name: str) -> Any:
+    """An attribute that is that of the user's optimizer."""
+    return property(
+        lambda self: getattr(self.original_optimizer, name),
+        lambda self, value: setattr(self.original_optimizer, name, value),
+    )
 
 
 class CorrelatedOptimizer(Uncopyable, Optimizer):
@@ -129,7 +136,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                 "summed gradients of another batch are left over: call optimizer.abandon_batch(), and"
                 " iterate again."
             )
-        with torch.autocast(self.source.device.type, enabled=False):  # sums in full precision
+        with full_precision(self.source.device.type):
             kind = self.source.contributions.kind(delivery)
             sums = self.source.sums(delivery)
             if not delivery.last:
@@ -199,32 +206,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         """The trainable parameters, in the order of the groups."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Of the user's optimizer."""
-        return self.original_optimizer.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.original_optimizer.param_groups = groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """Of the user's optimizer."""
-        return self.original_optimizer.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.original_optimizer.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """Of the user's optimizer."""
-        return self.original_optimizer.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.original_optimizer.defaults = defaults
+    param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Of the user's optimizer; the next step() refuses new trainable parameters."""
@@ -319,3 +301,42 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             "GradScaler multiplies losses before gradients are clipped, so every example would be clipped to"
             " noise level: use autocast with bfloat16 and no GradScaler."
         )
+
+
+class Update:
+    """Hands noisy gradients to an optimizer and steps it; refuses every other step of it.
+
+    Args:
+        optimizer: the user's.
+        parameters: those that gradients are released for, in their order.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.optimizer = optimizer
+        self._parameters = parameters
+        self._allowed = False
+        self._guard = optimizer.register_step_pre_hook(self._check)
+
+    def put(self, gradients: list[Tensor]) -> None:
+        """Put released gradients into p.grad."""
+        for p, gradient in zip(self._parameters, gradients, strict=True):
+            p.grad = gradient
+
+    def step(self) -> Any:
+        """Step the optimizer; what it returns."""
+        self._allowed = True
+        try:
+            return self.optimizer.step()
+        finally:
+            self._allowed = False
+
+    def detach(self) -> None:
+        """Let go of the optimizer: it may be stepped by anyone."""
+        self._guard.remove()
+
+    def _check(self, *_: Any) -> None:
+        if not self._allowed:
+            raise GuaranteeError(
+                "the optimizer given to make_private was stepped directly, with gradients that are neither"
+                " clipped nor noisy: step the one that make_private returned."
+            )

@@ -20,17 +20,17 @@ from anechoic.runs.digests import digest_of
 from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise
-from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, idle
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.sources import GradientSource
-from anechoic.torch.watching.parameters import bits
+from anechoic.torch.structure import bits
+from anechoic.units.ownership import Units
 
 
 @dataclass
@@ -97,7 +97,8 @@ class PrivateRun(Around, Uncopyable):
         self.optimizer.guard.retake()  # until now the user may have loaded weights
 
     def deliver(self, delivery: Delivery) -> None:
-        self.recorder.ready(delivery.step, self.keys.noise)
+        if self.recorder.journal is None:
+            self.recorder.ready(delivery.step, self.keys.noise)
         self.surroundings.deliver(delivery)
         with paused():
             self.source.delivered(delivery)
@@ -191,3 +192,44 @@ def _drawn(
 def _unwatch(leave: Callable[[], None]) -> None:
     leave()
     idle()
+
+
+class OfRun:
+    """Holds a run, once there is one."""
+
+    _run: PrivateRun | None = None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
+        return self._current().mechanism
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Whether the sums of the run are integers, and if not, why."""
+        return self._current().arithmetic
+
+    @property
+    def units(self) -> Units | None:
+        """Who owns which example; None where every example is a unit of its own."""
+        return self._current().loader.feed.batches.units
+
+    @property
+    def unreachable_examples(self) -> int:
+        """Examples that no batch of this run can hold, as their owners never take part together.
+
+        Where batches are secret it depends on the draw, so it is not for publication.
+        """
+        return self._current().loader.feed.batches.unreachable
+
+    @property
+    def releases(self) -> int:
+        """Releases (steps) made so far."""
+        return self._current().ledger.releases
+
+    def _current(self) -> PrivateRun:
+        if self._run is None:
+            raise ValueError(
+                "this engine has no run yet: call make_private or make_private_with_epsilon first."
+            )
+        return self._run

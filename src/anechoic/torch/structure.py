@@ -1,16 +1,26 @@
-"""Arguments and outputs of a model: tensors in lists, tuples, dicts, dataclasses, and their subclasses."""
+"""Arguments and outputs of a model: tensors in lists, tuples, dicts, dataclasses, and their subclasses.
+
+And what several rooms of a step need: bits of a tensor, no autocast, no Ctrl-C in the midst of a release.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
+from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 #: Names of the attributes that torch gives every layer.
 TORCHS_OWN = frozenset(vars(nn.Module()))
+#: Types whose values are what they are: no number of a batch, and nothing that holds one.
+PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
@@ -43,9 +53,19 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of `value`, in the order of `mapped`."""
-    if isinstance(value, Tensor):
-        return [value]
-    return [tensor for part in parts_of(value) for tensor in tensors_in(part)]
+    found: list[Tensor] = []
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, (list, tuple)):
+            todo += part[::-1]
+        elif isinstance(part, dict):
+            todo += [*part.values()][::-1]
+        elif type(part) not in PLAIN:
+            todo += parts_of(part)[::-1]
+    return found
 
 
 def parts_of(value: Any) -> list[Any]:
@@ -69,3 +89,41 @@ def filled(value: Any, tensors: list[Any]) -> Any:
     """`value` with its tensors replaced, in the order of `tensors_in`."""
     given = iter(tensors)
     return mapped(value, lambda _: next(given))
+
+
+class Idle:
+    """What a hook of a private model becomes in a copy, which is another model: it does nothing."""
+
+    def __call__(self, *_: Any) -> None:
+        pass
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, in one axis."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def full_precision(device: str) -> AbstractContextManager[Any]:
+    """No autocast inside."""
+    on = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep SIGINT back while the block runs, and hand it on afterwards.
+
+    Only in the main thread, where Python handles signals, and only where a Python function handles SIGINT.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])

@@ -11,7 +11,7 @@ from anechoic.runs.files import writing
 from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.checkpoints.plain import plain, unplain
+from anechoic.torch.checkpoints.replay import plain, unplain
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights
 

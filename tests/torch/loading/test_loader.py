@@ -6,14 +6,14 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from anechoic.batches.fixed_order import InOrder
 from anechoic.batches.poisson import Sampled
 from anechoic.errors import DesynchronizedError, HorizonError
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
-from anechoic.torch.loading.fetching import empty_like
+from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
 from tests.marks import each_once, every_other, in_turn
 from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
@@ -345,3 +345,31 @@ def test_a_run_does_not_depend_on_workers(mode):
 def test_random_augmentation_reaches_the_model():
     assert isinstance(data(augmented=True), Augmented)
     assert not torch.equal(train(start(dataset=data(40, augmented=True))), train(start()))
+
+
+class Drawing(TensorDataset):
+    """Tensors with a random number on top: no plain ones."""
+
+    def __getitem__(self, index):
+        return (super().__getitem__(index)[0] + torch.rand(()),)
+
+
+def test_only_what_cannot_draw_is_fetched_without_a_seed():
+    plain = TensorDataset(torch.arange(6.0))
+    patched = TensorDataset(torch.arange(6.0))
+    patched.__getitems__ = lambda indices: [(torch.rand(()),) for _ in indices]
+    subclass = TensorDataset(torch.nn.Parameter(torch.arange(6.0)))
+    for dataset, collate, draws in (
+        (plain, default_collate, False),
+        (Subset(plain, [1, 2]), default_collate, False),
+        (plain, lambda batch: torch.rand(len(batch)), True),
+        (patched, default_collate, True),
+        (subclass, default_collate, True),
+        (Drawing(torch.arange(6.0)), default_collate, True),
+        (Subset(Drawing(torch.arange(6.0)), [1, 2]), default_collate, True),
+    ):
+        fetcher = Fetcher(dataset, collate, True)
+        before = torch.get_rng_state()
+        first, second = (fetcher.__getitems__(Request(0, 0, 1, [0, 1], bytes(32)))[4] for _ in range(2))
+        assert fetcher._draws is draws and torch.equal(before, torch.get_rng_state())
+        assert all(map(torch.equal, first, second))

@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness import csprng_dispatch
-from anechoic.torch.row_types.batch import delivered, with_numbers
+from anechoic.torch.randomness import modes
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total
-from anechoic.torch.row_types.numbers import among, one_a_row, taken
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total, delivered, place
+from anechoic.torch.row_types.numbers import among, one_a_row, taken, with_numbers
 
 ROWS = 6
 
@@ -36,13 +35,13 @@ def label(function, *shapes, rows=ROWS, integers=()):
         for place, shape in enumerate(shapes)
     ]
     types = RowTypes(batch_first=True, means=True)
-    csprng_dispatch.start()
+    modes.start()
     try:
         types.begin(Delivery(0, rows, content=batch))
         return types.of(function(*batch))
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
 
 
 def within(tensor, write):
@@ -202,7 +201,7 @@ def test_a_number_that_was_the_same_for_another_size_is_no_number_of_rows():
             found.append((types.of(x.sum() / 20), types.of(x.sum() / rows)))
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
     assert found == [(MEAN, MEAN), (TOTAL, MEAN)]
 
 
@@ -317,7 +316,7 @@ def test_what_is_put_elsewhere_takes_its_label_along():
         assert isinstance(types.of(table), Mixed)
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
 
 
 def test_another_runs_batch_is_not_public():
@@ -331,7 +330,7 @@ def test_another_runs_batch_is_not_public():
     finally:
         one.end()
         other.end()
-        csprng_dispatch.stop()
+        modes.stop()
 
 
 def test_complex_numbers_stay_with_their_rows():
@@ -367,7 +366,7 @@ def test_a_list_of_as_many_tensors_as_rows_has_one_for_each():
 
 
 def begun(types, *batch):
-    csprng_dispatch.start()
+    modes.start()
     types.begin(Delivery(0, len(batch[0]), content=list(batch)))
 
 
@@ -386,7 +385,7 @@ def test_what_was_made_from_an_earlier_batch_is_not_public():
         assert isinstance(types.of(made), Mixed)
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
 
 
 def test_tensors_of_python_numbers_count_as_rows_where_they_have_as_many():
@@ -400,7 +399,31 @@ def test_tensors_of_python_numbers_count_as_rows_where_they_have_as_many():
         assert isinstance(types.of(torch.from_numpy(x.numpy() * 2)), Mixed)  # centred there, perhaps
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
+
+
+def test_numbers_in_memory_that_python_holds_keep_their_label_and_memory_that_is_given_back_has_none():
+    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
+    try:
+        begun(types, x)
+        made = x.mean(0)
+        at, identity = made.data_ptr(), id(made)
+        kept = made.detach().numpy()
+        del made
+        assert isinstance(types.of(torch.from_numpy(kept)), Total)  # whatever its tensor is now
+        del kept
+        gc.collect()
+        there = [ref for place, (ref, _) in types._places.items() if place[0] == at]
+        assert there and all(ref.expired() for ref in there)
+        # another tensor at the identity, and one in the memory, of what is gone
+        again, elsewhere = torch.full((3,), 2.0), torch.full((3,), 2.0)
+        types._seen[id(again)] = types._seen[identity]
+        types._places[place(elsewhere)] = there[0], TOTAL
+        assert types._seen[identity]() is None and types._seen[identity].label is not None
+        assert types.of(again) is None and types.of(elsewhere) is None
+    finally:
+        types.end()
+        modes.stop()
 
 
 def test_what_was_there_before_the_first_batch_is_public_but_for_the_data_set():
@@ -413,7 +436,7 @@ def test_what_was_there_before_the_first_batch_is_public_but_for_the_data_set():
         assert types.of(data) == RowAxis(0)
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
 
 
 def test_numbers_that_are_delivered_remember_it():
@@ -444,7 +467,7 @@ def test_what_an_object_of_the_script_holds_is_followed():
 
 def test_what_is_made_in_an_empty_batch_of_an_earlier_one_is_none_of_the_script_s_own():
     types = RowTypes(batch_first=True, means=True)
-    csprng_dispatch.start()
+    modes.start()
     try:
         batch = torch.randn(4, 2)
         types.begin(Delivery(0, 4, content=batch))
@@ -455,7 +478,7 @@ def test_what_is_made_in_an_empty_batch_of_an_earlier_one_is_none_of_the_script_
         assert isinstance(types.of(mean), Mixed)
     finally:
         types.end()
-        csprng_dispatch.stop()
+        modes.stop()
 
 
 def test_rows_are_found_where_a_transpose_in_place_puts_them():

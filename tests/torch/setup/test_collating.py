@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, default_collate
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.setup.collating import with_others
+from anechoic.torch.loading.selftest import with_others
 from tests.torch.setting import data, mechanism, start
 
 EXAMPLES = [data(40)[i] for i in range(9)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from anechoic.torch.watching.modules import report_unregistered
+from anechoic.torch.setup.checks import report_unregistered
 from tests.torch.setting import start
 
 

@@ -15,8 +15,8 @@ from anechoic.errors import DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.sampling import BallsInBins, FixedOrder, Poisson
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.loading.row_order import check_keeps_order
-from anechoic.torch.setup.batching import fitting_batch
+from anechoic.torch.loading.selftest import check_keeps_order
+from anechoic.torch.setup.mechanism_fit import fitting_batch
 from anechoic.units.ownership import Units
 from tests.torch.setting import data, network
 from tests.torch.units_setting import EXAMPLES, IDS, unit_mechanism, unit_run

@@ -2,7 +2,7 @@
 
 import torch
 
-from anechoic.torch.sources.stateless import without_our_hooks
+from anechoic.torch.sources.row_model import without_our_hooks
 
 
 def single_rows(shape, model, data):

@@ -24,8 +24,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.checkpoints.plain import plain, unplain
-from anechoic.torch.checkpoints.replay import check_place, environment
+from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.history import unstamped
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun

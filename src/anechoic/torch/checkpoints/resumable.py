@@ -9,7 +9,7 @@ from typing import Any
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.run_info import OfRun
+from anechoic.torch.run import OfRun
 
 
 class EngineAccountant:

@@ -6,11 +6,12 @@ A batch, with every random augmentation in it, is a function of its request alon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from anechoic.torch.randomness.generators import seeded
 from anechoic.units.batch import UnitBatch
@@ -46,9 +47,10 @@ class Fetcher(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
         self.dataset = dataset
-        self._collate = collate_fn
-        self._batch_first = batch_first
+        self.collate = collate_fn
+        self.batch_first = batch_first
         self._empty: tuple[Any] | None = None
+        self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -59,8 +61,8 @@ class Fetcher(Dataset[Any]):
     def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any, UnitBatch | None]:
         """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
         size = len(request.indices)
-        with seeded(request.seed):
-            batch = self._collate(self.examples(request.indices)) if size else self._empty_batch()
+        with seeded(request.seed) if self._draws else nullcontext():
+            batch = self.collate(self.examples(request.indices)) if size else self._empty_batch()
         return request.step, request.chunk, request.chunks, size, batch, request.units
 
     def examples(self, indices: list[int]) -> list[Any]:
@@ -72,9 +74,18 @@ class Fetcher(Dataset[Any]):
     def _empty_batch(self) -> Any:
         # shaped after a batch of one example, of which no number is kept
         if self._empty is None:
-            one = self._collate(self.examples([0]))
-            self._empty = (empty_like(one, self._batch_first),)
+            one = self.collate(self.examples([0]))
+            self._empty = (empty_like(one, self.batch_first),)
         return self._empty[0]
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Whether a data set gives out parts of tensors, and no more: it draws nothing at random."""
+    if type(dataset) is Subset:
+        return "__getitems__" not in vars(dataset) and _is_plain(dataset.dataset)
+    if type(dataset) is not TensorDataset or "__getitems__" in vars(dataset):
+        return False
+    return all(type(tensor) is torch.Tensor for tensor in dataset.tensors)
 
 
 def empty_like(batch: Any, batch_first: bool = True) -> Any:
@@ -103,15 +114,30 @@ def empty_like(batch: Any, batch_first: bool = True) -> Any:
     )
 
 
-def tried(loader: DataLoader[Any], trial: Dataset[Any]) -> Any:
-    """Item 0 of `trial`, fetched by a worker where `loader` has workers, as its examples are.
+class _Once(Dataset[Any]):
+    """One item: what `work` returns."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        if index:
+            raise IndexError(index)
+        return self._work()
+
+
+def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
+    """What `work` returns, done by a worker where `loader` has workers, as its examples are fetched.
 
     A data set that opens files or makes generators does so where it always does. No global random state
     changes.
     """
     workers = min(1, loader.num_workers)
     found: DataLoader[Any] = DataLoader(
-        trial,
+        _Once(work),
         batch_size=None,
         collate_fn=unchanged,
         num_workers=workers,

@@ -9,6 +9,8 @@ comes back with it. When no batch is in hand any more, the script's own states c
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
@@ -17,7 +19,7 @@ import torch
 from anechoic.errors import GuaranteeError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness import csprng_dispatch
+from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.generators import (
     SEED_BYTES,
     States,
@@ -26,8 +28,10 @@ from anechoic.torch.randomness.generators import (
     from_data,
     is_secret,
     restore,
+    same,
     states,
 )
+from anechoic.torch.randomness.modes import SecretDraws
 from anechoic.torch.row_types.following import ACTIVE
 
 
@@ -64,7 +68,7 @@ class Surroundings:
         """
         with _DESK.lock:
             self._check_alone()
-            csprng_dispatch.start()  # which may import, and an import may draw
+            modes.start()  # which may import, and an import may draw
             _DESK.put_aside()
             _DESK.remove(self)
             self._delivery, self._kept, self._fixed = delivery, None, 0
@@ -80,7 +84,7 @@ class Surroundings:
             if self._delivery is None:
                 return
             self._check_alone()
-            csprng_dispatch.start()
+            modes.start()
             if _DESK.top() is not self or not is_secret(torch.initial_seed()):
                 _DESK.put_aside()
                 _DESK.remove(self)
@@ -96,7 +100,7 @@ class Surroundings:
             if had:
                 _DESK.give_back()
             else:
-                csprng_dispatch.start()  # the batch of another run has them
+                modes.start()  # the batch of another run has them
 
     def _have(self) -> None:
         _DESK.batches.append(ref(self))
@@ -114,9 +118,10 @@ class Surroundings:
 
     def _check_alone(self) -> None:
         here = threading.current_thread()
-        for other in _DESK.living():
-            thread = other._thread
-            if other is not self and thread is not None and thread is not here and thread.is_alive():
+        for batch in _DESK.batches:
+            other = batch()
+            thread = None if other is None or other is self else other._thread
+            if thread is not None and thread is not here and thread.is_alive():
                 raise GuaranteeError(
                     f"another run has a batch in hand in thread {thread.name!r}, and this one works in"
                     f" {here.name!r}: random generators belong to the process, so the masks of one would be"
@@ -140,10 +145,6 @@ class _Desk:
         self.batches: list[ReferenceType[Surroundings]] = []
         self.outside: States | None = None
         self.lent = False
-
-    def living(self) -> list[Surroundings]:
-        """Those whose runs are still there."""
-        return [one for one in (batch() for batch in self.batches) if one is not None]
 
     def top(self) -> Surroundings | None:
         """Which has the generators, unless it is gone."""
@@ -178,12 +179,12 @@ class _Desk:
         if below is not None and below._kept is not None:
             kept, below._kept = below._kept, None
             restore(kept)
-            csprng_dispatch.start()
+            modes.start()
             return
         if self.outside is not None:
             restore(self.outside)
         self.lent = False
-        csprng_dispatch.start()  # draws are plain ones now: what is made of the batch is looked at still
+        modes.start()  # draws are plain ones now: what is made of the batch is looked at still
 
 
 _DESK = _Desk()
@@ -191,14 +192,14 @@ _DESK = _Desk()
 
 def rest() -> None:
     """The user's draws for the batch are over: what comes until `settle` or `take` need not be watched."""
-    csprng_dispatch.stop()
+    modes.stop()
 
 
 def idle() -> None:
     """Where no run has a batch in hand, or rests after one, nothing need be watched."""
     with _DESK.lock:
-        if not _DESK.living() and not ACTIVE:
-            csprng_dispatch.stop()
+        if not ACTIVE and all(batch() is None for batch in _DESK.batches):
+            modes.stop()
 
 
 def rng_state() -> dict[str, Any]:
@@ -218,3 +219,31 @@ def set_rng_state(state: dict[str, Any]) -> None:
             _DESK.outside = given
         else:
             restore(given)
+
+
+class Generators:
+    """Where the global generators stand, to go back to, and whether torch draws in secret."""
+
+    def __init__(self) -> None:
+        self.secret = SecretDraws.active()
+        self._states = states(cuda=True)
+
+    def restore(self) -> None:
+        """Set them back."""
+        restore(self._states)
+
+    def moved(self) -> bool:
+        """Whether anything was drawn since."""
+        return not same(self._states, states(cuda=True))
+
+
+@contextmanager
+def rewound(to: Generators) -> Iterator[None]:
+    """Draw from the global generators as they were at `to`; outside, nothing changes."""
+    now = Generators()
+    to.restore()
+    try:
+        with SecretDraws() if to.secret and not now.secret else nullcontext():
+            yield
+    finally:
+        now.restore()

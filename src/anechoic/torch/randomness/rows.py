@@ -7,18 +7,14 @@ and from the bits of the row's own inputs, never from its place. Two equal rows 
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.randomness.csprng_dispatch import SecretDraws
 from anechoic.torch.randomness.rng_ops import Drawing, arguments, drawing, no_dropout
 
 _MASK = 2**64 - 1
@@ -130,47 +126,3 @@ class RowRandomness(TorchDispatchMode):
 
 
 _IN_PLACE = {getattr(_aten, name): name for name in ("exponential_", "geometric_", "cauchy_", "log_normal_")}
-
-
-# -- the process's own generators: what all rows share -----------------------------------------------
-
-
-class Generators:
-    """Where Python's, NumPy's and torch's global generators stand, to go back to, and how torch draws."""
-
-    def __init__(self) -> None:
-        self.secret = SecretDraws.active()
-        self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-        self._torch = torch.get_rng_state()
-        used = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._cuda = torch.cuda.get_rng_state_all() if used else []
-
-    def restore(self) -> None:
-        """Set them back."""
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)  # noqa: NPY002
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-    def same(self, other: Generators) -> bool:
-        """Whether nothing was drawn in between."""
-        numpy, theirs = self._numpy, other._numpy
-        return (
-            self._python == other._python
-            and all(np.array_equal(a, b) for a, b in zip(numpy, theirs, strict=True))
-            and torch.equal(self._torch, other._torch)
-            and all(torch.equal(a, b) for a, b in zip(self._cuda, other._cuda, strict=True))
-        )
-
-
-@contextmanager
-def rewound(to: Generators) -> Iterator[None]:
-    """Draw from the global generators as they were at `to`; outside, nothing changes."""
-    now = Generators()
-    to.restore()
-    try:
-        with SecretDraws() if to.secret and not now.secret else nullcontext():
-            yield
-    finally:
-        now.restore()

@@ -6,6 +6,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
+from anechoic.torch.structure import is_object
+
 #: In the place of a row: the number is one that a model took out of its own row.
 OWN = -1
 
@@ -82,6 +86,8 @@ _BINARY: dict[str, Callable[..., Any]] = {
 } | {"divmod": lambda a, b: list(divmod(a, b))}
 _ALONE: dict[str, Callable[..., Any]] = {"round": round, "neg": operator.neg, "pos": operator.pos, "abs": abs}
 _kind: Any
+
+
 for _kind in (RowFloat, RowInteger):
     _kind.real = property(lambda self: self)
     for _name, _function in _BINARY.items():
@@ -97,11 +103,16 @@ def among(value: Any, *, own: bool = True) -> bool:
     Args:
         own: whether those count that a model took out of its own row.
     """
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(among(part, own=own) for part in value)
-    return isinstance(value, (RowFloat, RowInteger)) and (own or value.row != OWN)
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, (list, tuple)):
+            todo += part
+        elif isinstance(part, dict):
+            todo += part.values()
+        elif isinstance(part, (RowFloat, RowInteger)) and (own or part.row != OWN):
+            return True
+    return False
 
 
 def taken(value: Any, row: int | None = None) -> Any:
@@ -128,3 +139,29 @@ def one_a_row(value: Any, rows: int) -> bool:
         and len(value) == rows
         and all(getattr(number, "row", None) == row for row, number in enumerate(value))
     )
+
+
+def with_numbers(content: Any, rows: int) -> Any:
+    """A batch whose numbers remember that they came with it, and where there is one for each row, whose."""
+    if isinstance(content, Tensor):
+        return content
+    kind = type(content)
+    if kind in (int, float):
+        return taken(content)
+    if kind in (list, tuple):
+        own = len(content) == rows and all(type(value) in (int, float) for value in content)
+        made: Any = kind(
+            taken(part, row) if own else with_numbers(part, rows) for row, part in enumerate(content)
+        )
+        return made if any(a is not b for a, b in zip(made, content, strict=True)) else content
+    if kind is dict:
+        made = {key: with_numbers(part, rows) for key, part in content.items()}
+        return made if any(made[key] is not content[key] for key in made) else content
+    if is_object(content):
+        for name, part in vars(content).items():
+            if type(part) in _HOLDING:
+                vars(content)[name] = with_numbers(part, rows)
+    return content
+
+
+_HOLDING = frozenset({int, float, list, tuple, dict})

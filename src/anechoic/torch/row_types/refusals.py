@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.torch.row_types.batch import Batch, row_axis
-from anechoic.torch.row_types.graph import reached, running_roots
-from anechoic.torch.row_types.labels import TOTAL, Label, Mixed, One, RowAxis, Total
+from anechoic.torch.row_types.labels import (
+    TOTAL,
+    Batch,
+    Label,
+    Mixed,
+    One,
+    RowAxis,
+    Total,
+    row_axis,
+)
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.row_types.reductions import A_MEAN, A_SUM
-from anechoic.torch.structure import tensors_in
+from anechoic.torch.structure import PLAIN, TORCHS_OWN, tensors_in
 
 REMEDY = (
     " Nothing was released. Compute the loss of each example from that example's outputs and target alone,"
@@ -40,6 +49,14 @@ class Refusals(ABC):
     def of(self, tensor: Tensor) -> Label | None:
         """The label of a tensor; None for what is public."""
 
+    @abstractmethod
+    def mark(self, tensor: Tensor, label: Label) -> Any:
+        """Give a tensor a label."""
+
+    @abstractmethod
+    def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Those in which something of the batch in hand is."""
+
     @property
     def rows(self) -> int:
         """Of the batch in hand, or the last one; 0 where there is none."""
@@ -53,7 +70,7 @@ class Refusals(ABC):
         """
         if not self.active:
             return
-        if among(given) and self.rows > 1:
+        if among(given) and self.batch.rows > 1:
             raise DesynchronizedError(
                 "the model, or the criterion, was called with a number that was delivered, or taken out of a"
                 " tensor of the batch (.item()): it may know all rows. Nothing was released. Give it a tensor"
@@ -63,7 +80,7 @@ class Refusals(ABC):
             label = self.of(tensor)
             if label is None or self._alone(label):
                 continue
-            axis = row_axis(tensor, self.rows, self._dimension)
+            axis = row_axis(tensor, self.batch.rows, self._dimension)
             if isinstance(label, RowAxis) and axis in (None, label.axis):
                 continue  # how many rows there are is looked at by whoever pulls them back
             why = "it is one row alone" if isinstance(label, One) else "it is made of several rows"
@@ -72,17 +89,58 @@ class Refusals(ABC):
             why = _why(label, why)
             raise DesynchronizedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)} that is not one row an"
-                f" example of a batch of {self.rows}: {why}. An example in several rows, or in another's row,"
-                " moves the sum by more than the clip norm. Nothing was released. Feed the model exactly the"
-                " delivered batch, and compute what belongs to an example from that example alone; for pairs"
+                f" example of a batch of {self.batch.rows}: {why}. An example in several rows, or in"
+                " another's row, moves the sum by more than the clip norm. Nothing was released. Feed the"
+                " model exactly the delivered batch, and compute what belongs to an example from that example"
+                " alone; for pairs"
                 " make a data set of pairs, with unit_ids that name both."
             )
 
+    def check_held(self, module: nn.Module) -> set[int]:
+        """Refuse a model whose attributes, buffers or frozen weights hold something of a batch.
+
+        Returns:
+            Identities of the tensors in its attributes, for `mark_kept`.
+
+        Raises:
+            DesynchronizedError: naming the attribute.
+        """
+        seen: set[int] = set()
+        for layer, name, value in _attributes(module):
+            tensors = tensors_in(value)
+            seen.update(map(id, tensors))
+            if among(value) or self.among_held(tensors):
+                raise _refused(layer, name)
+        registered = [
+            (layer, name, tensor)
+            for layer in module.modules()
+            for own in (layer._buffers, layer._parameters)
+            for name, tensor in own.items()
+            if tensor is not None
+        ]
+        held = self.among_held([tensor for *_, tensor in registered])
+        for layer, name, tensor in registered if held else ():
+            if tensor is held[0]:
+                raise _refused(layer, name)
+        return seen
+
+    def mark_kept(self, module: nn.Module, seen: set[int]) -> None:
+        """What a model that runs row by row leaves in its attributes is of the batch: no loss may use it.
+
+        Args:
+            seen: what `check_held` returned before it ran.
+        """
+        for layer, name, value in _attributes(module):
+            why = Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one")
+            for tensor in tensors_in(value):
+                if id(tensor) not in seen:
+                    self.mark(tensor, why)
+
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""
-        if self.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
+        if self.batch.rows < 2 or (label := self.of(tensor)) == RowAxis(axis):
             return ""
-        if label is None and tensor.shape[axis] == self.rows:
+        if label is None and tensor.shape[axis] == self.batch.rows:
             # a state of each row, say: what comes out counts as rows, and must meet rows in their places
             return ""
         if label is None:
@@ -136,7 +194,7 @@ class Refusals(ABC):
         """
         if not self.active:
             return
-        if self.batch.pulled and self.rows > 1:
+        if self.batch.pulled and self.batch.rows > 1:
             raise GuaranteeError(
                 "a hook, or a function with a backward() of its own, took a number out of a gradient"
                 f" (.item(), float(), if): it may know all rows of the batch.{REMEDY}"
@@ -157,11 +215,11 @@ class Refusals(ABC):
 
     def _alone(self, label: Label) -> bool:
         """Whether there is but one row, which nothing but an earlier batch can meet."""
-        return self.rows == 1 and not isinstance(label, Mixed)
+        return self.batch.rows == 1 and not isinstance(label, Mixed)
 
     def check_sizes(self) -> None:
         """Refuse a batch of which the script has asked how many values it took by their data."""
-        if self.batch.sized and self.rows > 1:
+        if self.batch.sized and self.batch.rows > 1:
             raise GuaranteeError(
                 "the size of a tensor was asked whose length the rows of the batch decide (x[mask],"
                 " nonzero(), unique()): len(), .shape, .numel(). As a number nothing can follow it to the"
@@ -172,3 +230,73 @@ class Refusals(ABC):
 
 def _why(label: Label | None, otherwise: str) -> str:
     return label.why if isinstance(label, Mixed) else otherwise
+
+
+A_SUM = (
+    "the loss is a sum over the rows of the batch, and loss_reduction='mean' says that it is a mean: by how"
+    " much the rows move the model would depend on how many they are. Nothing was released. Take the mean"
+    " over rows, losses.mean() or losses.sum() / len(losses); or give make_private loss_reduction='sum'. Call"
+    " optimizer.abandon_batch() to go on."
+)
+A_MEAN = (
+    "the loss is a mean over the rows of the batch, and loss_reduction='sum' says that it is a sum: by how"
+    " much a row moves the model would depend on how many others there are. Nothing was released. Take"
+    " losses.sum(), or give make_private loss_reduction='mean'. Call optimizer.abandon_batch() to go on."
+)
+
+
+def reached(loss: Tensor) -> tuple[list[Any], bool]:
+    """The runs whose models a loss was computed with; whether it reaches anything else with a gradient."""
+    found: list[Any] = []
+    others, seen_nodes, todo = False, set(), [loss.grad_fn]
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in seen_nodes:
+            continue
+        seen_nodes.add(node)
+        types = getattr(node, "types", None)
+        if types is not None:
+            if types.active and types not in found:
+                found.append(types)
+            continue
+        others = others or hasattr(node, "variable")
+        todo.extend(before for before, _ in node.next_functions)
+    return found, others
+
+
+def running_roots() -> tuple[Tensor, ...]:
+    """What the backward() that runs was called on; empty where none is found."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)  # private: another torch may lack it
+    if run is None:
+        return ()
+    # on a GPU this is another thread than the one that called backward(), and waits
+    frames: list[FrameType | None] = [sys._getframe(), *sys._current_frames().values()]
+    try:
+        for frame in frames:
+            while frame is not None:
+                if frame.f_code is run.__code__:
+                    roots: tuple[Tensor, ...] = tuple(frame.f_locals["t_outputs"])
+                    return roots
+                frame = frame.f_back
+        return ()
+    finally:
+        frames.clear()  # a frame that is kept keeps the graph of the loss, and with it the run
+        frame = None
+
+
+def _attributes(module: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    """What may hold something, among the attributes of all layers."""
+    return [
+        (layer, name, value)
+        for layer in module.modules()
+        for name, value in vars(layer).items()
+        if name not in TORCHS_OWN and type(value) not in PLAIN
+    ]
+
+
+def _refused(layer: nn.Module, name: str) -> DesynchronizedError:
+    return DesynchronizedError(
+        f"{type(layer).__name__}.{name} of the model was made from the batch, or is a number that was taken"
+        " out of one (.item()), so each row sees the others there. Nothing was released. Hand it over as an"
+        " input, one row an example."
+    )

@@ -12,9 +12,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.call import Call, NotApart, Rule, packets, tensors_among, words
-from anechoic.torch.row_types.elementwise import met_along, pointwise, same_axis
-from anechoic.torch.row_types.labels import Label, Mixed, One, RowAxis
+from anechoic.torch.row_types.axes import (
+    attended,
+    batch_normalised,
+    by_first,
+    drawn,
+    expanded,
+    joined,
+    linear,
+    normalised,
+    padded,
+    part,
+    permuted,
+    product,
+    put_back,
+    reduced,
+    repeated,
+    reshaped,
+    triangle,
+    unsqueezed,
+    untouched,
+)
+from anechoic.torch.row_types.labels import (
+    Call,
+    Label,
+    Mixed,
+    NotApart,
+    One,
+    RowAxis,
+    Rule,
+    packets,
+    words,
+)
 from anechoic.torch.row_types.places import (
     ctc,
     ctc_pulled,
@@ -24,43 +53,20 @@ from anechoic.torch.row_types.places import (
     indexed,
     margin_loss,
     masked,
+    met_along,
     nll,
     nll_pulled,
+    pointwise,
     put,
+    same_axis,
     selected,
 )
-from anechoic.torch.row_types.shapes import (
-    expanded,
-    joined,
-    padded,
-    part,
-    permuted,
-    put_back,
-    repeated,
-    reshaped,
-    triangle,
-    unsqueezed,
-    untouched,
-)
-from anechoic.torch.row_types.sums import (
-    attended,
-    batch_normalised,
-    by_first,
-    drawn,
-    linear,
-    normalised,
-    product,
-    reduced,
-)
+from anechoic.torch.structure import tensors_in
 
 _aten: Any = torch.ops.aten
 #: What has the size of a tensor, and nothing else of it.
-LIKE = packets(
-    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
-)
-_PUBLIC = LIKE | packets(
-    *("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided", "sym_size", "sym_numel"),
-)
+LIKE = packets("zeros_like ones_like empty_like full_like rand_like randn_like randint_like")
+_PUBLIC = LIKE | packets("new_zeros new_ones new_empty new_full new_empty_strided sym_size sym_numel")
 
 
 def labels_of(call: Call) -> list[Label | None]:
@@ -73,7 +79,7 @@ def labels_of(call: Call) -> list[Label | None]:
         return [mixed] * len(made)
     if call.rows == 1:
         return [RowAxis(0)] * len(made)  # a row alone meets nobody
-    rule = _RULES.get(call.packet) or (pointwise if torch.Tag.pointwise in call.func.tags else _by_rows)
+    rule = _RULES.get(call.packet) or (pointwise if call.facts.pointwise else _by_rows)
     one = next(iter(labels.values()))
     if isinstance(one, One) and len(set(labels.values())) == 1 and rule is not put_back:
         return [one] * len(made)  # whatever is made of a row alone is its own
@@ -82,26 +88,23 @@ def labels_of(call: Call) -> list[Label | None]:
     except NotApart as error:
         found = Mixed(str(error))
     each = list(found) if isinstance(found, list) else [found] * len(made)
-    return [_held(call, *pair) for pair in zip(made, each, strict=True)]
-
-
-def _held(call: Call, tensor: Tensor, label: Label | None) -> Label | None:
-    """A label, held to the shape."""
-    if not isinstance(label, RowAxis):
-        return label
-    fits = tensor.dim() > label.axis and tensor.shape[label.axis] == call.rows * label.inner
-    return label if fits else Mixed(f"{call} makes other rows of the rows")
+    for place, (tensor, label) in enumerate(zip(made, each, strict=True)):
+        if isinstance(label, RowAxis):  # is held to the shape
+            axis, length = label.axis, call.rows * label.inner
+            if tensor.dim() <= axis or tensor.shape[axis] != length:
+                each[place] = Mixed(f"{call} makes other rows of the rows")
+    return each
 
 
 def _by_rows(call: Call) -> Any:
     """What has no rule is done for each row alone: where that gives the same numbers, rows are apart."""
-    if call.func._schema.is_mutable or torch.Tag.nondeterministic_seeded in call.func.tags:
+    if call.facts.mutable or call.facts.drawing:
         raise NotApart(f"{call} has no rule")
     found: list[Label | None] = [None] * len(call.made)
     for row in range(call.rows):
         args, kwargs = _of_row(call, call.args, row), _of_row(call, call.kwargs, row)
         try:
-            alone = tensors_among(call.func(*args, **kwargs))
+            alone = tensors_in(call.func(*args, **kwargs))
         except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
             raise NotApart(f"{call} has no rule, and cannot be done for one row alone") from error
         if len(alone) != len(call.made):
@@ -146,131 +149,88 @@ def _where(out: Tensor, alone: Tensor, row: int, rows: int) -> Label | None:
 
 #: By how much kernels may round one row otherwise than many.
 _ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9, torch.complex64: 1e-4, torch.complex128: 1e-9}
-
-
-_ADDED = ("scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_")
-
-
-def _rules() -> dict[Any, Rule]:
-    made: dict[Any, Rule] = {}
-
-    def enter(rule: Rule, *names: str) -> None:
-        for name in names:
-            if hasattr(_aten, name):
-                made[getattr(_aten, name)] = rule
-
-    enter(
+#: What each operation does with rows; names that torch does not have are left out.
+_TABLE: list[tuple[Rule, str]] = [
+    (
         pointwise,
-        *("_to_copy", "clone", "detach", "alias", "lift_fresh", "native_dropout", "bernoulli", "bernoulli_"),
-        *(
-            "normal",
-            "masked_fill",
-            "masked_fill_",
-            "where",
-            "copy_",
-            "fill_",
-            "zero_",
-            "contiguous",
-            "dropout",
-        ),
-        *(
-            "nan_to_num",
-            "isfinite",
-            "isnan",
-            "_conj",
-            "lerp",
-            "addcmul",
-            "addcdiv",
-            "threshold",
-        ),
-        *(
-            "mse_loss_backward",
-            "smooth_l1_loss_backward",
-            "huber_loss_backward",
-            "binary_cross_entropy_backward",
-        ),
-        *("soft_margin_loss_backward", "log_sigmoid_forward", "log_sigmoid_backward"),
-    )
-    enter(reshaped, "view", "_unsafe_view", "reshape", "squeeze", "flatten", "unflatten", "_reshape_alias")
-    enter(expanded, "expand", "broadcast_to")
-    enter(unsqueezed, "unsqueeze")
-    enter(permuted, "permute", "transpose", "transpose_", "t", "t_", "movedim")
-    enter(part, "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "unsafe_split")
-    enter(joined, "cat", "stack")
-    enter(put_back, "select_backward", "slice_backward")
-    enter(same_axis, "view_as_real", "view_as_complex")
-    enter(
+        "_to_copy clone detach alias lift_fresh native_dropout bernoulli bernoulli_ normal masked_fill "
+        "masked_fill_ where copy_ fill_ zero_ contiguous dropout nan_to_num isfinite isnan _conj lerp "
+        "addcmul addcdiv threshold mse_loss_backward smooth_l1_loss_backward huber_loss_backward "
+        "binary_cross_entropy_backward soft_margin_loss_backward log_sigmoid_forward log_sigmoid_backward",
+    ),
+    (reshaped, "view _unsafe_view reshape squeeze flatten unflatten _reshape_alias"),
+    (expanded, "expand broadcast_to"),
+    (unsqueezed, "unsqueeze"),
+    (permuted, "permute transpose transpose_ t t_ movedim"),
+    (part, "slice select split split_with_sizes chunk unbind narrow unsafe_split"),
+    (joined, "cat stack"),
+    (put_back, "select_backward slice_backward"),
+    (same_axis, "view_as_real view_as_complex"),
+    (
         untouched("dim"),
-        *("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", "cumsum", "cumprod"),
-        *("logcumsumexp", "cummax", "cummin", "sort", "topk", "kthvalue", "glu", "argsort", "diff"),
-    )
-    enter(untouched("dims"), "flip", "roll")
-    enter(met_along, "_softmax_backward_data", "_log_softmax_backward_data")
-    enter(padded, "constant_pad_nd")
-    enter(repeated, "repeat")
-    enter(triangle, "tril", "triu")
-    enter(
+        "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod logcumsumexp cummax "
+        "cummin sort topk kthvalue glu argsort diff",
+    ),
+    (untouched("dims"), "flip roll"),
+    (met_along, "_softmax_backward_data _log_softmax_backward_data"),
+    (padded, "constant_pad_nd"),
+    (repeated, "repeat"),
+    (triangle, "tril triu"),
+    (
         reduced,
-        *("sum", "mean", "nansum", "amax", "amin", "max", "min", "any", "all", "argmax", "argmin", "prod"),
-        *("logsumexp", "linalg_vector_norm", "norm", "var", "std", "var_mean", "std_mean", "median"),
-        *("count_nonzero", "aminmax", "mode"),
-    )
-    enter(drawn, "multinomial")
-    enter(normalised, "native_layer_norm", "_fused_rms_norm")
-    enter(
+        "sum mean nansum amax amin max min any all argmax argmin prod logsumexp linalg_vector_norm norm "
+        "var std var_mean std_mean median count_nonzero aminmax mode",
+    ),
+    (drawn, "multinomial"),
+    (normalised, "native_layer_norm _fused_rms_norm"),
+    (
         batch_normalised,
-        *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
-        *("cudnn_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update", "batch_norm"),
-    )
-    enter(product("self", "mat2", 0), "mm")
-    enter(product("mat1", "mat2", 0), "addmm")
-    enter(product("self", "mat2", 1), "bmm")
-    enter(product("batch1", "batch2", 1), "baddbmm")
-    enter(product("self", "vec", 0), "mv")
-    enter(product("mat", "vec", 0), "addmv")
-    enter(product("self", "tensor", 0), "dot")
-    enter(product("self", "other", 0), "vdot")
-    enter(linear, "linear")
-    enter(
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
+        "_batch_norm_with_update _batch_norm_no_update batch_norm",
+    ),
+    (product("self", "mat2", 0), "mm"),
+    (product("mat1", "mat2", 0), "addmm"),
+    (product("self", "mat2", 1), "bmm"),
+    (product("batch1", "batch2", 1), "baddbmm"),
+    (product("self", "vec", 0), "mv"),
+    (product("mat", "vec", 0), "addmv"),
+    (product("self", "tensor", 0), "dot"),
+    (product("self", "other", 0), "vdot"),
+    (linear, "linear"),
+    (
         attended,
-        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
-        *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
-        *("_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable"),
-        *("_scaled_dot_product_attention_math_for_mps", "scaled_dot_product_attention"),
-    )
-    enter(
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable "
+        "_scaled_dot_product_attention_math_for_mps scaled_dot_product_attention",
+    ),
+    (
         by_first,
-        *("convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"),
-        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
-        *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d"),
-        *("upsample_bicubic2d", "upsample_linear1d", "native_group_norm", "pixel_shuffle", "pixel_unshuffle"),
-        *(
-            "reflection_pad1d",
-            "reflection_pad2d",
-            "replication_pad1d",
-            "replication_pad2d",
-            "im2col",
-            "col2im",
-        ),
-    )
-    enter(embedded, "embedding")
-    enter(gathered, "gather", "take_along_dim", "scatter", "scatter_", *_ADDED)
-    enter(selected, "index_select")
-    enter(indexed, "index")
-    enter(masked, "masked_select")
-    enter(
+        "convolution max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d "
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d "
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d "
+        "upsample_linear1d native_group_norm pixel_shuffle pixel_unshuffle reflection_pad1d "
+        "reflection_pad2d replication_pad1d replication_pad2d im2col col2im",
+    ),
+    (embedded, "embedding"),
+    (
+        gathered,
+        "gather take_along_dim scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_",
+    ),
+    (selected, "index_select"),
+    (indexed, "index"),
+    (masked, "masked_select"),
+    (
         elementwise_loss,
-        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"),
-        *("binary_cross_entropy_with_logits",),
-    )
-    enter(ctc, "_ctc_loss")
-    enter(ctc_pulled, "_ctc_loss_backward")
-    enter(margin_loss, "multi_margin_loss", "multilabel_margin_loss_forward")
-    enter(put, "index_put", "index_put_", "_index_put_impl_")
-    enter(nll_pulled, "nll_loss_backward", "nll_loss2d_backward", "multi_margin_loss_backward")
-    enter(nll_pulled, "multilabel_margin_loss_backward")
-    enter(nll, "nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d")
-    return made
-
-
-_RULES = _rules()
+        "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss "
+        "binary_cross_entropy_with_logits",
+    ),
+    (ctc, "_ctc_loss"),
+    (ctc_pulled, "_ctc_loss_backward"),
+    (margin_loss, "multi_margin_loss multilabel_margin_loss_forward"),
+    (put, "index_put index_put_ _index_put_impl_"),
+    (nll_pulled, "nll_loss_backward nll_loss2d_backward multi_margin_loss_backward"),
+    (nll_pulled, "multilabel_margin_loss_backward"),
+    (nll, "nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"),
+]
+_RULES = {packet: rule for rule, names in _TABLE for packet in packets(names)}

@@ -7,17 +7,19 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from opacus.grad_sample import AbstractGradSampleModule
+from opacus.grad_sample.gsm_base import OPACUS_PARAM_MONKEYPATCH_ATTRS
 from opacus.optimizers import DPOptimizer
+from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.sources.ghost.source import GhostModule
+from anechoic.torch.sources.row_model import is_ours
 from anechoic.torch.sources.rows import RowsModule
 
 logger = logging.getLogger("anechoic")
-
 _PRIVATE = (
     *(AbstractGradSampleModule, GhostModule, RowsModule),
     *(CorrelatedOptimizer, DPOptimizer),
@@ -90,3 +92,44 @@ def _run_of(thing: Any) -> PrivateRun | None:
 
 def _counts(thing: Any) -> bool:
     return isinstance(thing, (CorrelatedOptimizer, PrivateDataLoader))
+
+
+_OF_LAYERS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+_BESIDE = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
+_OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_ATTRIBUTES = ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activations", "max_batch_len")
+_ON_PARAMETERS = (*OPACUS_PARAM_MONKEYPATCH_ATTRS, "summed_grad")
+
+
+def take_over(module: nn.Module) -> None:
+    """Take the hooks and attributes of earlier private runs (Opacus's too) off the layers of `module`.
+
+    Hooks of the user stay.
+    """
+    for layer in module.modules():
+        for name in _OF_LAYERS:
+            hooks: dict[int, Any] = layer.__dict__.get(name) or {}
+            for number in [number for number, hook in hooks.items() if is_ours(hook)]:
+                del hooks[number]
+                for beside in _BESIDE:
+                    layer.__dict__.get(beside, {}).pop(number, None)
+        for name in _ATTRIBUTES:
+            if name in layer.__dict__:
+                delattr(layer, name)
+    for p in module.parameters():
+        _clear(p)
+
+
+def _clear(p: Tensor) -> None:
+    for name in _OF_PARAMETERS:
+        hooks: dict[int, Any] = getattr(p, name, None) or {}
+        for number in [number for number, hook in hooks.items() if is_ours(hook)]:
+            del hooks[number]
+    for name in _ON_PARAMETERS:
+        if hasattr(p, name):
+            delattr(p, name)

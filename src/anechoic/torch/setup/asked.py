@@ -1,11 +1,12 @@
-"""What was asked of make_private: every argument once, and what follows from them alone."""
+"""The arguments of make_private for a type checker: which ones there are, and what comes back for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from inspect import Parameter, Signature
+from typing import Any, Literal, Required, TypedDict, TypeVar
 
 from torch import nn, optim
 from torch.utils.data import DataLoader
@@ -16,38 +17,35 @@ from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation.base import Participation
 from anechoic.planning.families import StrategyName
 from anechoic.planning.objective import Kept
-from anechoic.planning.result import mechanism_in
+from anechoic.planning.result import Plan, mechanism_in
 from anechoic.planning.update import Interval
-from anechoic.torch.setup.options import DEFAULTS
-from anechoic.torch.sources.base import ALIASES
+from anechoic.torch.loading.loader import PrivateDataLoader
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.sources.base import ALIASES, AUTO
 from anechoic.units.ownership import Units
 from anechoic.workloads.base import Workload
 
+#: Modes that return (module, optimizer, criterion, data_loader).
+WithCriterion = Literal["ghost", "vmap_loss"]
+WithoutCriterion = Literal["auto", "rows", "vmap", "hooks", "functorch"]
+#: What comes back: the module is the given one, wrapped.
+Three = tuple[nn.Module, CorrelatedOptimizer, PrivateDataLoader]
+Four = tuple[nn.Module, CorrelatedOptimizer, Any, PrivateDataLoader]
 
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What was asked for, with a value for every argument; see `PrivacyEngine`.
 
-    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep.
-    """
-
-    module: nn.Module
-    optimizer: optim.Optimizer
+class _Common(TypedDict, total=False):
+    module: Required[nn.Module]
+    optimizer: Required[optim.Optimizer]
     criterion: Any
-    data_loader: DataLoader[Any]
-    epsilon: float | None
-    noise_multiplier: float | None
-    delta: float | None
+    data_loader: Required[DataLoader[Any]]
     max_grad_norm: float | None
     batch_first: bool
     loss_reduction: str
     poisson_sampling: bool
     clipping: Literal["flat"]
-    noise_generator: Any
-    grad_sample_mode: str
-    wrap_model: bool
+    noise_generator: None
     rand_on_empty: bool
-    mechanism: Mechanism | StrategyName
+    mechanism: Mechanism | Plan | StrategyName
     epochs: int | None
     steps: int | None
     adjacency: Adjacency | None
@@ -61,6 +59,59 @@ class Setup:
     unit_ids: Any
     exact_sums: bool | None
 
+
+class ByNoise(_Common, total=False):
+    """Of `PrivacyEngine.make_private`."""
+
+    noise_multiplier: float | None
+    target_delta: float | None
+
+
+class ByEpsilon(_Common, total=False):
+    """Of `PrivacyEngine.make_private_with_epsilon`."""
+
+    target_epsilon: Required[float]
+    target_delta: Required[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What was asked for, with a value for every argument; see `PrivacyEngine`.
+
+    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep. Those
+    of Opacus have Opacus's defaults, but for the mode.
+    """
+
+    module: nn.Module
+    optimizer: optim.Optimizer
+    data_loader: DataLoader[Any]
+    criterion: Any = nn.CrossEntropyLoss()  # noqa: RUF009 - has no state
+    epsilon: float | None = None
+    delta: float | None = None
+    noise_multiplier: float | None = None
+    epochs: int | None = None
+    max_grad_norm: float | None = None
+    batch_first: bool = True
+    loss_reduction: str = "mean"
+    poisson_sampling: bool = True
+    clipping: Literal["flat"] = "flat"
+    noise_generator: Any = None
+    grad_sample_mode: str = AUTO
+    wrap_model: bool = True
+    rand_on_empty: bool = False
+    mechanism: Mechanism | StrategyName = "auto"
+    steps: int | None = None
+    adjacency: Adjacency | None = None
+    unit: str | None = None
+    participation: Participation | None = None
+    scheduler: Any = None
+    scheduler_interval: Interval = "step"
+    keep: Kept | float = "last"
+    workload: Workload | Callable[[int], Workload] | None = None
+    memory_budget: float | str | None = None
+    unit_ids: Any = None
+    exact_sums: bool | None = None
+
     @classmethod
     def of(cls, options: dict[str, Any]) -> Setup:
         """From the arguments of make_private, or of make_private_with_epsilon.
@@ -69,7 +120,7 @@ class Setup:
             ValueError: for a target that is out of range.
         """
         given = DEFAULTS | options
-        epsilon, delta = given.pop("target_epsilon"), given.pop("target_delta")
+        epsilon, delta = (given.pop(name) for name in _TARGETS.values())
         if "target_epsilon" in options:
             remedy = "Only infinitely much noise gives epsilon = 0."
             epsilon = positive_float("target_epsilon", epsilon, remedy=remedy)
@@ -133,3 +184,36 @@ def units_of(unit_ids: Any, examples: int) -> Units | None:
             " one label for each index of data_loader.dataset, in its order."
         )
     return units
+
+
+#: What a target of make_private_with_epsilon is here.
+_TARGETS = {"epsilon": "target_epsilon", "delta": "target_delta"}
+#: What an argument that is not given means.
+DEFAULTS: dict[str, Any] = {
+    _TARGETS.get(one.name, one.name): one.default for one in fields(Setup) if one.default is not MISSING
+}
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def spelled(options: Any, *required: str) -> Callable[[_Method], _Method]:
+    """Decorator of a method that takes `options` as keywords: `inspect.signature` and help() list them.
+
+    Args:
+        options: a TypedDict. What has no default in `DEFAULTS` is required.
+        required: what is so beside it.
+    """
+    known = {"grad_sample_mode", "wrap_model", *options.__required_keys__, *options.__optional_keys__}
+    needed = [*(name for name in options.__annotations__ if name not in DEFAULTS), *required]
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
+    parameters += [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+        for name, default in DEFAULTS.items()
+        if name in known and name not in needed
+    ]
+
+    def spell(method: _Method) -> _Method:
+        method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return method
+
+    return spell

@@ -21,30 +21,25 @@ from anechoic.planning.families import StrategyName
 from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch import reading as reading  # registers what a plan reads of an optimizer
 from anechoic.torch.adam import tell_noise, tell_rates
-from anechoic.torch.arithmetic import Arithmetic
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
-from anechoic.torch.loading.row_order import check_keeps_order
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.loading.selftest import check_keeps_order, try_batches
+from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
-from anechoic.torch.setup.again import check_plain, take_place
+from anechoic.torch.setup.again import check_plain, take_over, take_place
 from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
-from anechoic.torch.setup.loader_selftest import try_batches
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
-from anechoic.torch.sources.clipping import Clipping
-from anechoic.torch.sources.grid import GridClipping
-from anechoic.torch.sources.leftovers import take_over
-from anechoic.torch.watching.modules import report_unregistered
+from anechoic.torch.sources.clipping import Clipping, GridClipping
 from anechoic.workloads import prefix_sum
 
 logger = logging.getLogger("anechoic")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from difflib import get_close_matches
 from inspect import Parameter, signature
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,10 +20,11 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from anechoic._validate import flag, one_of, positive_float
 from anechoic.errors import UnsupportedError
+from anechoic.torch.guard import MIXING, check_not_mixing
 from anechoic.torch.history import STAMP
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.sources.base import source_class
-from anechoic.torch.watching.modules import MIXING, check_not_mixing
+from anechoic.torch.structure import TORCHS_OWN
 
 logger = logging.getLogger("anechoic")
 
@@ -313,3 +316,59 @@ def check_loader(loader: Any) -> None:
         raise UnsupportedError(
             "data_loader has batch_size=None, so nobody forms batches: give it a batch_size."
         )
+
+
+#: Values of one attribute that are looked at for what is not registered, and attributes that are named.
+LOOKED_AT, NAMED = 1024, 5
+
+
+def report_unregistered(module: nn.Module) -> None:
+    """Warn, once, of layers and tensors in plain attributes that require a gradient and no release covers.
+
+    Attributes of all layers are looked at, and the lists, tuples, dicts, sets and plain objects in them,
+    three levels deep and up to `LOOKED_AT` values of one attribute. Tensors that were computed (a cache of a
+    reparametrised weight) are no parameters.
+    """
+    known = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
+    found = [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        for name, value in vars(layer).items()
+        if name not in TORCHS_OWN and any(map(_trains, _held(value, known)))
+    ]
+    if found:
+        logger.warning(
+            "module holds layers or tensors that require a gradient and are not registered: %s. Nobody trains"
+            " them here. Training them by another optimizer, or by hand, is outside of the guarantee: their"
+            " gradients are neither clipped nor noisy. Register them (nn.ModuleList, nn.ParameterList,"
+            " self.x = nn.Parameter(…)) and give them to the optimizer, or call requires_grad_(False).",
+            ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else ""),
+        )
+
+
+def _held(value: Any, known: set[int]) -> Iterator[Any]:
+    """Layers and tensors that are not `known`, in a plain attribute."""
+    left, seen = deque([(value, 3)]), set(known)
+    for _ in range(LOOKED_AT):
+        if not left:
+            return
+        held, deep = left.popleft()
+        if id(held) in seen or held is None or isinstance(held, (str, bytes, int, float, type)):
+            continue
+        seen.add(id(held))
+        if isinstance(held, (Tensor, nn.Module)):
+            yield held
+        elif deep:
+            inner: Iterable[Any] = ()
+            if isinstance(held, Mapping):
+                inner = held.values()
+            elif isinstance(held, (list, tuple, Set, deque)):
+                inner = held
+            elif hasattr(held, "__dict__") and not callable(held):
+                inner = vars(held).values()
+            left += ((each, deep - 1) for each in islice(inner, LOOKED_AT - len(left)))
+
+
+def _trains(held: Any) -> bool:
+    parameters = held.parameters() if isinstance(held, nn.Module) else (held,)
+    return any(p.requires_grad and p.is_leaf for p in parameters)

@@ -15,7 +15,7 @@ from anechoic.noise.grid import FEWEST, default_bits
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.planning.choice import noise_state
 from anechoic.planning.result import Plan
-from anechoic.torch.arithmetic import Arithmetic
+from anechoic.torch.noise_adder import Arithmetic
 from anechoic.torch.sources.base import source_class
 
 #: Bytes of one number in the memory of rounded noise.

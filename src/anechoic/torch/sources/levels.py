@@ -7,18 +7,20 @@ between, would need two forward passes. torch itself pauses and restores a level
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch import vmap as _vmap
+from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import UnsupportedError
 from anechoic.torch.row_types.numbers import OWN, taken
+from anechoic.torch.structure import full_precision
 
 _torch: Any = torch._C._functorch
 
@@ -43,6 +45,7 @@ class RowLevel:
             UnsupportedError: if other transforms of torch.func run than when it was entered first.
         """
         _vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
+        _torch._set_vmap_fallback_warning_enabled(False)  # no word about operations without a batching rule
         number = _torch._vmap_increment_nesting(self.rows, self._randomness)
         try:
             if self.number not in (0, number):
@@ -54,14 +57,15 @@ class RowLevel:
             yield
         finally:
             _torch._vmap_decrement_nesting()
+            _torch._set_vmap_fallback_warning_enabled(True)
 
     def put(self, tensor: Tensor) -> Tensor:
         """One row of `tensor`, shape (rows, …), as the model sees it."""
         return _torch._add_batch_dim(tensor, 0, self.number)  # type: ignore[no-any-return]
 
-    def taken(self, tensor: Tensor) -> Tensor:
+    def taken(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """All rows, shape (rows, …), of what the model made of one."""
-        return _torch._remove_batch_dim(tensor, self.number, self.rows, 0)  # type: ignore[no-any-return]
+        return [_torch._remove_batch_dim(tensor, self.number, self.rows, 0) for tensor in tensors]
 
     def plain(self, tensor: Tensor) -> Tensor | None:
         """What each row has, shape (rows, …), below every transform; None where all rows share it.
@@ -91,8 +95,6 @@ _READS: dict[Any, Any] = {
     Tensor.__index__: int,
     Tensor.__float__: float,
 }
-
-
 #: What takes as many values as the data say, by places where a tensor is not zero.
 _PLACES = frozenset({Tensor.nonzero, torch.nonzero, torch.argwhere, Tensor.argwhere})
 
@@ -165,3 +167,76 @@ def _classes(num_classes: int = -1) -> int:
 
 #: What takes values by a mask, its second argument.
 _MASKED = frozenset({Tensor.__getitem__, Tensor.__setitem__, Tensor.masked_select, torch.masked_select})
+
+
+class Autocast:
+    """Autocast, as it was at the call."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.enabled = torch.is_autocast_enabled(device)
+        self._dtype = torch.get_autocast_dtype(device)
+
+    def active(self) -> AbstractContextManager[Any]:
+        """The same once more."""
+        if not self.enabled:
+            return full_precision(self._device)
+        # a cache would keep tensors of one transform for the next
+        return torch.autocast(self._device, dtype=self._dtype, cache_enabled=False)
+
+
+def axis_of(tensor: Tensor, dimension: int) -> int:
+    return dimension if tensor.dim() > dimension else 0
+
+
+def axis_of_row(row: Tensor, dimension: int) -> int:
+    """Where the axis of the batch belongs in a tensor that has lost it."""
+    return dimension if row.dim() >= dimension else 0
+
+
+def output_axis(tensor: Tensor, dimension: int) -> int | None:
+    """The axis of length 1 that stands for the batch in an output of one row; None if it has no dimension."""
+    if not tensor.dim():
+        return None
+    order = [0] if dimension == 0 else [1, 0] if tensor.dim() > 2 else [0, 1]
+    for axis in order:
+        if axis < tensor.dim() and tensor.shape[axis] == 1:
+            return axis
+    raise UnsupportedError(
+        f"the model's output for one row has shape {tuple(tensor.shape)}, without an axis of length 1 for the"
+        " batch: every output must have one row an example, or no dimension at all (a loss)."
+    )
+
+
+def merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
+    """`before`, with the rows that are `kept` from `made`."""
+    return [
+        torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
+        for b, m in zip(before, made, strict=True)
+    ]
+
+
+def like_first(tensor: Tensor, kept: Tensor) -> Tensor:
+    """A tensor of rows, of which the first one that is kept stands for those that are not."""
+    there = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
+    return torch.where(there, tensor, tensor[int(kept.nonzero()[0])])
+
+
+def is_continuous(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def check_not_packed(value: Any) -> None:
+    """Refuse packed sequences among what the model is called with."""
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, PackedSequence):
+            raise UnsupportedError(
+                "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
+                " what lies beyond each length."
+            )
+        if isinstance(part, (list, tuple)):
+            todo += part
+        elif isinstance(part, dict):
+            todo += part.values()

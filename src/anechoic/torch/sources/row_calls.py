@@ -19,25 +19,29 @@ from torch import Tensor
 from torch.func import vjp
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.randomness.rows import Generators, RowRandomness, rewound, row_seeds
+from anechoic.torch.randomness.modes import Strangers, Taking
+from anechoic.torch.randomness.rng_stack import Generators, rewound
+from anechoic.torch.randomness.rows import RowRandomness, row_seeds
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.modes import Strangers, Taking
-from anechoic.torch.sources.layers import check_statistics, quiet, runnable
-from anechoic.torch.sources.levels import Decisions, RowLevel
-from anechoic.torch.sources.pulling import pulled
-from anechoic.torch.sources.row_model import RowModel
-from anechoic.torch.sources.row_shapes import (
+from anechoic.torch.sources.levels import (
     Autocast,
+    Decisions,
+    RowLevel,
     axis_of,
     axis_of_row,
-    check_detached,
     check_not_packed,
     is_continuous,
     like_first,
     merged,
     output_axis,
 )
-from anechoic.torch.sources.stateless import called, without_our_hooks
+from anechoic.torch.sources.row_model import (
+    RowModel,
+    called,
+    check_statistics,
+    pulled,
+    without_our_hooks,
+)
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.
@@ -90,7 +94,12 @@ class RowCall:
         self._given = (arguments, keywords)
         check_not_packed(self._given)
         tensors = tensors_in(self._given)
-        check_detached(tensors)
+        if any(t.requires_grad for t in tensors):
+            raise UnsupportedError(
+                "an input of the model requires a gradient, and gradients by rows stop at the model's inputs:"
+                " detach() it, put the module that made it into the model, or compute it under"
+                " torch.no_grad()."
+            )
         self.inputs = [t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t for t in tensors]
         lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
@@ -102,6 +111,7 @@ class RowCall:
         self.rows = lengths.pop()
         self._slots, self._seed = slots, seed
         self._watch = nullcontext() if watch is None else Strangers(watch, self.inputs)
+        self._in_order = order is None
         self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
@@ -114,7 +124,7 @@ class RowCall:
         self.axes: list[int | None] = []
         with torch.no_grad(), without_our_hooks(model.module):
             self.outputs = self._outputs()
-        self._drew = not self._start.same(Generators())
+        self._drew = self._start.moved()
 
     # -- what the training loop sees -----------------------------------------------------------
 
@@ -167,10 +177,11 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            with quiet(), path.level.entered():
+            with path.level.entered():
                 pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
-                made = [path.level.taken(g)[: len(rows)] for g in self._model.gradients(pulled_back)]
-            totals = merged(totals, made, path.kept[: len(rows)])
+                every = path.level.taken(self._model.gradients(pulled_back))
+            made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
+            totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals
 
     def _with_gradients(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -178,7 +189,7 @@ class RowCall:
 
     def _slotted(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """`rows` of a tensor in their slots, shape (slots, …)."""
-        if len(rows) == self._slots == len(tensor) and bool((rows == torch.arange(len(rows))).all()):
+        if self._in_order and len(rows) == self._slots == len(tensor):
             return tensor.detach()
         made = tensor.new_zeros(self._slots, *tensor.shape[1:])
         made[: len(rows)] = tensor.detach()[rows.to(tensor.device)]
@@ -234,9 +245,9 @@ class RowCall:
                 self._start.restore()  # what all rows share is drawn once
             found.append(self._chunk(rows))
         outputs = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
-        order = torch.cat(self.chunks)
-        if bool((order == torch.arange(len(order))).all()):
+        if self._in_order:
             return outputs
+        order = torch.cat(self.chunks)
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
         return [output[back.to(output.device)] for output in outputs]
@@ -247,13 +258,16 @@ class RowCall:
         left = torch.arange(self._slots) < len(rows)
         paths: list[_Path] = []
         totals: list[Tensor] = []
-        while bool(left.any()):
+        while True:
             if len(paths) == PATHS:
                 raise UnsupportedError(f"its rows take more than {PATHS} ways through it.")
             outputs, path = self._path(inputs, rows, left)
-            totals = merged(totals, [o[: len(rows)] for o in outputs], path.kept[: len(rows)])
-            left = left & ~path.kept
+            made = [o[: len(rows)] for o in outputs]
+            totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
             paths.append(path)
+            left = left if path.kept is left else left & ~path.kept
+            if path.kept is left or not bool(left.any()):
+                break
         self._paths.append(paths)
         return totals
 
@@ -288,21 +302,26 @@ class RowCall:
         kinds: list[bool] = []
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            made = self._of_one(own, lambda a, k: called(model.module, place, a, k))
+            made = self._of_one(own, lambda a, k: called(model.module, model.places, place, a, k))
             kinds[:] = map(is_continuous, made)
-            return [o for o in made if is_continuous(o)], [o for o in made if not is_continuous(o)]
+            pairs = list(zip(made, kinds, strict=True))
+            return [o for o, kind in pairs if kind], [o for o, kind in pairs if not kind]
 
         if model.draws:
             seeds = self._seeds()
             slots = [seeds[int(row)] for row in rows]
             self._randomness = RowRandomness(slots + [0] * (self._slots - len(slots)), stacked=True)
         try:
-            with runnable(model.module), level.entered(), decisions or nullcontext():
+            with (
+                model.runnable() if model.recurrent else nullcontext(),
+                level.entered(),
+                decisions or nullcontext(),
+            ):
                 own = [level.put(t) if t.dim() else t for t in inputs]
                 made_of: Any = vjp(outputs, model.weights(), has_aux=True)
                 found, pull, rest = made_of
                 parts = iter(found), iter(rest)
-                made = [level.taken(next(parts[0] if kind else parts[1])) for kind in kinds]
+                made = level.taken(next(parts[0] if kind else parts[1]) for kind in kinds)
         finally:
             self._randomness = None
         return made, _Path(left if decisions is None else torch.tensor(decisions.kept), level, pull)

@@ -1,19 +1,25 @@
-"""A model that is run row by row: its weights, and what was seen of it."""
+"""A model that is run row by row: its weights, what was seen of it, and that a run leaves no trace in it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 
-from anechoic.torch.sources.stateless import called
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.structure import uninterrupted
 
 logger = logging.getLogger("anechoic")
-
 #: By how much weights `nearby` are off, relative to each.
 NEARBY = 2.0**-8
 
@@ -27,6 +33,8 @@ class RowModel:
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
 
     Attributes:
+        places: of its parameters.
+        recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
         draws: whether it was seen to draw random numbers.
         decides: whether it was seen to decide something by its data.
@@ -38,6 +46,8 @@ class RowModel:
         self.loops = ""
         self.draws = self.decides = False
         self._others: dict[str, Tensor] | None = None
+        self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
+        self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
 
@@ -65,7 +75,18 @@ class RowModel:
         if self._others is None:
             return self.module(*arguments, **keywords), list(self.parameters)
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
-        return called(self.module, leaves, arguments, keywords), self.gradients(leaves)
+        return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
+
+    @contextmanager
+    def runnable(self) -> Iterator[None]:
+        """Recurrent layers in pieces that have batching rules."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            for layer in self.recurrent:
+                handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
+                stack.callback(handle.remove)
+            yield
 
     def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
         """In the order of the parameters."""
@@ -80,3 +101,256 @@ class RowModel:
                 reason.strip().split("\n")[0],
             )
         self.loops = reason
+
+
+#: Whether layers that ghost clipping traces are plain ones.
+SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+#: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
+Places = list[tuple[dict[str, Any], str, str]]
+
+
+def places_of(module: nn.Module) -> Places:
+    """All places of the parameters: several where a module has several names for one."""
+    first = {id(p): name for name, p in module.named_parameters()}
+    return [
+        (layer._parameters, name, first[id(p)])
+        for layer in module.modules()
+        for name, p in layer._parameters.items()
+        if p is not None
+    ]
+
+
+def called(
+    module: nn.Module,
+    places: Places,
+    weights: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once.
+
+    torch.func.functional_call would look for every place anew, and leave given tensors where names are tied.
+    """
+    kept = [
+        (own, name, own[name], weights[first])
+        for own, name, first in places
+        if first in weights and name in own
+    ]
+    try:
+        for own, name, _, given in kept:
+            own[name] = given
+        return module(*inputs, **keywords)
+    finally:
+        for own, name, before, _ in kept:
+            own[name] = before
+
+
+@contextmanager
+def left_as_it_is(module: nn.Module) -> Iterator[None]:
+    """Put parameters and buffers back where they were, whatever happens: they would hold a unit's weights.
+
+    Raises:
+        GuaranteeError: if something was changed or replaced.
+    """
+    owners = [
+        (path, own, dict(own))
+        for path, layer in module.named_modules()
+        for own in (layer._parameters, layer._buffers)
+    ]
+    tensors = [
+        (f"{path}.{name}" if path else name, tensor, tensor._version, _copy(tensor))
+        for path, _, before in owners
+        for name, tensor in before.items()
+        if tensor is not None
+    ]
+    changed, fault = set(), None
+    try:
+        yield
+    except UnsupportedError as error:  # vmap cannot go on with what an earlier pass put there
+        fault = error
+    finally:
+        for path, own, before in owners:
+            for name in own.keys() | before.keys():
+                if own.get(name) is not before.get(name):
+                    changed.add(f"{path}.{name}" if path else name)
+            own.clear()
+            own.update(before)
+        for name, tensor, version, value in tensors:
+            if tensor._version != version:
+                changed.add(name)
+                if value is not None:
+                    with torch.no_grad():
+                        tensor.copy_(value)
+    if changed:
+        raise GuaranteeError(
+            f"{min(changed)} changed in the local steps without noise: parameters and buffers (such as the"
+            " statistics of a normalisation) must stay as they are. Keep such layers in eval() mode, or"
+            " replace them."
+        ) from fault
+    if fault is not None:
+        raise fault
+
+
+@contextmanager
+def without_our_hooks(module: nn.Module) -> Iterator[None]:
+    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay.
+
+    Layers that ghost clipping traces are plain ones inside.
+    """
+    hooked = [
+        (layer.__dict__, name, hooks)
+        for layer in module.modules()
+        for name in _HOOKS
+        if (hooks := layer.__dict__.get(name))
+    ]
+    kept = [one for one in hooked if any(map(is_ours, one[2].values()))] if hooked else []
+    token = SUSPENDED.set(True)
+    try:
+        for namespace, name, hooks in kept:
+            namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
+        yield
+    finally:
+        SUSPENDED.reset(token)
+        for namespace, name, hooks in kept:
+            namespace[name] = hooks
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
+    layers = [
+        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
+        for layer in module.modules()
+    ]
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with uninterrupted():  # half of it would be the end of the model
+            for layer, own, parameters, tensors in layers:
+                layer.__dict__.clear()
+                layer.__dict__.update(own)
+                layer._parameters.clear()
+                layer._parameters.update(parameters)
+                layer._buffers.clear()
+                layer._buffers.update(tensors)
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    with torch.no_grad():
+                        buffer.copy_(value)
+
+
+def _copy(tensor: Tensor) -> Tensor | None:
+    """Its values, to put back; frozen parameters may be too large for that."""
+    frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+    return None if frozen else tensor.detach().clone()
+
+
+def is_ours(hook: Any) -> bool:
+    """Whether a hook is of this library or of Opacus, not of the user."""
+    function = hook.func if isinstance(hook, partial) else hook
+    owner = getattr(function, "__self__", None)
+    ours = any(type(part).__module__.startswith("anechoic.torch") for part in (hook, function, owner))
+    return ours or hasattr(owner, "capture_backprops_hook")
+
+
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+#: What torch says of the statistics of one value.
+_ONE_VALUE = "more than 1 value per channel"
+
+
+def check_statistics(error: ValueError, module: nn.Module) -> None:
+    """Refuse a model that normalises by the statistics of the batch, which torch cannot take of one row.
+
+    Args:
+        error: what a row alone raised.
+        module: the model, whose layer is named.
+
+    Raises:
+        UnsupportedError: if that is what `error` says.
+    """
+    if _ONE_VALUE not in str(error):
+        return
+    names = {id(layer): name for name, layer in module.named_modules()}
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [owner for owner in owners if id(owner) in names]
+    layer = inside[-1] if inside else module
+    raise UnsupportedError(
+        f"{names[id(layer)] or 'the model'} ({type(layer).__name__}) normalises by statistics of the batch"
+        " (F.batch_norm with training=True), and a row by itself has none: it mixes the rows of a batch, in"
+        " every grad_sample_mode. Use GroupNorm or LayerNorm, or F.batch_norm with training=False and fixed"
+        " statistics."
+    ) from error
+
+
+def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
+    """Give a recurrent layer the zeros it would make, made from its input: so they are part of the row."""
+    given = arguments[0] if arguments else keywords.get("input")
+    state = arguments[1] if len(arguments) > 1 else keywords.get("hx")
+    if state is not None or not isinstance(given, Tensor) or given.dim() != 3:
+        return None
+    axis = 0 if layer.batch_first else 1
+    start = given.select(1 - axis, 0).sum(-1)[None, :, None] * 0
+    layers = layer.num_layers * (2 if layer.bidirectional else 1)
+    size = getattr(layer, "proj_size", 0) or layer.hidden_size
+    hidden = start.expand(layers, -1, size)
+    if isinstance(layer, nn.LSTM):
+        state = (hidden, start.expand(layers, -1, layer.hidden_size))
+    else:
+        state = hidden
+    return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
+
+
+def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
+    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
+
+    Raises:
+        UnsupportedError: where autograd cannot.
+    """
+    try:
+        if _backward_inside(outputs):
+            return _by_backward(outputs, parameters, cotangents)
+        return list(torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
+
+
+def _by_backward(
+    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
+) -> list[Any]:
+    kept = [p.grad for p in parameters]
+    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
+    hooks = [dict(table) for table in tables]
+    try:
+        for table in tables:
+            table.clear()
+        for p in parameters:
+            p.grad = None
+        torch.autograd.backward(outputs, cotangents)
+        return [p.grad for p in parameters]
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
+        for table, own in zip(tables, hooks, strict=True):
+            table.update(own)
+
+
+def _backward_inside(outputs: list[Tensor]) -> bool:
+    """Whether a function written in Python is part of their graph, as in reentrant checkpointing.
+
+    Its backward pass may run another one, which knows backward() alone: autograd.grad leaves it out unseen.
+    """
+    found: list[Any] = [output.grad_fn for output in outputs]
+    seen = set()
+    while found:
+        node = found.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return True
+        seen.add(node)
+        found.extend(following for following, _ in node.next_functions)
+    return False

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness.csprng_dispatch import paused
-from anechoic.torch.row_types.held import check_held, mark_kept
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
+from anechoic.torch.sources.row_model import undisturbed
 from anechoic.torch.sources.single_rows import SingleRows
-from anechoic.torch.sources.stateless import undisturbed
+from anechoic.torch.structure import full_precision
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -139,6 +139,7 @@ class RowsSource(GradientSource):
         self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
+        self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
         self._stale = False
         self._drop()
 
@@ -182,7 +183,7 @@ class RowsSource(GradientSource):
         """The same, up to the outputs of the rows."""
         self.check_weights()
         self.types.check_inputs((arguments, keywords))
-        held = check_held(self.types, self.setup.module)
+        held = self.types.check_held(self.setup.module)
         seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
         self._made += 1
         rows = RowCall(
@@ -195,7 +196,7 @@ class RowsSource(GradientSource):
             watch=self.types if self.single.rows(delivery) else None,
         )
         if self._rows.loops:
-            mark_kept(self.types, self.setup.module, held)
+            self.types.mark_kept(self.setup.module, held)
         return Pending(self, rows, delivery, self.marks())
 
     def received(self, call: Pending) -> None:
@@ -239,8 +240,7 @@ class RowsSource(GradientSource):
                     " does: what it adds is not that of single examples. Use the optimizer's weight_decay,"
                     " or put the term into the model's outputs."
                 )
-        device = self.parameters[0].device.type
-        with torch.no_grad(), torch.autocast(device, enabled=False):
+        with torch.no_grad(), full_precision(self.device.type):
             return self._clipped(calls, delivery)
 
     def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
@@ -250,7 +250,8 @@ class RowsSource(GradientSource):
             for row in compared:
                 for place in (rows == row).nonzero().flatten().tolist():
                     agreed.append(self._agrees(calls, row, [t[place] for t in found]))
-            for vectors, limits in self._contributions(rows, found, delivery):
+            whole = delivery.units is None
+            for vectors, limits in [(found, None)] if whole else self._contributions(rows, found, delivery):
                 parts = self.clipping.sums(vectors, limits)
                 totals = [total + part for total, part in zip(totals, parts, strict=True)]
         if agreed:
@@ -275,17 +276,14 @@ class RowsSource(GradientSource):
         """
         most = self.ledger.chunking
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
-        held = max(1, self.memory // sum(p.numel() * p.element_size() for p in self.parameters))
+        held = max(1, self.memory // self._row_bytes)
         return wanted if wanted <= held else min(held, _rounded(-(-wanted // -(-wanted // held))))
 
     def _contributions(
         self, rows: Tensor, found: list[Tensor], delivery: Delivery
     ) -> Iterator[tuple[list[Tensor], Any]]:
         """What is clipped together: rows, or the items that are complete with this chunk."""
-        units = delivery.units
-        if units is None:
-            yield found, None
-            return
+        units: Any = delivery.units
         everyone = torch.from_numpy(units.items)
         items, places = torch.unique(everyone[rows], return_inverse=True)
         sums = [t.new_zeros(len(items), *t.shape[1:]).index_add_(0, places.to(t.device), t) for t in found]

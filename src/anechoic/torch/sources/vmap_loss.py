@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.randomness.csprng_dispatch import paused
-from anechoic.torch.randomness.rows import Generators, rewound
+from anechoic.torch.randomness.modes import Strangers, paused
+from anechoic.torch.randomness.rng_stack import Generators, rewound
 from anechoic.torch.row_types.labels import TOTAL
-from anechoic.torch.row_types.modes import Strangers
 from anechoic.torch.sources.base import SourceSetup, register
 from anechoic.torch.sources.rows import Pending, RowsSource
 from anechoic.torch.structure import filled, tensors_in

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.randomness.csprng_dispatch import paused
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.layers import KINDS, BackwardCall

@@ -21,7 +21,7 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, BackwardCall
-from anechoic.torch.sources.untraced import SUSPENDED
+from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
 APART = (

@@ -1,4 +1,9 @@
-"""What sees the operations between the delivery of a batch and its release."""
+"""Modes of torch that see every operation between the delivery of a batch and its release.
+
+`SecretDraws` sees operations below autograd: it passes labels of rows on (`row_types`), and draws at random
+from AES-256 in the place of torch's Mersenne Twister (`rng_ops`). `Starting` sees calls of torch's functions:
+where a backward pass begins, what leaves tensors for Python and NumPy, and what comes from there.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
-from anechoic.torch.row_types.call import tensors_among
+from anechoic.torch.randomness.rng_ops import drawn_in_secret
 from anechoic.torch.row_types.following import ACTIVE, NUMBER, RowTypes
-from anechoic.torch.row_types.graph import reached
-from anechoic.torch.row_types.labels import One, RowAxis
-from anechoic.torch.row_types.memory import storage
+from anechoic.torch.row_types.labels import One, RowAxis, facts_of, storage
 from anechoic.torch.row_types.numbers import OWN, among, one_a_row, plain, taken
-from anechoic.torch.row_types.refusals import REMEDY
+from anechoic.torch.row_types.refusals import REMEDY, reached
+from anechoic.torch.structure import tensors_in
 
 #: How values leave a tensor past torch.
 _TAKING = frozenset(
@@ -35,47 +40,53 @@ _COMING = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_te
 _LEAVING: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.tolist)
 #: What takes sizes, or ends of ranges, from tensors: these are numbers of the script as sizes are.
 _SIZED = frozenset({torch.arange, torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn})
-
-
-def seen(func: Any, args: Any, kwargs: dict[str, Any], run: Any) -> Any:
-    """The result of an operation, which every run with a batch in hand looks at.
-
-    Args:
-        run: makes the result of these.
-    """
-    if not ACTIVE or _PAUSED:
-        return run(func, args, kwargs)
-    tensors = tensors_among((args, kwargs))
-    # a copy: runs that are collected meanwhile leave the list
-    calls = [(types, types.called(func, args, kwargs, tensors)) for types in tuple(ACTIVE)]
-    try:
-        out = run(func, args, kwargs)
-    except BaseException:
-        for types, call in calls:
-            types.failed(call)
-        raise
-    made = tensors_among(out)
-    _PAUSED.append(True)
-    try:
-        for types, call in calls:
-            call.returned(out, made)
-            types.see(call)
-    finally:
-        _PAUSED.pop()
-    return out
-
-
 _PAUSED: list[bool] = []
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
-    """What is done inside is of no interest."""
-    _PAUSED.append(True)
-    try:
-        yield
-    finally:
-        _PAUSED.pop()
+class SecretDraws(TorchDispatchMode):
+    """While active, calls that draw on the CPU draw from AES-256, keyed by the global generator's state.
+
+    As long as that state is one that a run set: what a script seeded is known anyway, and drawn as ever.
+    Uniform and normal numbers, integers, coins and dropout are the keystream's own bits; other laws draw from
+    a Mersenne Twister that is filled from it for this one call. Calls with a generator of their own, and
+    other devices, draw as ever.
+    """
+
+    idle = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the guard against it is half of the cost
+
+    @classmethod
+    def active(cls) -> bool:
+        """Whether one is."""
+        return any(isinstance(mode, cls) and not mode.idle for mode in _get_current_dispatch_mode_stack())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.idle:
+            return func(*args, **kwargs)
+        in_secret = facts_of(func).drawing and not types
+        if not ACTIVE or _PAUSED:
+            return drawn_in_secret(func, args, kwargs) if in_secret else func(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        # a copy: runs that are collected meanwhile leave the list
+        calls = [(run, run.called(func, args, kwargs, tensors)) for run in tuple(ACTIVE)]
+        try:
+            out = drawn_in_secret(func, args, kwargs) if in_secret else func(*args, **kwargs)
+        except BaseException:
+            for run, call in calls:
+                run.failed(call)
+            raise
+        made = [out] if isinstance(out, Tensor) else tensors_in(out)
+        _PAUSED.append(True)
+        try:
+            for run, call in calls:
+                run.see(call, out, made)
+        finally:
+            _PAUSED.pop()
+        return out
 
 
 class Starting(TorchFunctionMode):
@@ -112,7 +123,7 @@ class Starting(TorchFunctionMode):
                 run.batch.taken > count and _taken_inside(run, func, (args, kwargs))
             ):
                 # __setitem__ returns nothing
-                for tensor in tensors_among(args[0] if func is Tensor.__setitem__ else out):
+                for tensor in tensors_in(args[0] if func is Tensor.__setitem__ else out):
                     run.mark(tensor, NUMBER)
             elif func in _COMING:
                 run.came_in(out, (*args, *kwargs.values())[func is Tensor.new_tensor])
@@ -123,7 +134,7 @@ class Starting(TorchFunctionMode):
 
 def _taken_inside(run: RowTypes, func: Any, given: Any) -> bool:
     """Whether a function has made a number of a tensor that it was given in its place (alpha=, delta=)."""
-    return func not in _SIZED and run.knows([t for t in tensors_among(given) if t.numel() == 1])
+    return func not in _SIZED and run.knows([t for t in tensors_in(given) if t.numel() == 1])
 
 
 def _taken(func: Any, tensor: Tensor, out: Any) -> Any:
@@ -163,9 +174,8 @@ class Strangers(TorchFunctionMode):
                 " the batch (.item()), in a closure or an object: it may know all rows. Nothing was released."
                 " Give it a tensor with one row an example."
             )
-        for value in tensors_among((args, kwargs)):
-            written = storage(value) not in self._given and self._types.overwritten(value)
-            if written or self._types.follows(value):
+        for value in tensors_in((args, kwargs)):
+            if self._types.holds(value, self._given):
                 raise DesynchronizedError(
                     f"the model, or the criterion, holds a tensor of shape {tuple(value.shape)} that was made"
                     " from the batch (an attribute, a hook, a closure), so each row sees the others there."
@@ -216,38 +226,48 @@ def _begun(
     finally:
         if run is not None:
             run.started = False
-        for types in tuple(ACTIVE):  # another run may have followed it too
-            types.let_go()
 
 
-_SHARED = Starting()
+#: One of each for all runs of the process: which of them draws is told by the state of the generator.
+_DRAWS, _CALLS = SecretDraws(), Starting()
 
 
 def start() -> None:
-    """Look at what is done in this thread from now on."""
-    _SHARED.idle = False
-    if not any(mode is _SHARED for mode in _get_current_function_mode_stack()):
-        _SHARED.__enter__()
+    """Look at what is done in this thread, and draw in secret while the generator's state is a run's."""
+    _DRAWS.idle = _CALLS.idle = False
+    if _DRAWS not in _get_current_dispatch_mode_stack():
+        _DRAWS.__enter__()
+    if _CALLS not in _get_current_function_mode_stack():
+        _CALLS.__enter__()
 
 
 def stop() -> None:
-    """No longer. Under a mode that somebody has entered since, it stays and does nothing."""
-    _SHARED.idle = True
-    stack = _get_current_function_mode_stack()
-    if stack and stack[-1] is _SHARED:
-        _SHARED.__exit__(None, None, None)
+    """No longer. Under a mode that somebody has entered since, they stay and do nothing."""
+    _DRAWS.idle = _CALLS.idle = True
+    stacks = _get_current_dispatch_mode_stack(), _get_current_function_mode_stack()
+    for mode, stack in zip((_DRAWS, _CALLS), stacks, strict=True):
+        if stack and stack[-1] is mode:
+            mode.__exit__(None, None, None)
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
-    """Work inside without the cost of looking."""
-    stack = _get_current_function_mode_stack()
-    if not stack or stack[-1] is not _SHARED:
-        with unseen():
-            yield
-        return
-    _SHARED.__exit__(None, None, None)
+def paused() -> Iterator[None]:
+    """Nothing inside is of interest, nor is anything drawn that a run keeps secret: do without the cost."""
+    dispatch, function = _get_current_dispatch_mode_stack(), _get_current_function_mode_stack()
+    out: list[Any] = []
+    if dispatch and dispatch[-1] is _DRAWS:
+        out.append(_DRAWS)
+    if function and function[-1] is _CALLS:
+        out.append(_CALLS)
+    unseen = len(out) < 2
+    if unseen:
+        _PAUSED.append(True)
     try:
+        for mode in out:
+            mode.__exit__(None, None, None)
         yield
     finally:
-        _SHARED.__enter__()
+        for mode in out:
+            mode.__enter__()
+        if unseen:
+            _PAUSED.pop()

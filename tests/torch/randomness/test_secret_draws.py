@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from anechoic.torch.randomness.csprng_dispatch import SecretDraws
+from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.generators import fix, is_secret, marked, restore, states
+from anechoic.torch.randomness.modes import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
 
 RAISING = torch.ones(1, 1, 4, 8).cumsum(2)
@@ -43,12 +44,11 @@ DRAWS = {
 
 @pytest.fixture
 def draws():
-    mode = SecretDraws()
     before = states(cuda=False)
     fix(bytes([3]) * 32, cuda=False, secret=True)
-    mode.start()
-    yield mode
-    mode.stop()
+    modes.start()
+    yield modes
+    modes.stop()
     restore(before)
 
 
@@ -179,7 +179,7 @@ def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing(draws):
     draws.stop()
     torch.set_rng_state(state)
     assert torch.equal(torch.rand(3), plain) and not torch.equal(plain, secret)
-    assert not any(mode is draws for mode in _get_current_dispatch_mode_stack())
+    assert not any(mode is draws._DRAWS for mode in _get_current_dispatch_mode_stack())
 
 
 @pytest.mark.parametrize("mode", ["rows", "ghost"])

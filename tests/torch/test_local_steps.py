@@ -12,7 +12,7 @@ from anechoic.runs import ledger
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, pseudo_gradient
-from anechoic.torch.local.pseudo_gradient import LocalSteps, unit_pseudo_gradients
+from anechoic.torch.local_steps import LocalSteps, unit_pseudo_gradients
 from anechoic.units.ownership import Units
 from tests.marks import each_pair, every_other
 from tests.torch.setting import FEATURES, data, network, start, weights
@@ -584,7 +584,7 @@ def test_runs_without_units_are_refused():
 
 @pytest.mark.slow
 def test_the_example_of_the_documentation_runs():
-    page = Path(__file__).parents[3].joinpath("docs", "training.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2].joinpath("docs", "training.md").read_text(encoding="utf-8")
     section = page.split("\n## Pseudo-gradients")[1].split("\n## ")[0]
     namespace = {}
     exec(section.split("```python\n")[1].split("```")[0], namespace)

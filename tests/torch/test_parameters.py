@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from anechoic.errors import GuaranteeError
-from anechoic.torch.watching import parameters as watch
-from anechoic.torch.watching.parameters import ParameterWatch, checksum
+from anechoic.torch import guard as watch
+from anechoic.torch.guard import ParameterWatch, checksum
 from tests.marks import each_once, each_pair, in_turn
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 

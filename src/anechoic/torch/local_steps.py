@@ -22,9 +22,9 @@ from torch.func import grad, vmap
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import DesynchronizedError, UnsupportedError
+from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.sources.stateless import called, left_as_it_is, without_our_hooks
-from anechoic.torch.watching.modules import check_not_mixing
+from anechoic.torch.sources.row_model import Places, called, left_as_it_is, places_of, without_our_hooks
 
 Indices = NDArray[np.int64]
 Gradients = dict[str, Tensor]
@@ -134,7 +134,9 @@ def unit_pseudo_gradients(
     start = {name: p.detach() for name, p in inner.named_parameters() if p.requires_grad}
     found = {name: p.new_zeros((len(rows), *p.shape)) for name, p in start.items()}
     if rows:
-        task = _Task(inner, _one_loss_an_example(criterion), inputs, target, start, how, combine)
+        task = _Task(
+            inner, _one_loss_an_example(criterion), inputs, target, start, how, combine, places_of(inner)
+        )
         with left_as_it_is(inner), without_our_hooks(inner):
             parts = _buckets(rows, how) if vectorize else [np.array([unit]) for unit in range(len(rows))]
             for units in parts:
@@ -233,6 +235,7 @@ class _Task:
     start: Gradients
     how: LocalSteps
     combine: str
+    places: Places
 
     def together(self, own: list[Indices]) -> Gradients:
         """Pseudo-gradients of units of similar size, at once."""
@@ -277,7 +280,7 @@ class _Task:
         return {name: made[name].detach() + total.get(name, 0.0) for name in made}, moved
 
     def _loss(self, place: Gradients, weights: Tensor, target: Tensor, *inputs: Tensor) -> Tensor:
-        losses = self.losses(called(self.module, place, inputs), target)
+        losses = self.losses(called(self.module, self.places, place, inputs), target)
         if losses.shape != weights.shape:
             raise UnsupportedError(
                 f"the criterion gives losses of shape {tuple(losses.shape)} for {len(weights)} examples: it"

@@ -1,1 +1,0 @@
-"""What must stay as it is: rows between loader and layers, parameters between releases."""
