@@ -21,8 +21,8 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.sealing import filled
 from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import StateFile
 
 #: In the state directory.
