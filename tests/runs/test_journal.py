@@ -26,7 +26,7 @@ from anechoic.runs import Journal, conflicts, digest_key_of, state_file
 from anechoic.runs.digests import digest_of
 from anechoic.runs.exclusive_file import HeldFile
 from anechoic.runs.journal import read_journal
-from anechoic.runs.releases import ReleaseChain
+from anechoic.runs.releases import ReleaseChain, begun
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 PRINT = "f" * 64
@@ -616,3 +616,20 @@ def test_nothing_in_it_is_secret(path):
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert "key" not in dict(database.execute("SELECT name, value FROM meta"))
     assert oct(path.stat().st_mode & 0o777) == "0o600"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+def test_a_journal_whose_making_was_killed_is_begun_again(path):
+    """Between SQLite's first page and the tables."""
+    pid = os.fork()
+    if pid == 0:
+        Journal._create = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        opened(path)
+    os.waitpid(pid, 0)
+    assert path.stat().st_size > 0
+    assert not begun(path)
+    book = opened(path)
+    book.record(0, a_digest(0))
+    book.close()
+    assert begun(path)
+    assert read_journal(path).end == 1

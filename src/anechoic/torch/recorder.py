@@ -11,6 +11,7 @@ from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
 from anechoic.runs.journal import Mark, read_journal
+from anechoic.runs.releases import begun
 from anechoic.torch.noise_adder import Releaser
 
 
@@ -52,7 +53,7 @@ class Recorder:
         if self.journal is not None:
             return self.journal.end
         place = None if self._path is None else _file(self._path, noise_key)
-        if place is None or not place.exists() or not place.stat().st_size:
+        if place is None or not begun(place):
             return 0
         record = read_journal(place)
         return record.end if record.identity == identity_of(noise_key) else 0

@@ -1,5 +1,8 @@
 """What a checkpoint file may hold, where it may lie, and files without keys."""
 
+import contextlib
+import sqlite3
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import plain, unplain
+from anechoic.torch.recorder import Recorder
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights
 
@@ -363,3 +367,12 @@ def test_weights_that_something_else_changed_are_not_saved(releases, path):
     with pytest.raises(GuaranteeError, match="by something else than optimizer.step"):
         run.engine.save_checkpoint(path=path)
     assert not path.exists()
+
+
+def test_a_journal_without_tables_has_no_releases(tmp_path):
+    """What a process leaves that was killed while it made one."""
+    place = tmp_path / "run.journal"
+    with contextlib.closing(sqlite3.connect(place)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+    assert place.stat().st_size > 0
+    assert Recorder(None, path=place).made(bytes(32)) == 0
