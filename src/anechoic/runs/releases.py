@@ -66,7 +66,7 @@ class ReleaseChain:
 
 
 def begun(path: Path) -> bool:
-    """Whether a state file is at `path`: a process that was killed as it made one may leave one without tables.
+    """Whether a state file is at `path`: a process killed as it made one may leave one without tables.
 
     Of a damaged file it is True: whoever reads it says what is wrong.
     """

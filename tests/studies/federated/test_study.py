@@ -100,7 +100,7 @@ def test_the_report_states_the_guarantee_and_loads_nothing(found):
     assert "BLT − tree" in page
     assert set(re.findall(r"src=.{6}", page)) <= {'src="data:'}  # charts stand in the page itself
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(record))
-    assert (out / "accuracy.svg").read_text().startswith("<svg")
+    assert "<svg" in (out / "accuracy.svg").read_text()[:400]
 
 
 def test_comparisons_are_paired_by_seed(found):
