@@ -25,7 +25,7 @@ def cooldown(n):
 
 
 def compared(n, schema, *, scheduler="cosine", momentum=0.9, keep=0.2, rows=None):
-    """Errors at sensitivity 1 of what is compared: the least of freed columns, and of all others; and both."""
+    """Errors at sensitivity 1 of freed columns, the least one of all others that fit, and the workload."""
     update = UpdateRule("sgd", momentum)
     workload = (with_schedule(update, scheduler, "step") if scheduler else update).workload(n, n)
     designs = Designs(PlanObjective.of(workload, keep))
