@@ -13,6 +13,7 @@ import numpy as np
 from anechoic.losses.dispatch import error
 from anechoic.losses.kinds import LossKind, weight_of_the_last
 from anechoic.optimize import banded, dense
+from anechoic.optimize.columns.banded import freed
 from anechoic.optimize.series.banded_toeplitz import design
 from anechoic.optimize.series.blt import designs as blt_designs
 from anechoic.participation.base import Participation
@@ -36,6 +37,8 @@ BANDED_UP_TO = 10_000_000
 #: Work, n bands^2, and steps up to which the columns of a banded strategy are optimised one by one.
 FREE_UP_TO = 150_000
 FREE_STEPS_UP_TO = 5000
+#: n bands, and steps, up to which columns that are scaled are freed, where rates differ over several passes.
+FREED_UP_TO, FREED_STEPS_UP_TO = 200_000, 2048
 #: Longest run whose designs are remembered for the next plan of the same workload, and of how many workloads.
 REMEMBERED_UP_TO, REMEMBERED = 20_000, 8
 #: How near to the best matrix of all one is looked for.
@@ -61,6 +64,7 @@ class Designs:
         self.loss: LossKind = "rms" if objective.worst and not self.workload.is_toeplitz else objective.loss
         self._made: dict[int, Strategy] = {}
         self._free: dict[int, Strategy] = {}
+        self._freed: dict[tuple[Strategy, Participation], Strategy | None] = {}
         self._errors: dict[Strategy, float] = {}
         self._courses: dict[Strategy, Course] = {}
         self._curves: dict[int, Callable[[int], float]] = {}
@@ -133,7 +137,7 @@ class Designs:
 
     @property
     def free_up_to(self) -> int:
-        """The most bands for which `free` is quick: none with learning rates, where it gains below 1 %."""
+        """The most bands for which `free` is quick: none with learning rates, of which `freed` knows more."""
         n = self.workload.n
         if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz or self.objective.worst:
             return 0
@@ -146,6 +150,20 @@ class Designs:
         if bands not in self._free:
             self._free[bands] = banded(self.workload, bands=bands, loss=self.loss).strategy
         return self._free[bands]
+
+    @property
+    def freed_up_to(self) -> int:
+        """The most bands for which `freed` is quick: none where all rates are alike."""
+        n = self.workload.n
+        if n > FREED_STEPS_UP_TO or self.workload.is_toeplitz or self.objective.worst:
+            return 0
+        return FREED_UP_TO // n
+
+    def freed(self, strategy: Strategy, schema: Participation) -> Strategy | None:
+        """A banded strategy, its columns freed for several participations, where that is quick."""
+        if (strategy, schema) not in self._freed:
+            self._freed[strategy, schema] = freed(self.workload, strategy, schema, self.loss)
+        return self._freed[strategy, schema]
 
     def blt(self, buffers: int, schema: Participation = SINGLE) -> Strategy:
         """The best BLT of at most so many buffers."""

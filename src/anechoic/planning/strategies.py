@@ -10,6 +10,7 @@ from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO, Designs
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.run_shape import buffered_schema, separation_of
+from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import ColumnNormalized, FullTree, Identity, Output
 from anechoic.strategies.base import Strategy
 
@@ -17,6 +18,8 @@ from anechoic.strategies.base import Strategy
 NORMALIZED_BLT_UP_TO = 2048
 #: Strategies of so much the least error are tried with columns whose lengths differ.
 UNEVEN_NEAR = 1.05
+#: What free columns gain of scaled ones at most: they are tried where they may be the best.
+FREED_GAIN = 1.2
 #: Longest run for which the best matrix of all is computed, whatever the rows of noise it takes.
 DENSE_UP_TO = 64
 
@@ -41,11 +44,15 @@ class Strategies:
             yield Identity(self.n)
         if "output" in families:
             yield Output(self.designs.workload)
+        found: list[Strategy] = []
         if "banded_toeplitz" in families and self.n <= BANDED_UP_TO:
-            yield from self._banded()
+            found += self._banded()
         # where every step touches everybody nothing cancels
         if "blt" in families and self.n > 1 and (self.separation > 1 or len(families) == 1):
-            yield from self._buffered()
+            found += self._buffered()
+        yield from found
+        if "banded_toeplitz" in families:
+            yield from self._freed(found)
         if "tree" in families:
             yield FullTree(self.n)
         if "dense" in families and self.separation > 1 and self.n <= self._dense_up_to():
@@ -62,14 +69,42 @@ class Strategies:
             return 512
         return 256 if participations <= 4 else DENSE_UP_TO
 
+    def _most_within(self) -> int:
+        """The most bands that are quick to optimise, and within the room."""
+        most = self.designs.most_bands(min(self.n, self.separation))
+        return most if self.room.rows is None else min(most, self.room.rows)
+
     def _banded(self) -> Iterable[Strategy]:
-        designs, most = self.designs, self.designs.most_bands(min(self.n, self.separation))
-        within = most if self.room.rows is None else min(most, self.room.rows)
+        designs, within = self.designs, self._most_within()
+        most = designs.most_bands(min(self.n, self.separation))
         tried = [bands for bands in sorted({*powers_of_two(most), within}) if bands > 1]
         yield from self._of_any_norms([designs.toeplitz(bands) for bands in tried])
         free = designs.free(min(within, designs.free_up_to))
         if free is not None:
             yield free
+
+    def _freed(self, found: list[Strategy]) -> Iterable[Strategy]:
+        """Columns free where learning rates differ over several passes, and may be the best within the room.
+
+        From as many bands as there is room for, with columns that are scaled.
+        """
+        designs, schema = self.designs, self.schema
+        bands = min(self._most_within(), designs.freed_up_to)
+        if bands < 2 or schema.max_participations_in(self.n) == 1:
+            return
+
+        def value(strategy: Strategy) -> float:
+            return designs.of(strategy) * sensitivity(strategy, schema).value
+
+        scaled = list(designs.over_passes(designs.toeplitz(bands), schema))
+        rivals = [value(one) for one in found if self.room.fits(one.recurrence().rows)]
+        if not scaled:
+            return
+        best = min(scaled, key=value)
+        if value(best) <= FREED_GAIN * min(rivals, default=float("inf")):
+            freed = designs.freed(best, schema)
+            if freed is not None:
+                yield freed
 
     def _buffered(self) -> Iterable[Strategy]:
         once = self.schema.max_participations_in(self.n) == 1

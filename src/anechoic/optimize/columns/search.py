@@ -81,6 +81,10 @@ class Search:
                 break
         return columns
 
+    def descend(self, columns: Array, weights: Array, iterations: int) -> Array:
+        """Columns of a smaller weighted mean, after at most so many iterations over all of them."""
+        return self._whole(columns, weighted(weights), iterations, TOLERANCE)
+
     def minimax(self, columns: Array, workload: Workload, gap: float = GAP) -> tuple[Array, Bound]:
         """Columns of the smallest largest error, and a bound of it: that of any weighted mean is one.
 
