@@ -256,7 +256,7 @@ def test_demo_end_to_end_on_a_slice(capsys, tmp_path, monkeypatch):
         capsys, "demo", "--quick", "--seeds", "1", "--lr", "1", "--jobs", "1", "--out", out
     )
     assert code == 0, err
-    assert "what `anechoic.select` needs" in " ".join(shown.split())
+    assert "what anechoic.select needs" in " ".join(shown.split())
     assert "taken without looking" in shown and "ε, rate chosen" in shown
     assert "0.3" in shown and "(0.3000, 1e-06)-differential privacy of all 20 releases together" in shown
     # the keys of a study are no secret, and its statements do not say that they were

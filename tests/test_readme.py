@@ -47,3 +47,14 @@ def test_links_and_pictures_exist():
     assert targets
     for target in targets:
         assert (ROOT / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_loop_with_the_advised_rate():
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "advice" in one]
+    scope = {}  # complete as pasted
+    exec(block, scope)
+    assert scope["engine"].releases == 60
+    assert scope["optimizer"].param_groups[0]["initial_lr"] == scope["advice"].rate
+    assert scope["scheduler"].get_last_lr()[0] < scope["advice"].rate

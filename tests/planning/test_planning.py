@@ -644,7 +644,7 @@ def test_a_flag_is_true_or_false(name):
 
 
 def test_an_unknown_optimizer_is_told_what_counts_as_which():
-    with pytest.raises(ValueError, match="CorrectedAdam, Muon, and SGD with momentum count as 'sgd'"):
+    with pytest.raises(ValueError, match="Momentum is read from torch.optim.SGD. CorrectedAdam"):
         plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, optimizer="Adam")
 
 
@@ -657,7 +657,8 @@ def test_noise_that_nobody_notices_is_independent_under_momentum():
     momentum = UpdateRule("sgd", 0.9)
     found = plan(**run, optimizer=momentum)
     assert type(found.mechanism.strategy) is Identity and found.chosen.predicted > found.rows[0].predicted
-    assert "adds less to the model than half a clipped gradient" in found.reason and found.advice is None
+    assert "adds less to the model than half a clipped gradient" in found.reason
+    assert f"try first: {found.advice.rate:.2g}" in found.reason
     assert (1 - 0.9) * found.chosen.predicted * 20.0 < 0.5
     for other in (
         {},  # plain SGD

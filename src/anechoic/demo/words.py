@@ -12,7 +12,7 @@ from anechoic.statement.statement import Statement
 
 TUNING = (
     "Each arm takes its own best learning rate of its grid, by the mean over the seeds. That choice costs"
-    " privacy: the larger ε beside it is what `anechoic.select` needs for it with the same noise, as many"
+    " privacy: the larger ε beside it is what anechoic.select needs for it with the same noise, as many"
     " runs in the mean as there are rates, and a score on public data, which the metric here is not. A rate"
     " that is taken without looking costs nothing."
 )

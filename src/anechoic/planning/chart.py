@@ -96,7 +96,7 @@ def what_memory_shows(rows: Sequence[PlanRow]) -> str:
     """The first picture in words."""
     best, plain, long = next(row for row in rows if row.chosen), independent_of(rows), several_lengths(rows)
     against = (
-        f", with {_value(best, long) / _value(plain, long):.3g} times the predicted one of independent noise"
+        f", with {_value(best, long) / _value(plain, long):.3g} times that of independent noise"
         if plain is not None and plain is not best
         else ""
     )

@@ -190,11 +190,11 @@ def plan(
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     instead = unnoticed(rows, update, dimension) if strategy == "auto" and workload is None else None
     chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
-    if quiet or instead:  # more memory gains error of sums, by which the choice was not made
-        return chosen
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update)
-    said = (chosen.reason, more_room(found, space, best), "" if advice is None else str(advice))
+    # more memory gains error of sums, by which such a choice was not made
+    room_for = "" if quiet or instead else more_room(found, space, best)
+    said = (chosen.reason, room_for, "" if advice is None else str(advice))
     return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
 
 

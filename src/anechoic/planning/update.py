@@ -73,13 +73,13 @@ def update_of(optimizer: Any) -> UpdateRule:
     """
     raise ValueError(
         f"optimizer={optimizer!r} must be 'sgd', 'adam', or a torch optimizer (import anechoic.torch first)."
-        " CorrectedAdam, Muon, and SGD with momentum count as 'sgd'; AdamW and the like as 'adam'."
+        " Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
     )
 
 
 @update_of.register
 def _(optimizer: str) -> UpdateRule:
-    remedy = "CorrectedAdam, Muon, and SGD with momentum count as 'sgd'; AdamW and the like as 'adam'."
+    remedy = "Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
     one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
     return UpdateRule(optimizer)  # type: ignore[arg-type]
 

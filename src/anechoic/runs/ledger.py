@@ -246,10 +246,10 @@ class ReleaseLedger(Uncopyable):
             )
         raise DesynchronizedError(
             f"optimizer.step() was called, but no batch was delivered for release {self.releases}: each"
-            " batch of the private loader is stepped exactly once, and batches from elsewhere are not"
-            " covered by the guarantee. A framework may have put a loader of its own in its place: leave the"
-            " private one out of accelerator.prepare(…) and fabric.setup_dataloaders(…), return it from"
-            " Trainer.get_train_dataloader (docs/frameworks.md), and iterate over it."
+            " batch of the private loader is stepped exactly once, and no other is covered. Iterate over the"
+            " loader that make_private returned, and step once a batch. In a framework leave it out of"
+            " accelerator.prepare(…) and fabric.setup_dataloaders(…), and return it from"
+            " Trainer.get_train_dataloader (docs/frameworks.md)."
         )
 
     @contextmanager
