@@ -12,7 +12,7 @@ from anechoic.accounting.poisson.epsilon import poisson_epsilon
 from anechoic.accounting.poisson.patterns import (
     MOST,
     Group,
-    Patterns,
+    GroupedPatterns,
     _apart,
     _chained,
     _hull,
@@ -97,7 +97,7 @@ def test_each_group_lies_above_its_own_mixture(count, direction):
 
 def test_one_step_is_the_sampled_gaussian_exactly():
     """Against dp-accounting's closed form of subsampling: q H_{1 + (e^epsilon - 1) / q}."""
-    patterns = Patterns(0.1, (Group(0.1, np.array([1.0]), np.array([1.0])),), 0.0)
+    patterns = GroupedPatterns(0.1, (Group(0.1, np.array([1.0]), np.array([1.0])),), 0.0)
     for delta in (1e-3, 1e-6):
         found = patterns.epsilon(delta, 0.8, 50.0)
         assert found == pytest.approx(poisson_epsilon(delta, 0.8, 0.1, 1), rel=1e-3)
@@ -105,10 +105,10 @@ def test_one_step_is_the_sampled_gaussian_exactly():
 
 def test_the_best_split_is_that_of_one_gaussian_mixture():
     """Collinear groups apart give what they give as one: the split is by one value of the noise."""
-    apart = Patterns(
+    apart = GroupedPatterns(
         0.3, tuple(Group(w, np.array([s]), np.ones(1)) for w, s in ((0.2, 1.0), (0.1, 4.0))), 0.0
     )
-    together = Patterns(0.3, (Group(0.3, np.array([1.0, 4.0]), np.array([2.0, 1.0]) / 3),), 0.0)
+    together = GroupedPatterns(0.3, (Group(0.3, np.array([1.0, 4.0]), np.array([2.0, 1.0]) / 3),), 0.0)
     one, other = apart.profile(0.8, 1e-9), together.profile(0.8, 1e-9)
     for epsilon in (0.1, 0.5, 2.0, 5.0):
         assert one(epsilon) == pytest.approx(other(epsilon), rel=1e-3)

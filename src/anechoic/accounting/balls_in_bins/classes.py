@@ -99,7 +99,7 @@ def dominations(gram: Array) -> list[Domination]:
             continue
         for shared in [share * off for share in _SHARES]:
             found.append(Domination(count, _largest_eigenvalue(blocks - shared) + _EIGENVALUE * size, shared))
-        if count > 1:  # entry by entry: Kahane's inequality (accounting.balls_in_bins.chains)
+        if count > 1:  # entry by entry: Kahane's inequality (accounting.laws.chains)
             largest = blocks.max(axis=0)
             shared = float(largest[~np.eye(count, dtype=bool)].max())
             rest = max(0.0, float(largest.diagonal().max()) * (1 + 1e-15) - shared)

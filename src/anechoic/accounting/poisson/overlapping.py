@@ -16,7 +16,7 @@ from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.poisson.common_row import SHARE, CommonRow, common_row
 from anechoic.accounting.poisson.conditional import SHARES, HistoryChain
 from anechoic.accounting.poisson.epsilon import poisson_epsilon, taking_part
-from anechoic.accounting.poisson.patterns import Patterns, patterns_of
+from anechoic.accounting.poisson.patterns import GroupedPatterns, patterns_of
 from anechoic.accounting.poisson.reduction import chain_of, spectral_bound
 from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
 from anechoic.errors import UnsupportedError
@@ -78,7 +78,7 @@ class OverlappingAccountant(Accountant):
         return common_row(self.strategy, self.sampling.groups, self.sampling.rate)
 
     @cached_property
-    def _patterns(self) -> Patterns | None:
+    def _patterns(self) -> GroupedPatterns | None:
         return patterns_of(self.strategy, self.sampling.groups, self.sampling.rate)
 
     @property
@@ -120,7 +120,9 @@ class OverlappingAccountant(Accountant):
         )
 
 
-def _less_noise(rows: HistoryChain | CommonRow | Patterns, epsilon: float, delta: float, std: float) -> float:
+def _less_noise(
+    rows: HistoryChain | CommonRow | GroupedPatterns, epsilon: float, delta: float, std: float
+) -> float:
     """About the least noise std, at most `std`, at which these rows, or patterns, show `epsilon`."""
     asked = epsilon * (1 - 1e-6)  # what a search for epsilon at this noise may add
     found = rows.epsilon(delta, std, epsilon)

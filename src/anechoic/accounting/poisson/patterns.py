@@ -9,7 +9,7 @@ R = w_0 + sum over groups g of patterns of w_g R_g, R_g that of the patterns of 
 for all K_g with w_0 + sum_g w_g K_g = K: the first bounds H(P || Q), the second H(Q || P). The best K_g come
 from sorting slopes. A group is bounded by how long the sums of its columns are, as if these were collinear;
 and, for one and two participations, by the Gauss-Markov chain that lies above their products
-(`accounting.balls_in_bins.chains`), since it is secret too which of its patterns a unit has. Proof:
+(`accounting.laws.chains`), since it is secret too which of its patterns a unit has. Proof:
 docs/proofs/conditional-composition.md.
 """
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from anechoic._validate import Array
-from anechoic.accounting.balls_in_bins.chains import LARGEST, LEAST_DELTA, BinChain, Fineness, chains_above
+from anechoic.accounting.laws.chains import LARGEST, LEAST_DELTA, BinChain, Fineness, chains_above
 from anechoic.accounting.laws.profile import envelope
 from anechoic.accounting.poisson.reduction import held
 from anechoic.accounting.search import smallest_epsilon
@@ -103,7 +103,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Patterns:
+class GroupedPatterns:
     """All patterns of a unit: in groups, but for those of too many participations.
 
     Attributes:
@@ -140,7 +140,7 @@ class Patterns:
         return smallest_epsilon(self.profile(std, delta), delta, high) if self.more < delta else high
 
 
-def patterns_of(strategy: Strategy, groups: int, rate: float) -> Patterns | None:
+def patterns_of(strategy: Strategy, groups: int, rate: float) -> GroupedPatterns | None:
     """The patterns of one unit; None where it takes part often.
 
     Args:
@@ -170,7 +170,7 @@ def patterns_of(strategy: Strategy, groups: int, rate: float) -> Patterns | None
             longest = sensitivity(strategy, MinSep(groups, count)).value
             found.append(Group(weight, np.array([longest**2]) * (1 + _ROUNDING), np.ones(1)))
     more = float(scipy.stats.binom.sf(looked_at, steps, rate)) * (1 + _ROUNDING)
-    return Patterns(-math.expm1(steps * math.log1p(-rate)), tuple(found), more)
+    return GroupedPatterns(-math.expm1(steps * math.log1p(-rate)), tuple(found), more)
 
 
 def products(strategy: Strategy, groups: int) -> Array:

@@ -8,7 +8,8 @@ import pytest
 
 from anechoic.accounting import gaussian_delta
 from anechoic.accounting.balls_in_bins.bound import bins_gram
-from anechoic.accounting.balls_in_bins.chains import (
+from anechoic.accounting.balls_in_bins.mixture import Mixture
+from anechoic.accounting.laws.chains import (
     COARSE,
     FINE,
     BinChain,
@@ -17,7 +18,6 @@ from anechoic.accounting.balls_in_bins.chains import (
     chains,
     largest_at_lags,
 )
-from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
 from tests.accounting.integration import exact_deltas
 from tests.marks import each_once
