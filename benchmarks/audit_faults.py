@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the faults are those of th
 
 from anechoic.audit.bounds import lower_proportion
 from anechoic.audit.draws import draw_test
-from anechoic.audit.hazards import draw_participation
+from anechoic.audit.law import law_of
 from anechoic.audit.power import canaries_needed, draw_ratios, entries_needed, epsilon_power
-from anechoic.audit.sampler_power import sampler_faults
 from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
 from tests.audit.faults import FAULTS, banded, cyclic, run
 
@@ -71,7 +70,7 @@ def samplers(repeats: int, canaries: int = 400) -> str:
     lines = ["| scheme | fault | caught | power at least | a run |", "|---|---|---|---|---|"]
     for name, scheme in SAMPLERS.items():
         rng = np.random.default_rng(1)
-        for kind, fault in sampler_faults(scheme).items():
+        for kind, fault in law_of(scheme).faults().items():
             drawn = [fault(canaries, rng) for _ in range(repeats)]
             draw_test(scheme, *drawn[0])  # what is simulated once is kept
             begun = time.process_time()
@@ -79,7 +78,7 @@ def samplers(repeats: int, canaries: int = 400) -> str:
             spent = (time.process_time() - begun) / repeats
             power = float(lower_proportion(caught, repeats, 0.05))
             lines.append(f"| {name} | {kind} | {caught} of {repeats} | {power:.0%} | {1000 * spent:.0f} ms |")
-        sound = [draw_participation(scheme, canaries, rng) for _ in range(500)]
+        sound = [law_of(scheme).draw_units(canaries, rng) for _ in range(500)]
         alarms = sum(draw_test(scheme, *one).p_value < LEVEL for one in sound)
         lines.append(f"| {name} | none | {alarms} of 500 (at most {500 * LEVEL:.1f} expected) | | |")
     return "\n".join(lines)

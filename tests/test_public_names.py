@@ -32,10 +32,10 @@ PUBLIC = {
         PerformanceWarning ReplayError UnsupportedError
     """,
     "extend": """
-        Accountant Autoregressive Batches Buffered Counts GeneralWorkload Hazards MovingAverage
-        Participation Recurrence Sampling Sensitivity SquareStrategy StackStep Stacked StateSpace
-        Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon counts_of
-        draw_units first_step hazards integers least_noise log_mix log_ratio only_deterministic
+        Accountant Autoregressive Batches Buffered Counts GeneralWorkload MovingAverage Participation
+        ParticipationLaw Recurrence Sampling Sensitivity SquareStrategy StackStep Stacked StateSpace
+        Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon
+        first_step integers law_of least_noise log_mix only_deterministic
         refuse_replacing register_sensitivity register_strategies sampled_gaussian_pld serializable
     """,
     "federated": """

@@ -38,6 +38,12 @@ _MOVED = {
     "batches": {
         "extend": "Batches batches_of",
     },
+    "extend": {
+        "extend": (
+            "Hazards>ParticipationLaw counts_of>ParticipationLaw draw_units>ParticipationLaw"
+            " hazards>ParticipationLaw log_ratio>ParticipationLaw"
+        ),
+    },
     "flower": {
         "flower.grid": "InProcessGrid",
     },

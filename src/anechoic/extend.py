@@ -6,14 +6,13 @@ docs/extending.md builds one of each. `anechoic.testing` has a contract for each
 what the others rely on. What a registered function answers is taken as it is, and guarantees follow from it.
 """
 
+from anechoic._moved import keep_old_names
 from anechoic._serialize import serializable
 from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
 from anechoic.accounting.laws.composed import composed_epsilon
 from anechoic.accounting.laws.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.search import least_noise
-from anechoic.audit.counts import Counts, counts_of
-from anechoic.audit.hazards import Hazards, draw_units, hazards
-from anechoic.audit.ratios import log_mix, log_ratio
+from anechoic.audit.law import Counts, ParticipationLaw, law_of, log_mix
 from anechoic.batches.base import Batches, batches_of, below, integers
 from anechoic.noise.recurrence import (
     Autoregressive,
@@ -72,13 +71,12 @@ __all__ = [
     "sampled_gaussian_pld",
     # the law of a draw, for audits
     "Counts",
-    "Hazards",
-    "counts_of",
-    "draw_units",
-    "hazards",
+    "ParticipationLaw",
+    "law_of",
     "log_mix",
-    "log_ratio",
     # workloads
     "GeneralWorkload",
     "Workload",
 ]
+
+keep_old_names(__name__)

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from anechoic.audit.draws import _bets_on_pairs, draw_test, two_sided_binomial
-from anechoic.audit.hazards import draw_participation, hazards
-from anechoic.audit.sampler_power import by_pairs, sampler_faults, sampling_power
+from anechoic.audit.law import law_of
+from anechoic.audit.power import sampling_power
 from anechoic.batches.base import batches_of
 from anechoic.errors import UnsupportedError
 from anechoic.noise import derive
@@ -61,7 +61,7 @@ def test_p_values_of_the_samplers_are_as_small_as_they_may_be(name):
     """Both the library's batches and the audit's own draws; a p-value p has probability at most p."""
     found = [draw_test(SCHEMES[name], *drawn(SCHEMES[name], number)).p_value for number in range(40)]
     rng = np.random.default_rng(1)
-    found += [draw_test(SCHEMES[name], *draw_participation(SCHEMES[name], N, rng)).p_value for _ in range(40)]
+    found += [draw_test(SCHEMES[name], *law_of(SCHEMES[name]).draw_units(N, rng)).p_value for _ in range(40)]
     assert min(found) > 0
     for level in (0.05, 0.2):
         assert (
@@ -128,7 +128,7 @@ FAULTS = {
     "allocation": RandomAllocation(400, 4, 24),
     "min-sep": MinSepSampling(400, 50, 5, 24),
 }
-KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_faults(scheme)]
+KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in law_of(scheme).faults()]
 
 
 @pytest.mark.parametrize(("name", "kind"), mostly_slow(KINDS, quick=[*KINDS[::2], ("min-sep", "periodic")]))
@@ -136,7 +136,7 @@ KINDS = [(name, kind) for name, scheme in FAULTS.items() for kind in sampler_fau
 def test_samplers_that_forget_how_to_draw_are_seen(name, kind):
     """Dependence over time, between units, or of sizes, at the right rate, at a sixth of the level."""
     scheme, rng = FAULTS[name], np.random.default_rng(5)
-    fault = sampler_faults(scheme)[kind]
+    fault = law_of(scheme).faults()[kind]
     found = [draw_test(scheme, *fault(400, rng)).p_value < 0.05 / 6 for _ in range(20)]
     assert sum(found) >= 19
 
@@ -150,8 +150,8 @@ def test_every_kind_of_fault_is_tried():
         "fixed sizes",
         "periodic",
     }
-    assert sampler_faults(FixedOrder(N, 24, steps=STEPS)) == {}
-    assert sampler_faults(Poisson(N, N, STEPS)) == {} == sampler_faults(RandomAllocation(N, 1, STEPS))
+    for certain in (Poisson(N, N, STEPS), RandomAllocation(N, 1, STEPS), BallsInBins(N, 1, STEPS)):
+        assert law_of(certain).faults() == {}
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_every_kind_of_fault_is_tried():
 def test_false_alarms_over_500_runs(name):
     scheme = {**SCHEMES, **FAULTS}[name]
     rng, count = np.random.default_rng(7), 500
-    found = np.array([draw_test(scheme, *draw_participation(scheme, 200, rng)).p_value for _ in range(count)])
+    found = np.array([draw_test(scheme, *law_of(scheme).draw_units(200, rng)).p_value for _ in range(count)])
     for level in (0.05, 0.05 / 6):
         alarms = int((found <= level).sum())
         assert stats.binomtest(alarms, count, level).proportion_ci(0.999).low <= level
@@ -180,16 +180,16 @@ FEW = {
 def test_pairs_are_seen_where_patterns_are_few_and_canaries_too(name):
     """Others share a pattern by chance: of 64 canaries, or 16 of them, with up to some hundred patterns."""
     scheme, rng = FEW[name], np.random.default_rng(6)
-    found = [draw_test(scheme, *by_pairs(scheme)(64, rng)).p_value < 0.05 / 6 for _ in range(30)]
+    found = [draw_test(scheme, *law_of(scheme).draw_pairs(64, rng)).p_value < 0.05 / 6 for _ in range(30)]
     assert sum(found) >= 29
-    found = [draw_test(scheme, *by_pairs(scheme)(16, rng)).p_value < 0.05 / 6 for _ in range(30)]
+    found = [draw_test(scheme, *law_of(scheme).draw_pairs(16, rng)).p_value < 0.05 / 6 for _ in range(30)]
     assert sum(found) >= 10
 
 
 def test_some_pairs_among_many_are_seen():
     """Twelve pairs among 400 canaries of which each batch draws a fifth."""
     scheme, rng = Poisson(400, 80, 24), np.random.default_rng(7)
-    part, possible = draw_participation(scheme, 400, rng)
+    part, possible = law_of(scheme).draw_units(400, rng)
     part[:, 388:] = part[:, :12]
     assert draw_test(scheme, part, possible).p_values["pairs"] < 1e-3
 
@@ -214,20 +214,20 @@ def test_bets_on_pairs_win_nothing_on_average(scheme):
     ways = []
     for canary in range(4):
         where = np.repeat(allowed[:, [canary]], patterns.shape[1], axis=1)
-        ways.append(np.flatnonzero(~hazards(scheme, patterns, where).impossible))
+        ways.append(np.flatnonzero(~law_of(scheme).hazards(patterns, where).impossible))
     total, mass = 0.0, 0.0
     for chosen in itertools.product(*ways):
         part = patterns[:, list(chosen)]
-        law = hazards(scheme, part, allowed)
+        law = law_of(scheme).hazards(part, allowed)
         chance = math.exp(law.log_probability.sum())
-        total, mass = total + chance * np.exp(_bets_on_pairs(law, part, allowed)[1]), mass + chance
+        total, mass = total + chance * np.exp(_bets_on_pairs(law)[1]), mass + chance
     assert mass == pytest.approx(1.0)
     assert total == pytest.approx(np.ones(len(total)))
 
 
 def test_one_canary_that_is_always_drawn_is_seen():
     scheme = Poisson(400, 80, 24)
-    part, _ = draw_participation(scheme, 400, np.random.default_rng(1))
+    part, _ = law_of(scheme).draw_units(400, np.random.default_rng(1))
     part[:, 33] = True
     test = draw_test(scheme, part)
     assert test.p_value < 1e-6
@@ -238,7 +238,7 @@ def test_one_canary_that_is_always_drawn_is_seen():
 def test_sampling_power_counts_what_is_seen():
     scheme = Poisson(100, 20, 12)
     powers = sampling_power(scheme, 100, failure=0.05 / 6, repeats=10)
-    assert set(powers) == set(sampler_faults(scheme))
+    assert set(powers) == set(law_of(scheme).faults())
     assert powers["one coin per unit"] == 1.0
     assert max(sampling_power(scheme, 2, failure=1e-6, repeats=5).values()) < 1.0
 
@@ -248,8 +248,8 @@ def test_sampling_power_counts_what_is_seen():
 def test_hazards_are_the_law_of_the_scheme(name):
     """Joined as often as the hazards say, given the past; the probabilities of patterns are those drawn."""
     scheme, rng = SCHEMES[name], np.random.default_rng(2)
-    part, possible = draw_participation(scheme, 20_000, rng)
-    law = hazards(scheme, part, possible)
+    part, possible = law_of(scheme).draw_units(20_000, rng)
+    law = law_of(scheme).hazards(part, possible)
     assert not law.impossible.any()
     trials = law.trials.sum(axis=1)
     expected, found = trials * law.rates, part.sum(axis=1)
@@ -268,5 +268,5 @@ def test_binomial_p_values():
 
 
 def test_schemes_that_draw_nothing_are_refused():
-    with pytest.raises(UnsupportedError, match="FixedOrder sampling draws no batches"):
+    with pytest.raises(UnsupportedError, match="FixedOrder sampling has no law"):
         draw_test(FixedOrder(N, 24, steps=STEPS), np.zeros((STEPS, N), bool))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from anechoic.audit.hazards import draw_participation
+from anechoic.audit.law import ParticipationLaw, law_of
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep
@@ -127,12 +127,14 @@ def test_a_state_that_forgets_the_oldest_participations_is_close(monkeypatch):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_drawn_patterns_follow_the_law(name):
     _, sampling, weights = SCHEMES[name]
-    count = 40_000
-    drawn, possible = draw_participation(sampling, count, np.random.default_rng(3))
-    assert not (drawn & ~possible).any()
-    number = 2 ** np.arange(N)[::-1] @ drawn
-    found = np.bincount(number, minlength=2**N) / count
-    assert (np.abs(found - weights) <= 5 * np.sqrt(weights * (1 - weights) / count) + 1e-12).all()
+    count, law = 40_000, law_of(sampling)
+    drawn, possible = law.draw_units(count, np.random.default_rng(3))
+    by_hazards = ParticipationLaw.draw(law, possible, np.random.default_rng(4))
+    for part in (drawn, by_hazards):
+        assert not (part & ~possible).any()
+        number = 2 ** np.arange(N)[::-1] @ part
+        found = np.bincount(number, minlength=2**N) / count
+        assert (np.abs(found - weights) <= 5 * np.sqrt(weights * (1 - weights) / count) + 1e-12).all()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_drawn_patterns_follow_the_law(name):
     [
         (BANDED, RandomAllocation(90, 3, N), "RandomAllocation lets one unit"),
         (BANDED, MinSepSampling(90, 20, 2, N), "MinSepSampling lets one unit"),
-        (Identity(N), FixedOrder(90, 20, steps=N), "no likelihood ratio is implemented"),
+        (Identity(N), FixedOrder(90, 20, steps=N), "no likelihood ratio is known"),
     ],
 )
 def test_where_the_formula_does_not_hold_it_is_refused(strategy, sampling, message):
@@ -156,6 +158,6 @@ def test_small_columns_overlap_too():
         likelihood_ratios(Dense(matrix=dense), RandomAllocation(90, 2, 3), np.ones((3, 2)), 1.0)
 
 
-def test_unsampled_schemes_are_not_drawn():
-    with pytest.raises(UnsupportedError, match="External"):
-        draw_participation(External(MinSep(2), 5, N), 4, np.random.default_rng(0))
+def test_unsampled_schemes_have_no_law():
+    with pytest.raises(UnsupportedError, match="External sampling has no law"):
+        law_of(External(MinSep(2), 5, N))

@@ -9,23 +9,20 @@ import pytest
 import anechoic as an
 from anechoic import _serialize
 from anechoic.accounting import compose_sampled
-from anechoic.audit.counts import in_batches
 from anechoic.audit.draws import draw_test
+from anechoic.audit.ratios import likelihood_ratios
 from anechoic.batches.base import STEP
 from anechoic.errors import UnsupportedError
 from anechoic.extend import (
     Accountant,
     Batches,
-    Counts,
-    Hazards,
+    ParticipationLaw,
     Sampling,
     Theorem,
     accountant_of,
     batches_of,
-    counts_of,
-    draw_units,
-    hazards,
     integers,
+    law_of,
     least_noise,
     only_deterministic,
     refuse_replacing,
@@ -112,20 +109,10 @@ def registered():
         WeekendPoisson, lambda sampling, strategy, *how: WeekendAccountant(strategy, sampling, *how)
     )
 
-    def rates(sampling):
-        return np.array([sampling.rate_of(t) for t in range(sampling.steps)])
-
-    @hazards.register
-    def _(sampling: WeekendPoisson, part, possible):
-        return Hazards.of(part, possible, rates(sampling), sampling.rate)
-
-    @draw_units.register
-    def _(sampling: WeekendPoisson, possible, rng):
-        return possible & (rng.random(possible.shape) < rates(sampling)[:, None])
-
-    @counts_of.register
-    def _(sampling: WeekendPoisson, part, possible):
-        return Counts(part.sum(axis=1), possible.sum(axis=1), rates(sampling), in_batches(sampling.steps))
+    @law_of.register(WeekendPoisson)
+    class WeekendLaw(ParticipationLaw):
+        def hazard(self, past):
+            return np.ones(past.shape[1], bool), self.sampling.rate_of(len(past))
 
     yield
     _serialize._REGISTRY.clear()
@@ -149,10 +136,14 @@ def test_the_contract_takes_the_size_of_each_step():
 
 def test_the_audit_holds_each_batch_against_its_own_rate():
     rng = np.random.default_rng(0)
-    part = draw_units(SCHEME, np.ones((15, 4000), bool), rng)
+    part, _ = law_of(SCHEME).draw_units(4000, rng)
     assert draw_test(SCHEME, part).p_values["batches"] > 1e-3
     part[6] &= rng.random(4000) < 0.5  # the weekend drawn as any other day
     assert draw_test(SCHEME, part).p_values["batches"] < 1e-6
+    with pytest.raises(UnsupportedError, match="WeekendPoisson: no likelihood ratio.*Give WeekendLaw"):
+        likelihood_ratios(Identity(15), SCHEME, part, 1.0)
+    with pytest.raises(ValueError, match=r"WeekendLaw.hazard gives 1.5: probabilities lie in \[0, 1\]"):
+        draw_test(WeekendPoisson(60, 18, 0.25, 1.5, 15), part)
 
 
 def test_a_run_is_divided_by_the_constant_that_the_scheme_names():

@@ -1,7 +1,7 @@
 """Are canaries drawn into batches as the scheme promises? Amplification rests on the law of participation.
 
 Canaries are drawn independently of one another, and given its own past a canary joins batch t with a
-probability that the scheme fixes (`audit.hazards`). That gives tests of what amplification rests on:
+probability that the scheme fixes (`audit.law`). That gives tests of what amplification rests on:
 
 * batches: participations at one step, at all steps together, in a bin, at the place of an earlier epoch: the
   counts are binomial, and their p-values exact;
@@ -28,8 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, logsumexp, ndtri
 
 from anechoic._validate import Array
-from anechoic.audit.counts import counts_of
-from anechoic.audit.hazards import Hazards, Mask, hazards
+from anechoic.audit.law import Hazards, Mask, law_of
 from anechoic.sampling.base import Sampling
 
 #: Numbers of draws that a prior of a bet is worth; the bets are averaged.
@@ -70,24 +69,27 @@ def draw_test(
     """
     part = np.asarray(participation, dtype=bool)
     allowed = np.ones(part.shape, bool) if possible is None else np.asarray(possible, dtype=bool)
-    law = hazards(sampling, part, allowed)
-    if law.impossible.any():
-        first = int(law.impossible.argmax())
+    law = law_of(sampling)
+    hazards = law.hazards(part, allowed)
+    impossible = hazards.impossible
+    if impossible.any():
+        first = int(impossible.argmax())
         return DrawTest(0.0, f"the scheme cannot draw the pattern of canary {first}", {"patterns": 0.0})
-    count = counts_of(sampling, part, allowed)
+    count = law.counts(hazards)
     p_values = two_sided_binomial(count.counts, count.trials, count.rate)
-    worst = int(p_values.argmin())
-    found = {"batches": min(1.0, float(p_values[worst]) * len(p_values))}
+    rates = np.broadcast_to(count.rate, p_values.shape)
+    worst, random = int(p_values.argmin()), max(1, int((rates < 1.0).sum()))
+    found = {"batches": min(1.0, float(p_values[worst]) * random)}
     notes = {
         "batches": f"{count.counts[worst]} of {count.trials[worst]} {count.names[worst]},"
-        f" promised {np.broadcast_to(count.rate, p_values.shape)[worst]:.4g}"
+        f" promised {rates[worst]:.4g}"
     }
-    found["sizes"], notes["sizes"] = _sizes(law, part, np.random.default_rng(seed))
-    found["pairs"], notes["pairs"] = _pairs(law, part, allowed)
-    if law.constant:
-        found["units"], notes["units"] = _units(law, part)
-        found["lags"], notes["lags"] = _lags(law, part)
-        found["gaps"], notes["gaps"] = _gaps(law, part)
+    found["sizes"], notes["sizes"] = _sizes(hazards, np.random.default_rng(seed))
+    found["pairs"], notes["pairs"] = _pairs(hazards)
+    if hazards.constant:
+        found["units"], notes["units"] = _units(hazards)
+        found["lags"], notes["lags"] = _lags(hazards)
+        found["gaps"], notes["gaps"] = _gaps(hazards)
     name = min(found, key=lambda name: found[name])
     return DrawTest(min(1.0, len(found) * found[name]), f"least: {notes[name]}", found)
 
@@ -99,11 +101,11 @@ def two_sided_binomial(counts: ArrayLike, trials: ArrayLike, rate: ArrayLike) ->
     return np.asarray(np.minimum(1.0, 2.0 * tails))
 
 
-def _sizes(law: Hazards, part: Mask, rng: np.random.Generator) -> tuple[float, str]:
+def _sizes(hazards: Hazards, rng: np.random.Generator) -> tuple[float, str]:
     """Dispersion of the sizes of batches, each given the past."""
-    trials, sizes = law.trials.sum(axis=1), part.sum(axis=1)
-    drawn = (trials > 0) & (law.rates < 1.0) & (law.rates > 0.0)
-    trials, sizes, rates = trials[drawn], sizes[drawn], law.rates[drawn]
+    trials, sizes = hazards.trials.sum(axis=1), hazards.part.sum(axis=1)
+    drawn = (trials > 0) & (hazards.rates < 1.0) & (hazards.rates > 0.0)
+    trials, sizes, rates = trials[drawn], sizes[drawn], hazards.rates[drawn]
     if not len(sizes):
         return 1.0, "no size is random"
     below = scipy.stats.binom.cdf(sizes - 1, trials, rates)
@@ -117,13 +119,13 @@ def _sizes(law: Hazards, part: Mask, rng: np.random.Generator) -> tuple[float, s
     )
 
 
-def _pairs(law: Hazards, part: Mask, allowed: Mask) -> tuple[float, str]:
+def _pairs(hazards: Hazards) -> tuple[float, str]:
     """Canaries that have the pattern of an earlier one."""
-    repeats, bets = _bets_on_pairs(law, part, allowed)
+    repeats, bets = _bets_on_pairs(hazards)
     return _won(bets), f"{int(repeats.sum())} canaries share the pattern of another one"
 
 
-def _bets_on_pairs(law: Hazards, part: Mask, allowed: Mask) -> tuple[Mask, list[float]]:
+def _bets_on_pairs(hazards: Hazards) -> tuple[Mask, list[float]]:
     """Which canaries have the pattern of an earlier one without a partner; and the logarithms of bets on it.
 
     Canary by canary, a bet says: with probability w it has the pattern of an earlier canary that has no
@@ -131,9 +133,10 @@ def _bets_on_pairs(law: Hazards, part: Mask, allowed: Mask) -> tuple[Mask, list[
     1 - w + w / (o P(pattern)) for one of these patterns and 1 - w for any other, whose mean under P is 1,
     as canaries are independent. w is a share of what it would be if all canaries of a group came in pairs.
     """
+    part = hazards.part
     words = np.random.default_rng(1).integers(2**64, size=(2, len(part), 1), dtype=np.uint64)
     # a pattern as a sum of random 64-bit numbers: two are confused with probability 2^-64
-    group = np.where(allowed, words[0], np.uint64(0)).sum(axis=0)
+    group = np.where(hazards.possible, words[0], np.uint64(0)).sum(axis=0)
     repeats = _ranks(group + np.where(part, words[1], np.uint64(0)).sum(axis=0))[0] % 2 == 1
     before, size = _ranks(group)
     single = np.empty(len(group))
@@ -142,7 +145,7 @@ def _bets_on_pairs(law: Hazards, part: Mask, allowed: Mask) -> tuple[Mask, list[
         single[group == name] = np.cumsum(turns) - turns
     paired = np.minimum(1.0, single / (size - before))
     with np.errstate(divide="ignore"):  # of 0: a bet that is lost, or not made
-        won = np.where(repeats, -np.log(single) - law.log_probability, -np.inf)
+        won = np.where(repeats, -np.log(single) - hazards.log_probability, -np.inf)
         bets = [np.logaddexp(np.log1p(-w), np.log(w) + won).sum() for w in np.outer(_SHARES, paired)]
     return repeats, bets
 
@@ -170,32 +173,35 @@ def _won(logs: ArrayLike) -> float:
     return float(np.exp(min(0.0, math.log(len(found)) - float(logsumexp(found))))) if len(found) else 1.0
 
 
-def _units(law: Hazards, part: Mask) -> tuple[float, str]:
+def _units(hazards: Hazards) -> tuple[float, str]:
     """Draws of single canaries, where the promised probability is the same."""
-    totals, trials = (part & law.equal).sum(axis=0), law.equal.sum(axis=0)
-    each = [_bets(totals, trials, law.rate, prior) for prior in _PRIORS]
+    equal = hazards.equal
+    totals, trials = (hazards.part & equal).sum(axis=0), equal.sum(axis=0)
+    each = [_bets(totals, trials, hazards.rate, prior) for prior in _PRIORS]
     together = [float(bets.sum()) for bets in each]  # canaries are independent
     p_value = min(1.0, 2.0 * min(_won(together), _won(np.concatenate(each))))
     strangest = int(each[0].argmax())
     return p_value, (
         f"canary {strangest} is drawn {totals[strangest]} of {trials[strangest]} times, promised"
-        f" {law.rate:.4g}; {int((totals == 0).sum())} canaries never"
+        f" {hazards.rate:.4g}; {int((totals == 0).sum())} canaries never"
     )
 
 
-def _lags(law: Hazards, part: Mask) -> tuple[float, str]:
+def _lags(hazards: Hazards) -> tuple[float, str]:
     """Draws so many steps after an earlier participation."""
+    part, equal = hazards.part, hazards.equal
     n = len(part)
     lags: list[int] = []
     if n > 1:
         lags = np.unique(np.linspace(1, n - 1, min(n - 1, _MOST_LAGS)).round().astype(int)).tolist()
-    trials = [int((law.equal[lag:] & part[:-lag]).sum()) for lag in lags]
-    again = [int((part[lag:] & law.equal[lag:] & part[:-lag]).sum()) for lag in lags]
-    return _strangest(again, trials, law.rate, [f"{lag} steps after a participation" for lag in lags])
+    trials = [int((equal[lag:] & part[:-lag]).sum()) for lag in lags]
+    again = [int((part[lag:] & equal[lag:] & part[:-lag]).sum()) for lag in lags]
+    return _strangest(again, trials, hazards.rate, [f"{lag} steps after a participation" for lag in lags])
 
 
-def _gaps(law: Hazards, part: Mask) -> tuple[float, str]:
+def _gaps(hazards: Hazards) -> tuple[float, str]:
     """Draws so many steps after the last participation, or after the start."""
+    part, equal = hazards.part, hazards.equal
     n, m = part.shape
     ages, age, born = np.zeros((n, m), dtype=np.int64), np.zeros(m, dtype=np.int64), np.zeros(m, bool)
     for t in range(n):
@@ -203,10 +209,10 @@ def _gaps(law: Hazards, part: Mask) -> tuple[float, str]:
         ages[t] = np.where(born, age, 0)
         age, born = np.where(part[t], 0, age), born | part[t]
     longest = min(n, _MOST_LAGS)
-    trials = np.bincount(ages[law.equal], minlength=longest + 1)[1 : longest + 1]
-    again = np.bincount(ages[law.equal & part], minlength=longest + 1)[1 : longest + 1]
+    trials = np.bincount(ages[equal], minlength=longest + 1)[1 : longest + 1]
+    again = np.bincount(ages[equal & part], minlength=longest + 1)[1 : longest + 1]
     names = [f"{gap} steps after the last participation" for gap in range(1, longest + 1)]
-    return _strangest(again, trials, law.rate, names)
+    return _strangest(again, trials, hazards.rate, names)
 
 
 def _strangest(again: ArrayLike, trials: ArrayLike, rate: float, names: list[str]) -> tuple[float, str]:

@@ -20,12 +20,12 @@ from anechoic.audit.power import (
     draw_ratios,
     epsilon_power,
     fit_power,
+    sampling_power,
     scale_power,
     threshold_power,
 )
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.audit.report import AuditReport, Finding
-from anechoic.audit.sampler_power import sampling_power
 from anechoic.mechanism.mechanism import Mechanism
 
 #: Tests that share the probability of a false alarm; the one of the sampling law comes on top.

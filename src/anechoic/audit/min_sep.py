@@ -1,4 +1,4 @@
-"""Min-sep sampling: the law of participation, and the likelihood ratio.
+"""Min-sep sampling: the law of participation.
 
 A unit joins with probability p from b steps after its last participation on; and with p / (1 + (b - 1 - t) p)
 at step t < b where it has joined none, which is the stationary start. With
@@ -12,71 +12,70 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.counts import Counts, counts_of, in_batches
-from anechoic.audit.hazards import Hazards, Mask, draw_participation, draw_units, hazards
-from anechoic.audit.ratios import StrategyColumns, log_mix, log_ratio
-from anechoic.audit.sampler_power import Fault, by_pairs, sampler_faults
+from anechoic.audit.law import (
+    Counts,
+    Fault,
+    Hazards,
+    Mask,
+    ParticipationLaw,
+    StrategyColumns,
+    law_of,
+    log_mix,
+)
 from anechoic.sampling import MinSepSampling
 
 
-@hazards.register
-def _(sampling: MinSepSampling, part: Mask, possible: Mask) -> Hazards:
-    n, b, p = len(part), sampling.separation, sampling.rate
-    trials = np.ones(part.shape, bool)
-    for lag in range(1, min(b, n)):
-        trials[lag:] &= ~part[:-lag]
-    rates = np.full(n, p)
-    start = np.arange(min(b, n))
-    rates[: len(start)] = p / (1.0 + (b - 1 - start) * p)
-    if n >= b:
-        rates[b - 1] = p
-    return Hazards.of(part, trials, rates, p)
+@law_of.register(MinSepSampling)
+class MinSepLaw(ParticipationLaw):
+    """A coin at every step from b steps after the last participation on."""
 
+    sampling: MinSepSampling
 
-@draw_units.register
-def _(sampling: MinSepSampling, possible: Mask, rng: np.random.Generator) -> Mask:
-    n, canaries = possible.shape
-    weights = np.full(sampling.separation, sampling.rate)
-    weights[0] = 1.0
-    wait = np.asarray(rng.choice(sampling.separation, size=canaries, p=weights / weights.sum()))
-    drawn = np.zeros((n, canaries), bool)
-    for row in drawn:
-        row[:] = (wait == 0) & (rng.random(canaries) < sampling.rate)
-        wait = np.where(row, sampling.separation - 1, np.maximum(wait - 1, 0))
-    return drawn
+    @property
+    def rate(self) -> float:
+        return self.sampling.rate
 
+    @property
+    def _weights(self) -> Array:
+        """Of the steps that a unit has to wait at the start, shape (b,)."""
+        weights = np.full(self.sampling.separation, self.rate)
+        weights[0] = 1.0
+        return np.asarray(weights / weights.sum())
 
-@counts_of.register
-def _(sampling: MinSepSampling, part: Mask, possible: Mask) -> Counts:
-    n, m = part.shape
-    share = sampling.rate / (1 + (sampling.separation - 1) * sampling.rate)
-    return Counts(part.sum(axis=1), np.full(n, m), share, in_batches(n))
+    def hazard(self, past: Mask) -> tuple[Mask, float]:
+        before = self.sampling.separation - 1  # steps that keep a unit out
+        recent = past[max(0, len(past) - before) :]
+        return np.asarray(~recent.any(axis=0)), self.rate / (1.0 + max(0, before - len(past)) * self.rate)
 
+    def draw(self, possible: Mask, rng: np.random.Generator) -> Mask:
+        n, m = possible.shape
+        wait = np.asarray(rng.choice(self.sampling.separation, size=m, p=self._weights))
+        drawn = np.zeros((n, m), bool)
+        for row in drawn:
+            row[:] = (wait == 0) & (rng.random(m) < self.rate)
+            wait = np.where(row, self.sampling.separation - 1, np.maximum(wait - 1, 0))
+        return drawn
 
-@log_ratio.register
-def _(sampling: MinSepSampling, columns: StrategyColumns, moved: Array) -> Array:
-    columns.refuse_overlap(sampling)
-    return _chain(moved - columns.energy, sampling.rate, sampling.separation)
+    def counts(self, hazards: Hazards) -> Counts:
+        n, m = hazards.part.shape
+        share = self.rate / (1 + (self.sampling.separation - 1) * self.rate)
+        return super().counts(hazards)._replace(trials=np.full(n, m), rate=share)
 
+    def log_ratio(self, columns: StrategyColumns, moved: Array) -> Array:
+        columns.refuse_overlap(self.sampling)
+        n, separation = len(moved), self.sampling.separation
+        exponents, log_f = moved - columns.energy, np.zeros((n + separation, moved.shape[1]))
+        for t in range(n - 1, -1, -1):
+            log_f[t] = log_mix(self.rate, log_f[t + 1], exponents[t] + log_f[t + separation])
+        return np.asarray(logsumexp(log_f[:separation], b=self._weights[:, None], axis=0))
 
-@sampler_faults.register
-def _(sampling: MinSepSampling) -> dict[str, Fault]:
-    def periodic(count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        possible = draw_participation(sampling, count, rng)[1]
-        period = max(sampling.separation, round(sampling.separation - 1 + 1 / sampling.rate))
+    def faults(self) -> dict[str, Fault]:
+        if self.rate >= 1.0:
+            return {}
+        return {"periodic": self._periodic, "coins shared by pairs": self.draw_pairs}
+
+    def _periodic(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
+        part, possible = self.draw_units(count, rng)
+        period = max(self.sampling.separation, round(self.sampling.separation - 1 + 1 / self.rate))
         offsets = rng.integers(period, size=count)
-        return np.asarray(np.arange(sampling.steps)[:, None] % period == offsets), possible
-
-    if sampling.rate >= 1.0:
-        return {}
-    return {"periodic": periodic, "coins shared by pairs": by_pairs(sampling)}
-
-
-def _chain(exponents: Array, rate: float, separation: int) -> Array:
-    n, m = exponents.shape
-    log_f = np.zeros((n + separation, m))
-    for t in range(n - 1, -1, -1):
-        log_f[t] = log_mix(rate, log_f[t + 1], exponents[t] + log_f[t + separation])
-    weights = np.full((separation, 1), rate)
-    weights[0] = 1.0
-    return np.asarray(logsumexp(log_f[:separation], b=weights / weights.sum(), axis=0))
+        return np.asarray(np.arange(len(part))[:, None] % period == offsets), possible

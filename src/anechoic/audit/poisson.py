@@ -1,4 +1,4 @@
-"""(Cyclic) Poisson sampling: the law of participation, and the likelihood ratio.
+"""(Cyclic) Poisson sampling: the law of participation.
 
 A unit joins each step of its group with probability q. With e_t = (2 y_t - ||C[:, t]||^2) / (2 s^2) and
 orthogonal columns the log-likelihood ratio is the sum over the steps of the group of
@@ -18,92 +18,83 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.counts import Counts, counts_of, in_batches
-from anechoic.audit.hazards import Hazards, Mask, draw_participation, draw_units, hazards
-from anechoic.audit.ratios import StrategyColumns, log_mix, log_ratio, log_rest
-from anechoic.audit.sampler_power import Fault, by_pairs, sampler_faults
+from anechoic.audit.law import (
+    Counts,
+    Fault,
+    Hazards,
+    Mask,
+    ParticipationLaw,
+    StrategyColumns,
+    law_of,
+    log_mix,
+    log_rest,
+)
 from anechoic.sampling import CyclicPoisson, Poisson
 
 #: Participations that the state of an overlapping chain holds, at most.
 MOST_STATES = 8
 
 
-@hazards.register(Poisson)
-@hazards.register(CyclicPoisson)
-def _(sampling: Poisson | CyclicPoisson, part: Mask, possible: Mask) -> Hazards:
-    return Hazards.of(part, possible, np.full(len(part), sampling.rate), sampling.rate)
+@law_of.register(Poisson)
+@law_of.register(CyclicPoisson)
+class PoissonLaw(ParticipationLaw):
+    """A coin at every step of the group."""
 
+    sampling: Poisson | CyclicPoisson
 
-@draw_units.register(Poisson)
-@draw_units.register(CyclicPoisson)
-def _(sampling: Poisson | CyclicPoisson, possible: Mask, rng: np.random.Generator) -> Mask:
-    return np.asarray(possible & (rng.random(possible.shape) < sampling.rate))
+    @property
+    def rate(self) -> float:
+        return self.sampling.rate
 
+    def hazard(self, past: Mask) -> tuple[Mask, float]:
+        return np.ones(past.shape[1], bool), self.rate
 
-@counts_of.register(Poisson)
-@counts_of.register(CyclicPoisson)
-def _(sampling: Poisson | CyclicPoisson, part: Mask, possible: Mask) -> Counts:
-    counts, trials = part.sum(axis=1), possible.sum(axis=1)
-    return Counts(
-        np.append(counts, counts.sum()),
-        np.append(trials, trials.sum()),
-        sampling.rate,
-        [*in_batches(len(part)), "in all batches"],
-    )
+    def counts(self, hazards: Hazards) -> Counts:
+        counts, trials, _, names = super().counts(hazards)
+        counts, trials = np.append(counts, counts.sum()), np.append(trials, trials.sum())
+        return Counts(counts, trials, self.rate, [*names, "in all batches"])
 
+    def log_ratio(self, columns: StrategyColumns, moved: Array) -> Array:
+        exponents, possible = moved - columns.energy, columns.possible
+        if columns.overlap(self.sampling) is not None:
+            return _overlapping(exponents, columns.gram / columns.variance, possible, self.rate)
+        terms = log_mix(self.rate, np.zeros(exponents.shape), exponents)
+        return np.asarray(np.where(possible, terms, 0.0).sum(axis=0))
 
-@log_ratio.register(Poisson)
-@log_ratio.register(CyclicPoisson)
-def _(sampling: Poisson | CyclicPoisson, columns: StrategyColumns, moved: Array) -> Array:
-    exponents, possible = moved - columns.energy, columns.possible
-    if columns.overlap(sampling) is not None:
-        return _overlapping(exponents, columns.gram / columns.variance, possible, sampling.rate)
-    terms = log_mix(sampling.rate, np.zeros(exponents.shape), exponents)
-    return np.asarray(np.where(possible, terms, 0.0).sum(axis=0))
+    def faults(self) -> dict[str, Fault]:
+        if not 0.0 < self.rate < 1.0:
+            return {}
+        return {
+            "one coin per unit": self._one_coin,
+            "half never drawn": self._half_never,
+            "coins shared by pairs": self.draw_pairs,
+            "equal epochs": self._equal_epochs,
+            "fixed sizes": self._fixed_sizes,
+        }
 
+    def _one_coin(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
+        _, possible = self.draw_units(count, rng)
+        return np.asarray(possible & (rng.random(count) < self.rate)), possible
 
-@sampler_faults.register(Poisson)
-@sampler_faults.register(CyclicPoisson)
-def _(sampling: Poisson | CyclicPoisson) -> dict[str, Fault]:
-    q = sampling.rate
-
-    def one_coin(count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        possible = draw_participation(sampling, count, rng)[1]
-        return np.asarray(possible & (rng.random(count) < q)), possible
-
-    def half_never(count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        possible = draw_participation(sampling, count, rng)[1]
+    def _half_never(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
+        _, possible = self.draw_units(count, rng)
         chosen = rng.permutation(count) < count // 2
-        return np.asarray(possible & chosen & (rng.random(possible.shape) < min(1.0, 2 * q))), possible
+        twice = rng.random(possible.shape) < min(1.0, 2 * self.rate)
+        return np.asarray(possible & chosen & twice), possible
 
-    def equal_epochs(count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        part, possible = draw_participation(sampling, count, rng)
-        length = _period(sampling)
-        return np.asarray(part[np.arange(len(part)) % length] & possible), possible
+    def _equal_epochs(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
+        part, possible = self.draw_units(count, rng)
+        epoch = max(1, round(self.sampling.examples / self.sampling.batch_size))
+        epoch = -(-epoch // self.sampling.groups) * self.sampling.groups
+        return np.asarray(part[np.arange(len(part)) % epoch] & possible), possible
 
-    def fixed_sizes(count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        part, possible = draw_participation(sampling, count, rng)
+    def _fixed_sizes(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
+        part, possible = self.draw_units(count, rng)
         for t in range(len(part)):
             inside = np.flatnonzero(possible[t])
             part[t] = False
-            part[t, rng.permutation(inside)[: round(q * len(inside))]] = True
+            part[t, rng.permutation(inside)[: round(self.rate * len(inside))]] = True
         return part, possible
-
-    if not 0.0 < q < 1.0:
-        return {}
-    return {
-        "one coin per unit": one_coin,
-        "half never drawn": half_never,
-        "coins shared by pairs": by_pairs(sampling),
-        "equal epochs": equal_epochs,
-        "fixed sizes": fixed_sizes,
-    }
-
-
-def _period(sampling: Poisson | CyclicPoisson) -> int:
-    """Steps of an epoch: about the examples over the batch size, a multiple of the groups."""
-    epoch = max(1, round(sampling.examples / sampling.batch_size))
-    return max(1, -(-epoch // sampling.groups)) * sampling.groups
 
 
 def _overlapping(exponents: Array, gram: Array, allowed: Mask, rate: float) -> Array:

@@ -20,7 +20,8 @@ from anechoic.audit.bounds import (
     noncentral_tail,
     upper_proportion,
 )
-from anechoic.audit.hazards import draw_participation
+from anechoic.audit.draws import draw_test
+from anechoic.audit.law import law_of
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
@@ -158,12 +159,33 @@ def draw_ratios(
     rng: np.random.Generator,
 ) -> tuple[Array, Array]:
     """Log-likelihood ratios, by the claimed noise, of `half` canaries left out and put in."""
-    pattern, possible = draw_participation(sampling, 2 * half, rng)
+    pattern, possible = law_of(sampling).draw_units(2 * half, rng)
     pattern[:, :half] = False
     white = rng.standard_normal(pattern.shape) * (noise_std / factor)
     rows = strategy.correlate(white) + pattern
     scores = likelihood_ratios(strategy, sampling, rows, noise_std, possible=possible)
     return scores[:half], scores[half:]
+
+
+def sampling_power(
+    sampling: Sampling, canaries: int, *, failure: float, repeats: int = 40, seed: int = 0
+) -> dict[str, float]:
+    """Fraction of simulated runs in which `draw_test` has a p-value below `failure`, by fault.
+
+    Args:
+        sampling: an amplified scheme.
+        canaries: m >= 2.
+        failure: level of the test.
+        repeats: simulated runs of each fault.
+        seed: of the simulation.
+    """
+    rng = np.random.default_rng(seed)
+    count, failure = positive_int("canaries", canaries, minimum=2), fraction("failure", failure)
+    repeats = positive_int("repeats", repeats)
+    return {
+        name: sum(draw_test(sampling, *fault(count, rng)).p_value < failure for _ in range(repeats)) / repeats
+        for name, fault in law_of(sampling).faults().items()
+    }
 
 
 def _critical(shift: float, freedom: int, confidence: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array, positive_int
-from anechoic.audit.hazards import draw_participation
+from anechoic.audit.law import law_of
 from anechoic.audit.mechanism import audit
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
@@ -43,7 +43,7 @@ def audit_mechanism(
     rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
     if mechanism.amplified:
-        participation, possible = draw_participation(mechanism.sampling, m, rng)
+        participation, possible = law_of(mechanism.sampling).draw_units(m, rng)
     else:
         pattern = strongest_pattern(mechanism.strategy, mechanism.participation)
         participation = np.repeat(pattern[:, None], m, axis=1)
