@@ -74,7 +74,7 @@ def begun(path: Path) -> bool:
         return False
     try:
         with closing(sqlite3.connect(source_of(path), uri=True, timeout=PATIENCE)) as database:
-            return database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+            return bool(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     except sqlite3.Error:
         return True
 
