@@ -524,3 +524,24 @@ def test_after_ctrl_c_behind_the_commit_nothing_goes_on(tmp_path, monkeypatch):
 
 def interrupted(*_):
     raise KeyboardInterrupt
+
+
+def test_interrupted_when_a_change_has_just_begun(tmp_path, monkeypatch):
+    stream = board(tmp_path / "s", key=KEY)
+    feed(stream, range(2))
+    run = stream._state._database.run
+
+    def interrupted(statement, values=()):
+        run(statement, values)
+        if statement.startswith("BEGIN"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream._state._database, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.release()
+    with pytest.raises(GuaranteeError, match="open the file again"):
+        stream.release()
+    stream.close()
+    with board(tmp_path / "s", key=KEY) as again:
+        assert again.step == 2

@@ -264,14 +264,17 @@ class StateFile:
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
         run = self._database.run
-        run("BEGIN IMMEDIATE")
+        begun = False
         try:
+            run("BEGIN IMMEDIATE")
+            begun = True
             yield
-        except BaseException:
-            what = f"a change of state file {self.path} failed half-way, and what is in memory is ahead of it"
-            self._fault = f"{what}: {self._reopen}"
-            with contextlib.suppress(CheckpointError):
-                run("ROLLBACK")
+        except BaseException as error:
+            if begun or not isinstance(error, CheckpointError):  # Ctrl-C may come when it has just begun
+                what = f"a change of state file {self.path} failed half-way, and memory is ahead of it"
+                self._fault = f"{what}: {self._reopen}"
+                with contextlib.suppress(CheckpointError):
+                    run("ROLLBACK")
             raise
         try:
             run("COMMIT")

@@ -17,6 +17,7 @@ from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP
 from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
 from anechoic.torch.sources.base import GradientSource
@@ -148,6 +149,8 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                 self.source.contributions.released(kind)
                 self._update.put(self.release.make(step, sums))
                 self.source.used()
+                if self.step_hook is not None or self._update.hooked:
+                    modes.start()  # what the user's hooks make of the batch is looked at
                 if self.step_hook is not None:
                     self.step_hook(self)
                 try:
@@ -321,6 +324,12 @@ class Update:
         """Put released gradients into p.grad."""
         for p, gradient in zip(self._parameters, gradients, strict=True):
             p.grad = gradient
+
+    @property
+    def hooked(self) -> bool:
+        """Whether the user has hooks on its steps."""
+        before, after = self.optimizer._optimizer_step_pre_hooks, self.optimizer._optimizer_step_post_hooks
+        return len(before) > 1 or bool(after)
 
     def step(self) -> Any:
         """Step the optimizer; what it returns."""

@@ -78,6 +78,7 @@ class RowTypes(Refusals):
         self._public: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._data: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._memory, self._guesses, self._earlier = Memories(), Memories(), Memories()
+        self._kept = Memories()
         self._begun = self.left = False
         self.end()
 
@@ -180,10 +181,23 @@ class RowTypes(Refusals):
         return seen is not None and seen.label is not None and not seen.guessed
 
     def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Those that were made from the batch in hand, or where something of it was written to."""
-        if not self._written:
-            tensors = [tensor for tensor in tensors if id(tensor) in self._seen]
-        return [tensor for tensor in tensors if self.holds(tensor)]
+        """Those that were made from the batch in hand or an earlier one, or where it was written to."""
+        return [tensor for tensor in tensors if self.holds(tensor) or self._held_since(tensor)]
+
+    def _held_since(self, tensor: Tensor) -> bool:
+        """Whether a tensor was made from an earlier batch, and not by the model itself, row by row."""
+        own = lies(tensor)[0]
+        return self._earlier.holds(tensor, own) and not self._kept.holds(tensor, own)
+
+    def mark_own(self, tensor: Tensor, label: Label) -> None:
+        """Give a label to a tensor that the model keeps of its own pass."""
+        self.mark(tensor, label)
+        self._kept.add(tensor, lies(tensor)[0])
+
+    def fault_since(self, tensor: Tensor, axis: int) -> str:
+        """`fault` of a tensor that may have been written to since it was looked at."""
+        known = self.active and (self.follows(tensor) or storage(tensor) in self._written)
+        return self.fault(tensor, axis) if known else ""
 
     def holds(self, tensor: Tensor, given: Container[int] = ()) -> bool:
         """Whether a tensor was made from the batch in hand, or something of it was written to where it lies.

@@ -54,7 +54,7 @@ class Picked:
     """Numbers of which each belongs to one row, as many as the data say.
 
     Attributes:
-        by: where the mask is that picked them; None where that is not known.
+        by: the mask that picked them, as bytes; None where that is not known.
     """
 
     by: Any = None

@@ -21,7 +21,6 @@ from anechoic.torch.row_types.labels import (
     RowAxis,
     Total,
     packets,
-    place,
 )
 
 
@@ -145,7 +144,7 @@ def indexed(call: Call) -> Label:
         if len(given) == 1 and given[0][0] == 0 and len(known) == 1:
             label = known.pop()
             if isinstance(label, RowAxis) and label.axis < given[0][1].dim():
-                return Picked(place(given[0][1]))
+                return Picked(_which(given[0][1]))
         raise NotApart("values are taken by a mask in several axes")
     if own is None and len(given) == 1 and isinstance(labels[0], RowAxis):
         return RowAxis(labels[0].axis + given[0][0], labels[0].inner)
@@ -163,10 +162,15 @@ def indexed(call: Call) -> Label:
     raise NotApart("rows are taken from places that the data, or the script, decide")
 
 
+def _which(mask: Tensor) -> Any:
+    """What a mask picks: by its values, as another one may come to lie in its place, or be written there."""
+    return mask.shape, mask.detach().cpu().numpy().tobytes()
+
+
 def masked(call: Call) -> Label:
     found = {label for _, label in call.labelled}
     if len(found) == 1 and isinstance(found.pop(), RowAxis):
-        return Picked(place(call["mask"]))
+        return Picked(_which(call["mask"]))
     raise NotApart(f"{call} of rows in several places")
 
 
@@ -208,7 +212,7 @@ def put(call: Call) -> Label:
     public = call.label(value) is None
     same_number = public and (value.numel() == 1 or bool((value == value.reshape(-1)[:1]).all()))
     first = given[0][1]
-    picked = isinstance(call.label(value), Picked) and call.label(value) == Picked(place(first))
+    picked = isinstance(call.label(value), Picked) and call.label(value) == Picked(_which(first))
     if (same_number or picked) and first.dtype == torch.bool and len(given) == 1 and given[0][0] == 0:
         known = {label for label in (own, labels[0]) if label is not None}
         if len(known) == 1 and isinstance(label := known.pop(), RowAxis) and label.axis < first.dim():

@@ -54,6 +54,10 @@ class Refusals(ABC):
         """Give a tensor a label."""
 
     @abstractmethod
+    def mark_own(self, tensor: Tensor, label: Label) -> None:
+        """Give a label to a tensor that the model keeps of its own pass."""
+
+    @abstractmethod
     def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
         """Those in which something of the batch in hand is."""
 
@@ -134,7 +138,7 @@ class Refusals(ABC):
             why = Mixed(f"{type(layer).__name__}.{name} kept it while rows ran one by one")
             for tensor in tensors_in(value):
                 if id(tensor) not in seen:
-                    self.mark(tensor, why)
+                    self.mark_own(tensor, why)
 
     def fault(self, tensor: Tensor, axis: int) -> str:
         """Why a layer's input is not one row an example along `axis`; "" where it is."""

@@ -100,7 +100,10 @@ class RowCall:
                 " detach() it, put the module that made it into the model, or compute it under"
                 " torch.no_grad()."
             )
-        self.inputs = [t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t for t in tensors]
+        # copies: the script may write to its own until backward(), where rows are worked on once more
+        self.inputs = [
+            (t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t).clone() for t in tensors
+        ]
         lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
             raise UnsupportedError(

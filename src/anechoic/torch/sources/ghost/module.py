@@ -184,9 +184,11 @@ class Tracer:
         if self._trace is None:
             self.stray |= visit.delivery is not None and visit.delivery is self.ledger.in_hand
             return
-        if visit.fault:
+        # what was one row an example may have been written to since
+        fault = visit.fault or self._types.fault_since(given, visit.axis)
+        if fault:
             raise GuaranteeError(
-                f"{self.describe(visit.layer)} was called with {visit.fault}: give it the examples as rows,"
+                f"{self.describe(visit.layer)} was called with {fault}: give it the examples as rows,"
                 f" or {OTHERWISE}."
             )
         call = BackwardCall(
