@@ -1,4 +1,4 @@
-"""What is written to between the call of the model and the release: no other row may get into a row's gradient."""
+"""What is written to between the call of the model and the release gets no other row into a row's gradient."""
 
 from __future__ import annotations
 
@@ -50,7 +50,13 @@ class Holding(nn.Module):
 
 
 def sums(
-    make: Callable[[], nn.Module], loop: Loop, first: list[float], *, mode: str = "rows", steps: int = 1, reduction: str = "mean"
+    make: Callable[[], nn.Module],
+    loop: Loop,
+    first: list[float],
+    *,
+    mode: str = "rows",
+    steps: int = 1,
+    reduction: str = "mean",
 ) -> list[Tensor]:
     """Releases of `steps` passes over one batch whose row 0 is `first`: clip norm 1, next to no noise."""
     torch.manual_seed(0)
@@ -70,9 +76,7 @@ def sums(
         mechanism=mechanism,
         loss_reduction=reduction,
     )
-    private, optimizer, criterion, loader = (
-        made if len(made) == 4 else (*made[:2], F.cross_entropy, made[2])
-    )
+    private, optimizer, criterion, loader = made if len(made) == 4 else (*made[:2], F.cross_entropy, made[2])
     found: list[Tensor] = []
     kept: dict[str, Any] = {}
     for _ in range(steps):

@@ -118,6 +118,7 @@ class RowTypes(Refusals):
     def end(self) -> None:
         """Another batch follows, or none."""
         self._earlier.take(self._memory, self._guesses)
+        self._kept.take()
         # where something of the batch lies, under whatever name it is found
         self._memory, self._guesses = Memories(), Memories()
         # by place in memory, for what reaches the same numbers by another tensor

@@ -101,9 +101,7 @@ class RowCall:
                 " torch.no_grad()."
             )
         # copies: the script may write to its own until backward(), where rows are worked on once more
-        self.inputs = [
-            (t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t).clone() for t in tensors
-        ]
+        self.inputs = [(t.movedim(axis_of(t, model.dimension), 0) if t.dim() else t).clone() for t in tensors]
         lengths = {len(t) for t in self.inputs if t.dim()}
         if len(lengths) != 1:
             raise UnsupportedError(

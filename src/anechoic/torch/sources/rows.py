@@ -109,7 +109,9 @@ class Boundary(torch.autograd.Function):
         own = call.rows.apart(list(gradients), reduction)
         # a mean that was pulled back from the number of rows, not from 1, knows nothing of that number
         times = call.rows.rows if reduction == "mean" and not source.types.started else 1
-        call.pull([c * times for c in own])  # copies: whoever has a gradient may write to it until backward() ends
+        call.pull(
+            [c * times for c in own]
+        )  # copies: whoever has a gradient may write to it until backward() ends
         return (None,) * (2 + len(gradients))
 
 
