@@ -76,7 +76,7 @@ def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
     assert record == json.loads((out / "results.json").read_text())
     assert record["comparisons"] == []
     assert all(arm["best"]["mean"] > 0.2 for arm in record["arms"])  # better than guessing, in six steps
-    assert "damped root, ε = 10: " in shown and ">damped root<" in (out / "report.html").read_text()
+    assert "damped root, ε = 10: " in shown and ">damped root, ε = 10<" in (out / "report.html").read_text()
     assert sorted(path.name for path in out.iterdir()) == [
         "damped-fixed-eps10.json",
         "planned-fixed-eps10.json",

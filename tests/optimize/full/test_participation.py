@@ -13,6 +13,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error, loss
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.optimize.full.participation import dense_with_participation
+from anechoic.optimize.full.quick import quick
 from anechoic.optimize.windows import WindowsObjective, windows_of, windows_strategy
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.participation.base import Participation
@@ -288,13 +289,14 @@ def test_overlapping_patterns(n, schema, kind):
     workload = workloads.prefix_sum(n)
     best = checked(workload, schema, kind)
     assert float(sensitivity(best.strategy, schema)) == pytest.approx(1.0, abs=1e-6)
-    if schema.max_participations_in(n) > 1:
+    without_search = min(loss(workload, start, schema, kind) for start in quick(workload))
+    if schema.max_participations_in(n) > 1 and best.loss < (1 - 1e-6) * without_search:
         gram = best.strategy.to_dense().T @ best.strategy.to_dense()
         for steps in schema.patterns(n):
             block = gram[np.ix_(steps, steps)]
             assert np.abs(block - np.diag(block.diagonal())).max() < 1e-13
-    # DP-SGD is one of the strategies
-    assert best.loss <= loss(workload, Identity(n), schema, kind) * (1 + 1e-6)
+    # DP-SGD is one of them
+    assert best.loss <= without_search * (1 + 1e-6)
 
 
 @settings(max_examples=15)

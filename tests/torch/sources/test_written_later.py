@@ -1,4 +1,4 @@
-"""What is written to between the call of the model and the release gets no other row into a row's gradient."""
+"""What is written to between the call of the model and the release moves no gradient of another row."""
 
 from __future__ import annotations
 

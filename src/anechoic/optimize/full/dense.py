@@ -24,7 +24,7 @@ from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inve
 from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import dense_with_participation, few_patterns
-from anechoic.optimize.full.quick import quick
+from anechoic.optimize.full.quick import of_sensitivity_one, quick
 from anechoic.optimize.result import Optimized, finish, small_enough
 from anechoic.optimize.windows import windows_of
 from anechoic.participation.base import Participation
@@ -114,6 +114,7 @@ def dense(
             bound = Bound(found.lower_bound, found.bound_name, str(found.bound_covers))
             others = quick(workload)
             found = finish(found.strategy, asked, started, found.evaluations, bound=bound, others=others)
+            found = of_sensitivity_one(found, participation)
         if not overlapping or (found.gap is not None and found.gap <= gap):
             return found
         better = or_contained(found, workload, participation, loss)
@@ -126,9 +127,9 @@ def dense(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
         others = quick(workload)
-        return finish(
-            strategy, asked, started, balanced.evaluations, bound=_bound(balanced, loss), others=others
-        )
+        bound = _bound(balanced, loss)
+        found = finish(strategy, asked, started, balanced.evaluations, bound=bound, others=others)
+        return of_sensitivity_one(found, participation)
 
 
 @on_one_thread_if_small

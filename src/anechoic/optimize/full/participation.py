@@ -21,7 +21,7 @@ from anechoic.optimize.columns.neighbours import neighbours, serves
 from anechoic.optimize.columns.objective import DenseObjective, objective_of
 from anechoic.optimize.full.generated import GENERATED_UP_TO, generated_bound
 from anechoic.optimize.full.listed import listed_strategy
-from anechoic.optimize.full.quick import quick
+from anechoic.optimize.full.quick import of_sensitivity_one, quick
 from anechoic.optimize.full.search import SMALL, Progress, optimum, spread
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.windows import windows_of, windows_strategy
@@ -73,7 +73,8 @@ def dense_with_participation(
     started = time.perf_counter()
     c, bound, evaluations = found_under(participation, workload, weights, gap, progress)
     asked = workload, participation, kind
-    return finish(Dense(c), asked, started, evaluations, bound=bound, others=quick(workload))
+    found = finish(Dense(c), asked, started, evaluations, bound=bound, others=quick(workload))
+    return of_sensitivity_one(found, participation)
 
 
 #: C, shape (n, n), what no factorisation can beat, and the evaluations that it took.
