@@ -17,6 +17,7 @@ from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
+from anechoic.torch.sources import single_rows
 
 ROWS = 8
 Loop = Callable[[Any, Any, Any, Tensor, Tensor, dict[str, Any]], None]
@@ -195,3 +196,23 @@ def test_an_attribute_of_the_model_that_holds_something_of_an_earlier_batch(firs
 
     with pytest.raises(DesynchronizedError, match="bank of the model was made from the batch"):
         sums(Holding, loop, [9.0, -7.0, 5.0, 3.0], steps=3)
+
+
+@pytest.mark.parametrize("mode", ["rows", "vmap_loss"])
+def test_a_closure_that_holds_something_of_an_earlier_batch(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_rows, "RATE", 1.0)  # it is seen in steps that are compared
+    bank: list[Tensor] = []
+
+    class Closed(Holding):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x + bank[0] if bank else x)
+
+    def loop(model: Any, optimizer: Any, criterion: Any, x: Tensor, y: Tensor, kept: Any) -> None:
+        criterion(model(x), y).backward()
+        optimizer.step()
+        bank[:] = [30 * x[0]]
+
+    with pytest.raises(DesynchronizedError, match="holds a tensor of shape"):
+        sums(Closed, loop, [9.0, -7.0, 5.0, 3.0], steps=2, mode=mode)

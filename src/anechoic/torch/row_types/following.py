@@ -183,12 +183,7 @@ class RowTypes(Refusals):
 
     def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
         """Those that were made from the batch in hand or an earlier one, or where it was written to."""
-        return [tensor for tensor in tensors if self.holds(tensor) or self._held_since(tensor)]
-
-    def _held_since(self, tensor: Tensor) -> bool:
-        """Whether a tensor was made from an earlier batch, and not by the model itself, row by row."""
-        own = lies(tensor)[0]
-        return self._earlier.holds(tensor, own) and not self._kept.holds(tensor, own)
+        return [tensor for tensor in tensors if self.holds(tensor)]
 
     def mark_own(self, tensor: Tensor, label: Label) -> None:
         """Give a label to a tensor that the model keeps of its own pass."""
@@ -203,12 +198,17 @@ class RowTypes(Refusals):
     def holds(self, tensor: Tensor, given: Container[int] = ()) -> bool:
         """Whether a tensor was made from the batch in hand, or something of it was written to where it lies.
 
+        Or from an earlier batch, but for what the model itself kept of its own pass.
+
         Args:
             given: storages that may be written to.
         """
         seen = self._seen.get(id(tensor))
         if seen is not None and seen() is tensor and seen.label is not None and not seen.guessed:
             return True
+        own = lies(tensor)[0]
+        if self._earlier.holds(tensor, own) and not self._kept.holds(tensor, own):
+            return own is None or own._cdata not in given
         if not self._written or (place := storage(tensor)) not in self._written or place in given:
             return False
         return self.of(tensor) is not None
