@@ -32,6 +32,7 @@ from anechoic.torch.row_types.labels import (
     lies,
     row_axis,
     storage,
+    storages,
     tensors_alive,
 )
 from anechoic.torch.row_types.refusals import Refusals, running_roots
@@ -183,6 +184,10 @@ class RowTypes(Refusals):
 
     def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
         """Those that were made from the batch in hand or an earlier one, or where it was written to."""
+        if not self._written:
+            earlier, known = self._earlier.storages, self._seen
+            places = zip(tensors, storages(tensors), strict=True)
+            tensors = [t for t, own in places if own is None or own in earlier or id(t) in known]
         return [tensor for tensor in tensors if self.holds(tensor)]
 
     def mark_own(self, tensor: Tensor, label: Label) -> None:

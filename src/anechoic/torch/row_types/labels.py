@@ -330,6 +330,14 @@ def storage(tensor: Tensor) -> int:
     return id(tensor) if own is None else own._cdata
 
 
+def storages(tensors: list[Tensor]) -> list[int | None]:
+    """`storage` of each, in one call; None for those that have none of their own."""
+    try:
+        return [t.untyped_storage()._cdata if t.layout is torch.strided else None for t in tensors]
+    except (RuntimeError, NotImplementedError):  # inside of torch.func
+        return [None] * len(tensors)
+
+
 class Memories:
     """Memory of tensors, for as long as it is there: a tensor is in it that lies in any of it."""
 
