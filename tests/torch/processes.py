@@ -25,6 +25,7 @@ from anechoic.errors import CheckpointError, GuaranteeError, UnsupportedError
 from anechoic.runs import digest_key_of
 from anechoic.runs.digests import digest_of
 from anechoic.runs.journal import read_journal
+from anechoic.runs.releases import begun
 from anechoic.torch import PrivacyEngine, read_mechanism
 from tests.torch.setting import mechanism
 
@@ -185,6 +186,9 @@ def judge(folder, logs):
     twice = [position for (_, position), digests in seen.items() if len(digests) > 1]
     unknown = []
     for path in folder.glob("*.journal"):
+        if not begun(path):  # killed as it was made: nothing was released then
+            unknown += [position for run, position in seen if run[:16] in path.name]
+            continue
         record = read_journal(path)
         for (run, position), digests in seen.items():
             if run == record.identity and position >= record.first:
