@@ -186,8 +186,7 @@ def judge(folder, logs):
     twice = [position for (_, position), digests in seen.items() if len(digests) > 1]
     unknown = []
     for path in folder.glob("*.journal"):
-        if not begun(path):  # killed as it was made: nothing was released then
-            unknown += [position for run, position in seen if run[:16] in path.name]
+        if not begun(path):  # killed as it was made: no release that it should know was made then
             continue
         record = read_journal(path)
         for (run, position), digests in seen.items():
