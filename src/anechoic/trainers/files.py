@@ -1,0 +1,50 @@
+"""Where a trainer's private files are: beside the folder of its checkpoints, never inside of it.
+
+Trainers upload, copy and delete the folders that they write (hubs, artifacts, rotation). The keys of a run
+undo its noise, so they are in none of those: the checkpoint `out/checkpoint-8` has its twin, with keys and
+noise, in `out.private/checkpoint-8.ckpt`, and the journal of the run is in `out.private` too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anechoic.errors import CheckpointError
+
+Name = str | os.PathLike[str]
+
+
+def private_folder(folder: Name) -> Path:
+    """That of the checkpoints in `folder`."""
+    whole = Path(os.path.abspath(folder))
+    return whole.with_name(f"{whole.name}.private")
+
+
+def twin(checkpoint: Name) -> Path:
+    """The file with keys and noise that belongs to a trainer's checkpoint."""
+    whole = Path(os.path.abspath(checkpoint))
+    return private_folder(whole.parent) / f"{whole.name}.ckpt"
+
+
+def made(folder: Path) -> Path:
+    """The folder, made if it is missing, for its owner alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def found_twin(checkpoint: Name) -> Path:
+    """The twin of a checkpoint to go on from.
+
+    Raises:
+        CheckpointError: if it is missing.
+    """
+    path = twin(checkpoint)
+    if not path.is_file():
+        raise CheckpointError(
+            f"{os.fspath(checkpoint)} has no keys: {path} is missing, so the run cannot go on under the noise"
+            " that it has used. Put that folder back beside this one. Or train anew from these weights as a"
+            " new run which counts what was released before: Privacy(…, charge=…), with the Mechanism of the"
+            " old run."
+        )
+    return path

@@ -1,0 +1,168 @@
+"""One private run inside a trainer: what every adapter shares."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import optim
+from torch.utils.data import DataLoader
+
+from anechoic.errors import MismatchError
+from anechoic.torch.checkpoints.checkpoint import read_mechanism
+from anechoic.trainers.files import found_twin, made, private_folder, twin
+from anechoic.trainers.privacy import Privacy
+from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
+from anechoic.trainers.signal import Signal
+
+logger = logging.getLogger("anechoic")
+
+#: Names under which trainers log what is computed from the data without noise.
+UNNOISED = ("loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_seen")
+
+
+class TrainerRun:
+    """A run that a trainer's loop drives. The trainer calls `module` on what `parts` gives, and `optimizer`.
+
+    Args:
+        privacy: the settings.
+        module: the user's model with the trainer's loss.
+        optimizer: plain, over the trainable parameters.
+        loader: plain, with the logical batch size.
+        steps: releases that the trainer will make.
+        rates: learning rates of these steps, where they are known, over that of the optimizer.
+        at_once: rows that are worked on at once.
+        folder: of the trainer's checkpoints.
+        resume: the trainer's checkpoint to go on from.
+
+    Attributes:
+        engine: what made the run private.
+        module, optimizer, batches: private.
+
+    Raises:
+        CheckpointError: if `resume` has no keys.
+        ValueError: if not even one step keeps within stop_at_epsilon.
+    """
+
+    def __init__(
+        self,
+        privacy: Privacy,
+        *,
+        module: RowLoss,
+        optimizer: optim.Optimizer,
+        loader: DataLoader[Any],
+        steps: int,
+        rates: Sequence[float] | None,
+        at_once: int,
+        folder: str,
+        resume: str | None = None,
+    ) -> None:
+        self.privacy = privacy
+        self.engine = privacy.engine(made(private_folder(folder)))
+        options = dict(privacy.options)
+        begun = None if resume is None else found_twin(resume)
+        if begun is not None:
+            options["mechanism"] = read_mechanism(begun)
+        else:
+            options["scheduler"] = rates
+        make = self.engine.make_private_with_epsilon if privacy.by_epsilon else self.engine.make_private
+        self._loss = module
+        self.module, self.optimizer, private = make(
+            module=module.train(), optimizer=optimizer, data_loader=loader, steps=steps, **options
+        )
+        for one in privacy.charge:
+            self.engine.charge(one)
+        period = len(private)
+        if at_once < (loader.batch_size or 1):
+            private = private.in_chunks(at_once)
+        self.batches = LogicalBatches(private, period)
+        delta = privacy.delta
+        self.delta: float = self.engine.mechanism.delta if delta is None else delta
+        self.last = self._last(privacy.stop_at_epsilon)
+        self._written: list[tuple[Path, Path]] = []
+        self._begun = begun
+        self.signal = Signal(self.engine.mechanism, module.named_parameters())
+
+    def _last(self, most: float | None) -> int:
+        """The release after which training stops."""
+        n = self.engine.mechanism.steps
+        if most is None:
+            return n
+        history = self.engine._current().history
+        low, high = 0, n  # epsilon grows with the number of releases
+        while low < high:
+            middle = (low + high + 1) // 2
+            if history.epsilon(self.delta, middle) <= most:
+                low = middle
+            else:
+                high = middle - 1
+        if not low:
+            raise ValueError(
+                f"stop_at_epsilon={most} is less than what the first release costs,"
+                f" {history.epsilon(self.delta, 1):.4g}: give more, or a smaller target_epsilon, whose noise is"
+                " greater."
+            )
+        return low
+
+    # -- one step --------------------------------------------------------------------------------
+
+    def parts(self, batch: Parts) -> Iterator[Any]:
+        """The parts of a logical batch, each to be put through `module` and backward().
+
+        Between them gradients are clipped and summed up; the trainer's own step after the last one makes the
+        release.
+        """
+        self.optimizer.zero_grad()
+        yield batch.first
+        while (delivery := self.optimizer.ledger.in_hand) is not None and not delivery.last:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            yield next(batch.rest)
+
+    def released(self) -> bool:
+        """After a step, while p.grad is there: look at the release. Whether training must go on."""
+        self.signal.look(self.engine.releases - 1)
+        return self.engine.releases < self.last
+
+    # -- what is said ------------------------------------------------------------------------------
+
+    def logs(self) -> dict[str, float]:
+        """What can be logged of the run so far: functions of the releases and of public numbers."""
+        return {"epsilon": self.engine.get_epsilon(self.delta), **self.signal.logs()}
+
+    @property
+    def statement(self) -> str:
+        """The guarantee, for whoever gets the model."""
+        return str(self.engine.composition if self.privacy.charge else self.engine.mechanism.report())
+
+    # -- files -------------------------------------------------------------------------------------
+
+    def save(self, checkpoint: str, **extra: Any) -> None:
+        """Write the twin of a trainer's checkpoint, and the statement into the checkpoint itself.
+
+        Twins that this run wrote before are deleted where the trainer has deleted the checkpoint.
+        """
+        path = twin(checkpoint)
+        made(path.parent)
+        self.engine.save_checkpoint(path=path, checkpoint_dict=extra)
+        public = Path(checkpoint)
+        for older, private in [*self._written]:
+            if not older.exists() and private != path:
+                private.unlink(missing_ok=True)
+                self._written.remove((older, private))
+        if (public, path) not in self._written:
+            self._written.append((public, path))
+
+    def load(self) -> dict[str, Any]:
+        """Go on from the checkpoint that the run was made for; what was saved beside it.
+
+        Raises:
+            MismatchError: if it was made for none.
+        """
+        if self._begun is None:
+            raise MismatchError("this run was begun anew: it has no checkpoint to go on from.")
+        extra = self.engine.load_checkpoint(path=self._begun, adopt_journal=self.privacy.adopt_journal)
+        self.signal.begin(self.engine.releases)
+        return extra
