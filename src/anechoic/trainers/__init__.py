@@ -1,4 +1,4 @@
-"""Private training inside Hugging Face's Trainer, TRL and Lightning: see `trainers.transformers` and `.lightning`."""
+"""Private training inside other people's trainers: see `trainers.transformers` and `trainers.lightning`."""
 
 from anechoic.trainers.privacy import Privacy
 

@@ -1,4 +1,4 @@
-"""What a trainer is told about privacy: the arguments of make_private that the trainer does not know itself."""
+"""What a trainer is told about privacy: those arguments of make_private that it does not know itself."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ class Privacy:
                 )
         if not self.by_epsilon and "noise_multiplier" not in options and "mechanism" not in options:
             raise ValueError(
-                "Privacy has neither target_epsilon nor noise_multiplier nor a Mechanism: say how much privacy"
-                " the run is to have, as in Privacy(target_epsilon=8.0, target_delta=1e-6, max_grad_norm=1.0)."
+                "Privacy has neither target_epsilon nor noise_multiplier nor a Mechanism: say how much"
+                " privacy the run is to have, as in"
+                " Privacy(target_epsilon=8.0, target_delta=1e-6, max_grad_norm=1.0)."
             )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class TrainerRun:
         optimizer: plain, over the trainable parameters.
         loader: plain, with the logical batch size.
         steps: releases that the trainer will make.
-        rates: learning rates of these steps, where they are known, over that of the optimizer.
+        scheduler: of the learning rates, as in `PrivacyEngine.make_private`; None where it is not known.
         at_once: rows that are worked on at once.
         folder: of the trainer's checkpoints.
         resume: the trainer's checkpoint to go on from.
@@ -54,19 +54,21 @@ class TrainerRun:
         optimizer: optim.Optimizer,
         loader: DataLoader[Any],
         steps: int,
-        rates: Sequence[float] | None,
+        scheduler: Any,
         at_once: int,
         folder: str,
         resume: str | None = None,
     ) -> None:
         self.privacy = privacy
-        self.engine = privacy.engine(made(private_folder(folder)))
+        files = made(private_folder(folder))
+        # under keys of the operating system nothing can be made again before there is a checkpoint
+        self.engine = privacy.engine(files if privacy.noise_key is not None else None)
         options = dict(privacy.options)
         begun = None if resume is None else found_twin(resume)
         if begun is not None:
             options["mechanism"] = read_mechanism(begun)
         else:
-            options["scheduler"] = rates
+            options["scheduler"] = scheduler
         make = self.engine.make_private_with_epsilon if privacy.by_epsilon else self.engine.make_private
         self._loss = module
         self.module, self.optimizer, private = make(
@@ -101,8 +103,8 @@ class TrainerRun:
         if not low:
             raise ValueError(
                 f"stop_at_epsilon={most} is less than what the first release costs,"
-                f" {history.epsilon(self.delta, 1):.4g}: give more, or a smaller target_epsilon, whose noise is"
-                " greater."
+                f" {history.epsilon(self.delta, 1):.4g}: give more, or a smaller target_epsilon, whose noise"
+                " is greater."
             )
         return low
 
@@ -135,7 +137,12 @@ class TrainerRun:
     @property
     def statement(self) -> str:
         """The guarantee, for whoever gets the model."""
-        return str(self.engine.composition if self.privacy.charge else self.engine.mechanism.report())
+        engine = self.engine
+        whole = engine.composition if self.privacy.charge else engine.mechanism
+        return (
+            f"{whole.report()}\n\nReleases so far: {engine.releases} of {engine.mechanism.steps}, epsilon ="
+            f" {engine.get_epsilon(self.delta):.4g} at delta = {self.delta:.3g}."
+        )
 
     # -- files -------------------------------------------------------------------------------------
 

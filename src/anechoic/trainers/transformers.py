@@ -6,6 +6,7 @@ Needs transformers; importing this module imports it.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from contextlib import contextmanager
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, get_scheduler
 
@@ -25,6 +27,8 @@ from anechoic.trainers.run import UNNOISED, TrainerRun
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+logger = logging.getLogger("anechoic")
+
 #: Settings of TrainingArguments that a private run cannot have: (name, whether it is refused, the remedy).
 REFUSED: tuple[tuple[str, Any, str], ...] = (
     ("train_sampling_strategy", lambda v: v == "group_by_length", "which rows share a batch would depend on"
@@ -35,8 +39,8 @@ REFUSED: tuple[tuple[str, Any, str], ...] = (
     ("use_liger_kernel", bool, "its fused kernels do not say which row a gradient is of: leave it False"),
     ("auto_find_batch_size", bool, "the batch size is part of the guarantee: set"
      " per_device_train_batch_size to what fits, and gradient_accumulation_steps to make up the batch"),
-    ("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "the number of tokens would tell"
-     " of the rows without noise: leave it 'no'"),
+    ("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "it tells of the rows"
+     " without noise: leave it 'no'"),
     ("neftune_noise_alpha", lambda v: v is not None, "its hook on the embedding is put there after the run"
      " began: leave it None"),
     ("deepspeed", bool, "one process, one device: leave it out"),
@@ -46,15 +50,19 @@ REFUSED: tuple[tuple[str, Any, str], ...] = (
 )  # fmt: skip
 
 
+#: Schedulers that look at metrics.
+MEASURING = ("reduce_lr_on_plateau", "greedy")
+
+
 class PrivateTrainerMixin:
     """Put it before a Trainer's class: `class PrivateSFTTrainer(PrivateTrainerMixin, SFTTrainer): pass`.
 
     The trainer is used as ever: train, evaluate, predict, save_model, train(resume_from_checkpoint=…). Its
     compute_loss (yours, if you wrote one) is given one row at a time, so whatever it does, no row sees
     another. One step of the trainer is one release: per_device_train_batch_size rows are worked on at once,
-    and gradient_accumulation_steps of such parts make one batch. Batches keep the order of the trainer's
-    shuffled loader, or are drawn at random, as `Privacy(poisson_sampling=)` permits. `self.model` is the plain
-    model throughout.
+    and gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)`
+    batches have a fixed size, in one shuffled order for the whole run; else they may be drawn at random.
+    `self.model` is the plain model throughout.
 
     Logs have epsilon and noise_to_signal in the place of the training loss and the norm of gradients, which
     nothing protects. Checkpoints are the trainer's own; the keys to go on from one are beside its output_dir
@@ -72,6 +80,12 @@ class PrivateTrainerMixin:
         UnsupportedError: for settings with which a run cannot be private.
         GuaranteeError, MismatchError, …: from train(), as from `PrivacyEngine`.
     """
+
+    if TYPE_CHECKING:  # of the Trainer
+        model: Any
+        optimizer: Any
+        lr_scheduler: Any
+        accelerator: Any
 
     def __init__(self, *arguments: Any, privacy: Privacy, **keywords: Any) -> None:
         if not isinstance(privacy, Privacy):
@@ -103,12 +117,10 @@ class PrivateTrainerMixin:
                 raise UnsupportedError(f"{name}={getattr(args, name)!r} is refused: {remedy}.")
         if args.world_size > 1 or args.n_gpu > 1:
             raise UnsupportedError(
-                f"{max(args.world_size, args.n_gpu)} devices: a private run has one process and one device. Set"
-                " CUDA_VISIBLE_DEVICES to one of them."
+                f"{max(args.world_size, args.n_gpu)} devices: a private run has one process and one device."
+                " Set CUDA_VISIBLE_DEVICES to one of them."
             )
-        if args.push_to_hub and args.hub_strategy in ("checkpoint", "all_checkpoints"):
-            pass  # twins of checkpoints, with their keys, are not in the folder that is pushed
-        self._at_once = args.per_device_train_batch_size
+        self._given, self._at_once = args, args.per_device_train_batch_size
         loop = copy.copy(args)
         loop.per_device_train_batch_size *= args.gradient_accumulation_steps
         loop.gradient_accumulation_steps = 1
@@ -123,8 +135,8 @@ class PrivateTrainerMixin:
     def _inner_training_loop(self, *arguments: Any, **keywords: Any) -> Any:
         if self._run is not None:
             raise UnsupportedError(
-                "train() was called twice: a run has the steps that its mechanism was planned for. Plan for all"
-                " of them at once, or make a new trainer whose Privacy counts this run:"
+                "train() was called twice: a run has the steps that its mechanism was planned for. Plan for"
+                " all of them at once, or make a new trainer whose Privacy counts this run:"
                 " charge=[trainer.engine.mechanism]."
             )
         self._resume = keywords.get("resume_from_checkpoint")
@@ -140,19 +152,17 @@ class PrivateTrainerMixin:
         if not getattr(self, "_starting", False):
             return super().get_train_dataloader()  # type: ignore[misc]
         if self._run is None:
-            with _unprepared(self.accelerator):  # type: ignore[attr-defined]
+            with _unprepared(self.accelerator):
                 loader = super().get_train_dataloader()  # type: ignore[misc]
             self._run = self._begin(loader)
             self.optimizer = self._run.optimizer
         return self._run.batches
 
     def _begin(self, loader: DataLoader[Any]) -> TrainerRun:
-        model: Any = self.model  # type: ignore[has-type]
-        if not self.accelerator._models:  # type: ignore[attr-defined]
-            # Accelerate may replace its forward, now or at the first evaluation: now
-            model = self.accelerator.prepare_model(model, evaluation_mode=True)  # type: ignore[attr-defined]
-        if self.args.gradient_checkpointing if hasattr(self.args, "gradient_checkpointing") else False:
-            pass
+        # Accelerate would replace the model's forward, now or in the first evaluation: see autocast below
+        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        self.accelerator._models.append(model)
+        _keep_activations(self.model)
         steps = self.args.max_steps
         if steps <= 0:
             steps = math.ceil(self.args.num_train_epochs * len(loader))
@@ -163,16 +173,19 @@ class PrivateTrainerMixin:
             optimizer=optimizer,
             loader=loader,
             steps=steps,
-            rates=self._rates(steps),
+            scheduler=self._schedule(steps),
             at_once=self._at_once,
             folder=self.args.output_dir,
             resume=self._resume,
         )
 
-    def _rates(self, steps: int) -> list[float] | None:
-        """Learning rates over that of the optimizer, where they follow from the settings alone."""
-        if self.lr_scheduler is not None or "plateau" in str(self.args.lr_scheduler_type).lower():  # type: ignore[attr-defined]
+    def _schedule(self, steps: int) -> Any:
+        """The scheduler, or the learning rates of its steps; None where they follow from what is measured."""
+        given: Any = self.lr_scheduler
+        if isinstance(given, Plateau) or self.args.lr_scheduler_type in MEASURING:
             return None
+        if given is not None:
+            return given
         probe = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         scheduler = get_scheduler(
             self.args.lr_scheduler_type,
@@ -193,6 +206,12 @@ class PrivateTrainerMixin:
             return self._begun.module
         return super()._wrap_model(model, training=training, **keywords)  # type: ignore[misc]
 
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
+        """bf16 around model and loss, in training and evaluation; a cache would keep tensors of other rows."""
+        return torch.autocast(
+            self.args.device.type, dtype=torch.bfloat16, enabled=self.args.bf16, cache_enabled=False
+        )
+
     # -- one step ------------------------------------------------------------------------------------
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
@@ -200,7 +219,7 @@ class PrivateTrainerMixin:
         return list(islice(epoch_iterator, 1)), None
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward pass of one logical batch, part by part. Returns 0: the loss is not released."""
+        """Forward and backward pass of a logical batch, part by part. Returns 0: the loss is not noised."""
         run = self._begun
         if not isinstance(inputs, Parts):
             raise DesynchronizedError(
@@ -222,13 +241,17 @@ class PrivateTrainerMixin:
         """
         for kind in type(self).__mro__:
             if "compute_loss" in vars(kind) and not kind.__module__.startswith("trl."):
-                loss: Any = kind.compute_loss(self, model, inputs)
-                return loss[0] if isinstance(loss, tuple) else loss
+                loss: Any = vars(kind)["compute_loss"](self, model, inputs)
+                found: Tensor = loss[0] if isinstance(loss, tuple) else loss
+                return found
         raise UnsupportedError(f"{type(self).__name__} has no compute_loss.")
 
     def floating_point_ops(self, inputs: Any) -> int:
         """0: it would tell how large the batches were, which is secret where they are drawn."""
         return 0
+
+    def _get_grad_norm(self, *_: Any, **__: Any) -> None:
+        """None: gradients before the step are those of rows, and are not there to be looked at."""
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
         """Of the training run: epsilon and the noise-to-signal ratio, and nothing that was not noised."""
@@ -246,16 +269,20 @@ class PrivateTrainerMixin:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-        self._begun.save(output_dir, scheduler=self.lr_scheduler.state_dict())  # type: ignore[attr-defined]
+        self._begun.save(output_dir, scheduler=self.lr_scheduler.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             extra = self._begun.load()
-            self.lr_scheduler.load_state_dict(extra["scheduler"])  # type: ignore[attr-defined]
+            self.lr_scheduler.load_state_dict(extra["scheduler"])
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The plain model, for from_pretrained, with the statement of its guarantee (privacy.txt)."""
-        super().save_model(output_dir, _internal_call=_internal_call)  # type: ignore[misc]
+        loop, self.args = self.args, self._given  # the settings that are saved are the user's
+        try:
+            super().save_model(output_dir, _internal_call=_internal_call)  # type: ignore[misc]
+        finally:
+            self.args = loop
         if self._run is not None:
             folder = Path(self.args.output_dir if output_dir is None else output_dir)
             (folder / "privacy.txt").write_text(self._run.statement + "\n", encoding="utf-8")
@@ -281,6 +308,22 @@ class _Steps(TrainerCallback):
         state.epoch = state.global_step / len(self._trainer._begun.batches)  # in a resumed pass, too
         if not self._on:
             control.should_training_stop = True
+            control.should_save = control.should_save or args.save_strategy == "steps"
+
+
+def _keep_activations(model: Any) -> None:
+    """Turn activation checkpointing off, under which rows can only be taken one after another."""
+    if not any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        return
+    names = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
+    next(found for name in names if (found := getattr(model, name, None)) is not None)()
+    if hasattr(model, "disable_input_require_grads"):
+        model.disable_input_require_grads()
+    logger.warning(
+        "activation checkpointing is off in a private run: with it rows would be taken one after another."
+        " Memory is bounded by per_device_train_batch_size, which may be 1: gradient_accumulation_steps makes"
+        " up the batch."
+    )
 
 
 @contextmanager

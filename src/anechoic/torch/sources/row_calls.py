@@ -26,6 +26,7 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.sources.levels import (
     Autocast,
     Decisions,
+    Mended,
     RowLevel,
     axis_of,
     axis_of_row,
@@ -284,6 +285,8 @@ class RowCall:
                     model.draws = True
                 elif any(words in str(error) for words in _DECIDING) and not model.decides:
                     model.decides = True
+                elif "requires_grad_" in str(error) and not model.asks:
+                    model.asks = True
                 elif self._decisions is not None and self._decisions.kept != kept:
                     # rows that decide otherwise may fail on this way: the first one's data take their slots
                     kept = self._decisions.kept
@@ -301,9 +304,11 @@ class RowCall:
         level = RowLevel(self._slots, draws=model.draws)
         decisions = self._decisions = Decisions(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
+        mended = model.asks or (model.draws and self.coarse)
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            made = self._of_one(own, lambda a, k: called(model.module, model.places, place, a, k))
+            with Mended() if mended else nullcontext():  # vjp itself asks for the gradients of weights
+                made = self._of_one(own, lambda a, k: called(model.module, model.places, place, a, k))
             kinds[:] = map(is_continuous, made)
             pairs = list(zip(made, kinds, strict=True))
             return [o for o, kind in pairs if kind], [o for o, kind in pairs if not kind]

@@ -38,13 +38,14 @@ class RowModel:
         loops: why rows were last taken one after another; "" while vmap runs the model.
         draws: whether it was seen to draw random numbers.
         decides: whether it was seen to decide something by its data.
+        asks: whether it was seen to ask for gradients of what it computes.
     """
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
         self.module, self.parameters = module, parameters
         self.dimension = 0 if batch_first else 1
         self.loops = ""
-        self.draws = self.decides = False
+        self.draws = self.decides = self.asks = False
         self._others: dict[str, Tensor] | None = None
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
