@@ -134,7 +134,7 @@ def test_lightning_s_own_checkpoint_is_refused():
 
 
 def test_a_loader_that_accelerate_prepared_is_named():
-    with pytest.raises(DesynchronizedError, match=r"leave the private one out of accelerator.prepare"):
+    with pytest.raises(DesynchronizedError, match=r"leave it out of accelerator.prepare"):
         run(
             "Accelerate",
             (
