@@ -47,7 +47,6 @@ REFUSED: tuple[tuple[str, Any, str], ...] = (
     ("reload_dataloaders_every_n_epochs", bool, "an example keeps its index for the whole run: leave it 0"),
     ("overfit_batches", bool, "a private run draws its batches from all of the data: train on a"
      " torch.utils.data.Subset"),
-    ("num_devices", lambda v: v > 1, "a private run has one process and one device: devices=1"),
     ("num_nodes", lambda v: v > 1, "a private run has one process and one device: num_nodes=1"),
 )  # fmt: skip
 #: Callbacks that train, or that change what a step is, and the hooks of a module that would not be called.
@@ -136,6 +135,11 @@ class PrivateStrategy(SingleDeviceStrategy):
         for name, is_refused, remedy in REFUSED:
             if is_refused(getattr(trainer, name)):
                 raise UnsupportedError(f"Trainer({name}={getattr(trainer, name)!r}) is refused: {remedy}.")
+        devices = trainer._accelerator_connector._parallel_devices
+        if len(devices) > 1:
+            raise UnsupportedError(
+                f"Trainer(devices=…) gives {len(devices)}: a private run has one process and one device."
+            )
         if self.precision_plugin.precision not in ("32-true", "bf16-mixed"):
             raise UnsupportedError(
                 f"Trainer(precision={self.precision_plugin.precision!r}) is refused: a GradScaler multiplies"

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.runs import ledger
 from anechoic.torch import PrivacyEngine
 from anechoic.trainers import Privacy
+from anechoic.trainers.row_loss import RowLoss
 
 lightning = pytest.importorskip("lightning")
 from anechoic.trainers.lightning import PrivateStrategy  # noqa: E402
@@ -112,8 +113,12 @@ def fitted(
     return net, made
 
 
-def bare(net, *, batch=BATCH, epochs=EPOCHS, at_once=None, dtype=None, changed=None, **options):
-    """The weights of the run by a loop that everybody writes, a mean over the rows' losses."""
+def bare(net, *, batch=BATCH, epochs=EPOCHS, at_once=None, dtype=None, whole=False, **options):
+    """The weights of the run by a loop that everybody writes, a mean over the rows' losses.
+
+    Args:
+        whole: compute the loss within the rows, which then draw the dropout of a whole training step.
+    """
     as_in_another_process()
     engine = PrivacyEngine(**KEYS)
     optimizer = net.configure_optimizers()
@@ -124,9 +129,9 @@ def bare(net, *, batch=BATCH, epochs=EPOCHS, at_once=None, dtype=None, changed=N
     if schedulers:
         guarantee |= {"scheduler": schedulers[0], "scheduler_interval": "epoch"}
     private, stepped, batches = engine.make_private(
-        module=net.train(),
+        module=(RowLoss(net, of_a_row) if whole else net).train(),
         optimizer=optimizer,
-        data_loader=loader(batch, changed),
+        data_loader=loader(batch),
         epochs=epochs,
         **guarantee,
     )
@@ -138,13 +143,16 @@ def bare(net, *, batch=BATCH, epochs=EPOCHS, at_once=None, dtype=None, changed=N
             with torch.autocast(
                 "cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None, cache_enabled=False
             ):
-                outputs = private(x)
-                loss = nn.functional.cross_entropy(outputs, y)
+                loss = private((x, y)) if whole else nn.functional.cross_entropy(private(x), y)
             loss.backward()
             stepped.step()
         for one in schedulers:
             one.step()
     return flat(net)
+
+
+def of_a_row(net, batch):
+    return nn.functional.cross_entropy(net(batch[0]), batch[1])
 
 
 def flat(net):

@@ -28,7 +28,7 @@ callbacks = lightning.pytorch.callbacks
         ({"gradient_clip_val": 1.0}, r"gradient_clip_val=1.0.*max_grad_norm"),
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1"),
         ({"overfit_batches": 2}, "overfit_batches=2.*Subset"),
-        ({"devices": 2}, "num_devices=2"),
+        ({"devices": 2}, "gives 2: .*one device"),
         ({"precision": "bf16-true"}, "precision='bf16-true'"),
         ({"max_epochs": -1}, "max_epochs or max_steps"),
         ({"limit_train_batches": 0}, "nothing to train"),

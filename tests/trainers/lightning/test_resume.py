@@ -113,7 +113,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     done = subprocess.run(
-        command, check=False, capture_output=True, timeout=200, **{k: v for k, v in started.items()}
+        command, check=False, capture_output=True, timeout=200, **started
     )
     assert done.returncode == 0, done.stderr
     first = next(line for line in done.stdout.splitlines() if line.startswith("release"))
