@@ -61,9 +61,9 @@ class TrainerRun:
         resume: str | None = None,
     ) -> None:
         self.privacy = privacy
-        files = made(private_folder(folder))
         # under keys of the operating system nothing can be made again before there is a checkpoint
-        self.engine = privacy.engine(files if privacy.noise_key is not None else None)
+        given = privacy.noise_key is not None
+        self.engine = privacy.engine(made(private_folder(folder)) if given else None)
         options = dict(privacy.options)
         begun = None if resume is None else found_twin(resume)
         if begun is not None:

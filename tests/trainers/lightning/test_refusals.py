@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader
 from anechoic.errors import UnsupportedError
 from anechoic.trainers import Privacy
 from tests.trainers.lightning.setting import (
+    BATCH,
     GUARANTEE,
     KEYS,
     QUIET,
@@ -66,9 +67,9 @@ class Several(Module):
         return [torch.optim.SGD([p], lr=0.1) for p in self.head.parameters()]
 
 
-class Looks(Module):
-    def on_after_backward(self):
-        pass
+class Backward(Module):
+    def backward(self, loss):
+        (2 * loss).backward()
 
 
 class Clips(Module):
@@ -91,7 +92,7 @@ class Skips(Module):
     [
         (Manual, "automatic_optimization=False"),
         (Several, "several optimizers"),
-        (Looks, "on_after_backward"),
+        (Backward, "Backward.backward"),
         (Clips, "configure_gradient_clipping"),
         (Moves, "on_before_batch_transfer"),
         (Skips, "without a loss"),
@@ -107,6 +108,31 @@ def test_a_compiled_part(tmp_path):
     net.head = torch.compile(net.head)
     with pytest.raises(UnsupportedError, match="torch.compile"):
         fitted(tmp_path, net=net)
+
+
+def test_a_part_that_is_compiled_in_place(tmp_path):
+    net = module()
+    net.head.compile()
+    with pytest.raises(UnsupportedError, match="torch.compile"):
+        fitted(tmp_path, net=net)
+
+
+def test_a_whole_module_that_is_compiled(tmp_path):
+    with pytest.raises(UnsupportedError, match="torch.compile"):
+        fitted(tmp_path, net=torch.compile(module()))
+
+
+def test_what_was_refused_leaves_trainer_and_module_as_they_were(tmp_path):
+    class Fails(Module):
+        def configure_optimizers(self):
+            raise KeyError("mine")
+
+    net = module(Fails)
+    made = trainer(tmp_path, accumulate_grad_batches=2)
+    with pytest.raises(KeyError, match="mine"):
+        made.fit(net, loader(BATCH // 2))
+    assert made.accumulate_grad_batches == 2
+    assert "log" not in vars(net)
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"a": DataLoader([1]), "b": DataLoader([1])}])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from anechoic.errors import CheckpointError
+from anechoic.errors import CheckpointError, MismatchError
 from anechoic.trainers import Privacy
-from tests.trainers.lightning.setting import GUARANTEE, KEYS, QUIET, fitted, flat, lightning, module
+from tests.trainers.lightning.setting import GUARANTEE, KEYS, QUIET, Module, fitted, flat, lightning, module
 
 pytestmark = [pytest.mark.slow, QUIET]
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,6 +74,65 @@ def test_a_checkpoint_without_its_keys_is_refused(tmp_path):
         path.unlink()
     with pytest.raises(CheckpointError, match="has no keys"):
         fitted(tmp_path, ckpt_path=tmp_path / "kept" / "last.ckpt")
+
+
+def test_another_noise_multiplier_is_refused(tmp_path):
+    fitted(tmp_path, **saving(tmp_path))
+    privacy = Privacy(**KEYS, **(GUARANTEE | {"noise_multiplier": 0.71}), poisson_sampling=False)
+    with pytest.raises(MismatchError, match=r"noise_multiplier=0.71 was 0.7"):
+        fitted(tmp_path, privacy=privacy, ckpt_path=tmp_path / "kept" / "last.ckpt")
+
+
+def test_a_step_that_raises_is_made_again_from_its_checkpoint(tmp_path):
+    class Fails(Module):
+        def training_step(self, batch, batch_idx):
+            if self.current_epoch == 1 and batch_idx == 2 and self.fails:
+                raise KeyError("mine")
+            return super().training_step(batch, batch_idx)
+
+    callbacks = [lightning.pytorch.callbacks.OnExceptionCheckpoint(tmp_path / "kept")]
+    net = module(Fails)
+    net.fails = True
+    with pytest.raises(KeyError, match="mine"):
+        fitted(tmp_path, net=net, batch=5, accumulate_grad_batches=2, callbacks=callbacks)
+    net = module(Fails)
+    net.fails = False
+    file = tmp_path / "kept" / "on_exception.ckpt"
+    _, trainer = fitted(tmp_path, net=net, batch=5, accumulate_grad_batches=2, ckpt_path=file)
+    whole, _ = fitted(tmp_path / "whole", batch=5, accumulate_grad_batches=2)
+    assert trainer.global_step == trainer.strategy.engine.releases == 12
+    assert torch.equal(flat(net), flat(whole))
+
+
+def test_keys_of_a_link_are_those_of_its_file(tmp_path):
+    whole, _ = fitted(tmp_path, **saving(tmp_path, every=5, save_last="link", save_top_k=-1))
+    assert (tmp_path / "kept" / "last.ckpt").is_symlink()
+    again, trainer = fitted(tmp_path, ckpt_path=tmp_path / "kept" / "last.ckpt")
+    assert trainer.strategy.engine.releases == 12
+    assert torch.equal(flat(again), flat(whole))
+
+
+class Cycle(Module):
+    """A schedule by steps, whose length is the Trainer's estimate."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.head.parameters(), lr=0.1)
+        steps = self.trainer.estimated_stepping_batches
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+@pytest.mark.parametrize("at", [2, 4, 7])
+def test_a_checkpoint_of_a_validation_within_an_epoch_goes_on(tmp_path, at):
+    kept = lightning.pytorch.callbacks.ModelCheckpoint(
+        dirpath=tmp_path / "kept", monitor="val_loss", save_top_k=-1
+    )
+    options = {"validate": True, "val_check_interval": 1, "limit_train_batches": 3, "max_epochs": 3}
+    whole, _ = fitted(tmp_path, net=module(Cycle), callbacks=[kept], enable_checkpointing=True, **options)
+    (file,) = (tmp_path / "kept").glob(f"*step={at}.ckpt")
+    again, trainer = fitted(tmp_path, net=module(Cycle), ckpt_path=file, **options)
+    assert trainer.global_step == trainer.strategy.engine.mechanism.steps == 9
+    assert torch.equal(flat(again), flat(whole))
 
 
 def test_a_save_that_breaks_off_leaves_a_pair(tmp_path, monkeypatch):

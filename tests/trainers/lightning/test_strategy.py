@@ -1,13 +1,13 @@
-"""A private run inside Lightning is the bare loop's, bit for bit, and writes nothing that is not noised."""
+"""A private run inside Lightning is the bare loop's, bit for bit, and evaluation trains nothing."""
 
-import logging
 import math
 
 import pytest
 import torch
+from torch import nn
 
-from anechoic.trainers import Privacy
-from anechoic.trainers.row_loss import RowLoss
+from anechoic.trainers import Privacy, lightning_loader
+from anechoic.trainers.lightning import PrivateStrategy
 from anechoic.trainers.run import TrainerRun
 from tests.trainers.lightning.setting import (
     BATCH,
@@ -17,6 +17,7 @@ from tests.trainers.lightning.setting import (
     QUIET,
     ROWS,
     Module,
+    as_in_another_process,
     bare,
     fitted,
     flat,
@@ -24,24 +25,11 @@ from tests.trainers.lightning.setting import (
     loader,
     module,
 )
+from tests.trainers.lightning.setting import (
+    trainer as made,
+)
 
 pytestmark = [pytest.mark.slow, QUIET]
-
-
-class Recorder(lightning.pytorch.loggers.logger.Logger):
-    """Everything that is logged."""
-
-    name, version = "recorder", 0
-
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def log_metrics(self, metrics, step=None):
-        self.lines.append((step, metrics))
-
-    def log_hyperparams(self, *_, **__):
-        pass
 
 
 @pytest.mark.parametrize("schedule", [False, True])
@@ -78,6 +66,21 @@ def test_batches_may_be_drawn_at_random_and_be_empty(tmp_path):
     assert torch.equal(flat(net), bare(module(), batch=1, epochs=1, **options))
 
 
+class Weighted(Module):
+    """Divides by the weights of whatever batch it is given; weights are powers of 2, which cancel exactly."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        weights = 2.0 ** (x[:, 0] > 0).float()
+        losses = nn.functional.cross_entropy(self(x), y, reduction="none")
+        return (weights * losses).sum() / weights.sum()
+
+
+def test_a_mean_over_the_batch_is_one_over_the_row(tmp_path):
+    net, _ = fitted(tmp_path, net=module(Weighted))
+    assert torch.equal(flat(net), bare(module()))
+
+
 def test_frozen_weights_stay_and_evaluation_trains_nothing(tmp_path):
     before = module()
     net, trainer = fitted(tmp_path, validate=True)
@@ -91,40 +94,66 @@ def test_frozen_weights_stay_and_evaluation_trains_nothing(tmp_path):
     assert trainer.strategy.engine.releases == trainer.strategy.engine.mechanism.steps
 
 
+def test_batch_normalisation_in_eval_mode_stays_so(tmp_path):
+    class Normalised(Module):
+        def __init__(self):
+            super().__init__()
+            self.frozen = nn.Sequential(self.frozen, nn.BatchNorm1d(6)).requires_grad_(requires_grad=False)
+            self.frozen.eval()
+
+    net, trainer = fitted(tmp_path, net=module(Normalised), validate=True)
+    assert trainer.strategy.engine.releases == 12
+    assert not net.frozen[1].training
+    assert int(net.frozen[1].num_batches_tracked) == 0
+
+
+def test_data_come_from_a_datamodule_too(tmp_path):
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self):
+            return loader()
+
+        def val_dataloader(self):
+            return loader(shuffle=False)
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            return 2.0 * batch[0], batch[1]
+
+    class Doubled(Module):
+        def forward(self, x):
+            return super().forward(2.0 * x)
+
+    as_in_another_process()
+    net = module()
+    made(tmp_path).fit(net, datamodule=Data())
+    assert torch.equal(flat(net), bare(module(Doubled)))
+
+
+def test_hooks_of_a_step_are_called_without_its_rows(tmp_path):
+    seen = []
+
+    class Hooked(Module):
+        def on_before_backward(self, loss):
+            seen.append(float(loss))
+
+        def on_after_backward(self):
+            seen.append([p.grad is None or not p.grad.any() for p in self.head.parameters()])
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            seen.append((float(outputs["loss"]), batch_idx))
+            with pytest.raises(TypeError):
+                batch[0]
+
+    net, _ = fitted(tmp_path, net=module(Hooked), max_epochs=1)
+    assert seen == [one for i in range(4) for one in (0.0, [True, True], (0.0, i))]
+    assert torch.equal(flat(net), bare(module(), epochs=1))
+
+
 def test_layers_in_eval_mode_stay_so(tmp_path):
     net = module(dropout=0.5)
     net.dropout.eval()
     net, _ = fitted(tmp_path, net=net)
     assert not net.dropout.training
     assert torch.equal(flat(net), bare(module()))
-
-
-def test_nothing_private_is_logged(tmp_path, caplog):
-    """One record is another, and all that is written stays as it was, but for what was released."""
-    written = []
-    for changed in (None, 7):
-        recorder = Recorder()
-        with caplog.at_level(logging.WARNING, logger="anechoic"):
-            _, trainer = fitted(tmp_path / str(changed), changed=changed, logger=recorder)
-        lines = [
-            (step, {k: v for k, v in line.items() if k != "noise_to_signal"}) for step, line in recorder.lines
-        ]
-        assert all(set(line) == {"epoch", "epsilon"} for _, line in lines)
-        assert set(trainer.callback_metrics) == {"epsilon", "noise_to_signal"}
-        written.append(lines)
-    assert written[0] == written[1]
-    assert len(written[0]) == EPOCHS * ROWS // BATCH
-    said = [record.message for record in caplog.records if "is dropped" in record.message]
-    assert len(said) == 4  # once a name, in each of the two runs
-
-
-def test_a_logger_cannot_be_reached_from_a_training_step(tmp_path):
-    class Writes(Module):
-        def training_step(self, batch, batch_idx):
-            assert self.logger is None
-            return super().training_step(batch, batch_idx)
-
-    fitted(tmp_path, net=module(Writes), max_epochs=1, logger=Recorder())
 
 
 def test_it_stops_before_the_budget_is_exceeded(tmp_path):
@@ -175,9 +204,26 @@ def released_twice(monkeypatch):
     monkeypatch.setattr(TrainerRun, "parts", twice)
 
 
-def last_rows_dropped(monkeypatch):
-    forward = RowLoss.forward
-    monkeypatch.setattr(RowLoss, "forward", lambda self, batch: forward(self, batch) * (batch[0].sum() > 0))
+def accumulated_twice(monkeypatch):
+    larger = lightning_loader._larger
+    monkeypatch.setattr(lightning_loader, "_larger", lambda loader, parts: larger(loader, parts * parts))
+
+
+def last_batch_dropped(monkeypatch):
+    length = lightning_loader.EpochLoader.__len__
+    monkeypatch.setattr(lightning_loader.EpochLoader, "__len__", lambda self: length(self) - 1)
+
+
+def mean_over_the_batch(monkeypatch):
+    """The step as Lightning makes it: all rows of a part at once, and their mean."""
+
+    def backward(self, closure_loss, *_, **__):
+        module, (batch, rest) = self.lightning_module, self._in_hand
+        for part in self._begun.parts(batch):
+            module.training_step(part, *rest)["loss"].backward()
+        return closure_loss
+
+    monkeypatch.setattr(PrivateStrategy, "backward", backward)
 
 
 def frozen_moves(monkeypatch):
@@ -199,7 +245,17 @@ def evaluation_trains(monkeypatch):
     monkeypatch.setattr(Module, "validation_step", step)
 
 
-@pytest.mark.parametrize("fault", [released_twice, last_rows_dropped, frozen_moves, evaluation_trains])
+FAULTS = [
+    released_twice,
+    accumulated_twice,
+    last_batch_dropped,
+    mean_over_the_batch,
+    frozen_moves,
+    evaluation_trains,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_seen(tmp_path, monkeypatch, fault):
     right = bare(module(), at_once=BATCH // 2)
     fault(monkeypatch)
