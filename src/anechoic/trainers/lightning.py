@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
 from anechoic.torch.engine import PrivacyEngine
+from anechoic.trainers import lightning_settings as settings
 from anechoic.trainers.lightning_device import OneDevice
 from anechoic.trainers.lightning_files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_loader import EpochLoader
 from anechoic.trainers.lightning_logs import LogFilter, check_nothing_kept, silent
-from anechoic.trainers.lightning_settings import check, counted_in_whole_batches, planned_rates
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import TrainerRun
@@ -48,8 +48,7 @@ class PrivateStrategy(OneDevice):
         engine: the PrivacyEngine of the run, once fit() has begun it.
 
     Raises:
-        UnsupportedError: for several devices, from the Trainer; from fit(), for settings with which a run
-            cannot be private.
+        UnsupportedError: for settings with which a run cannot be private.
         CheckpointError: from fit(ckpt_path=…), where the keys of the checkpoint are missing.
         GuaranteeError, MismatchError, …: from fit(), as from `PrivacyEngine`.
     """
@@ -97,9 +96,9 @@ class PrivateStrategy(OneDevice):
                 " of them at once, or make a new PrivateStrategy whose Privacy counts this run:"
                 " charge=[strategy.engine.mechanism]."
             )
-        check(trainer, self._privacy)
+        settings.check(trainer, self._privacy)
         self._logs = LogFilter(model)
-        self._given = counted_in_whole_batches(trainer)
+        self._given = settings.counted_in_whole_batches(trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
         """In the place of the training loader, one that follows the run."""
@@ -117,18 +116,9 @@ class PrivateStrategy(OneDevice):
 
     def setup_optimizers(self, trainer: Any) -> None:
         """The module's optimizer and schedulers, and the private run with them."""
-        try:
+        with settings.one_optimizer():
             super().setup_optimizers(trainer)
-        except RuntimeError as error:
-            if "multiple optimizers" not in str(error):
-                raise
-            raise UnsupportedError(
-                "configure_optimizers gave several optimizers: one is stepped once a batch. Give one, with"
-                " parameter groups."
-            ) from error
-        steps = trainer.estimated_stepping_batches
-        if steps == float("inf"):
-            raise UnsupportedError("noise is planned for a number of steps: give max_epochs or max_steps.")
+        steps = settings.planned_steps(trainer)
         trainer.fit_loop.setup_data()
         loader, module = self._loader, trainer.lightning_module
         if loader is None:
@@ -140,8 +130,8 @@ class PrivateStrategy(OneDevice):
                 module=_StepLoss(module, self._loss_of),
                 optimizer=self.optimizers[0],
                 loader=loader.plain,
-                steps=int(steps),
-                scheduler=planned_rates(self.lr_scheduler_configs, int(trainer.num_training_batches), module),
+                steps=steps,
+                scheduler=settings.planned_rates(trainer),
                 at_once=loader.at_once,
                 folder=os.path.join(trainer.default_root_dir, "lightning_logs"),
                 resume=self._resume,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -121,19 +122,42 @@ def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:
     return {"accumulate_grad_batches": parts, **counts}
 
 
-def planned_rates(configs: Sequence[Any], epoch: int, module: Any) -> Callable[[int], Any] | None:
-    """Learning rates of so many steps; None where they are constant, or follow from what is measured.
+@contextmanager
+def one_optimizer() -> Iterator[None]:
+    """Lightning's refusal of several, in our words."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "multiple optimizers" not in str(error):
+            raise
+        raise UnsupportedError(
+            "configure_optimizers gave several optimizers: one is stepped once a batch. Give one, with"
+            " parameter groups."
+        ) from error
 
-    Args:
-        configs: Lightning's, of the schedulers.
-        epoch: steps of an epoch.
-        module: which may step a scheduler itself.
+
+def planned_steps(trainer: Any) -> int:
+    """How many releases the Trainer will make.
+
+    Raises:
+        UnsupportedError: if that has no end.
     """
-    if len(configs) != 1 or configs[0].frequency != 1 or is_overridden("lr_scheduler_step", module):
+    steps = trainer.estimated_stepping_batches
+    if steps == float("inf"):
+        raise UnsupportedError("noise is planned for a number of steps: give max_epochs or max_steps.")
+    return int(steps)
+
+
+def planned_rates(trainer: Any) -> Callable[[int], Any] | None:
+    """Learning rates of so many steps; None where they are constant, or follow from what is measured."""
+    configs = trainer.strategy.lr_scheduler_configs
+    if len(configs) != 1 or configs[0].frequency != 1:
         return None
     scheduler = configs[0].scheduler
     if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
         return None
+    if is_overridden("lr_scheduler_step", trainer.lightning_module):
+        return None
     rates = rates_of(scheduler)
-    each = epoch if configs[0].interval == "epoch" else 1
+    each = int(trainer.num_training_batches) if configs[0].interval == "epoch" else 1
     return None if rates is None else lambda n: np.repeat(rates(-(-n // each)), each)[:n]

@@ -103,7 +103,7 @@ def fitted(
 ):
     """(the module, its trainer) after fit()."""
     as_in_another_process()
-    net = net or module()
+    net = module() if net is None else net
     made = trainer(folder, privacy, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)
