@@ -30,10 +30,9 @@ class PrivateStrategy(OneDevice):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
 
     The module is used as it is. Its training_step is given one row at a time, as a batch of one, so whatever
-    it does, no row sees another; it must return the loss. One step of the Trainer is one release: batch_size
-    rows are worked on at once, and accumulate_grad_batches of such parts make one batch. Validation, test and
-    prediction run the plain module on whole batches. Hooks around a training batch are given no rows, and 0
-    for the loss.
+    it does, no row sees another; it must return the loss. Hooks are given no rows, and 0 for it. One step of
+    the Trainer is one release: batch_size rows are worked on at once, and accumulate_grad_batches of such
+    parts make one batch. Validation, test and prediction run the plain module on whole batches.
 
     What is logged while training, by the module or a callback, is dropped, because nothing protects a
     training loss; metrics of training batches are NaN there. `epsilon` and `noise_to_signal` are logged every
@@ -87,8 +86,7 @@ class PrivateStrategy(OneDevice):
     def connect(self, model: Any) -> None:
         """Before fit(): look at all settings, and stand between the module and its logs."""
         super().connect(model)
-        trainer = model.trainer
-        if trainer.state.fn != TrainerFn.FITTING:
+        if model.trainer.state.fn != TrainerFn.FITTING:
             return
         if self._run is not None:
             raise UnsupportedError(
@@ -96,14 +94,13 @@ class PrivateStrategy(OneDevice):
                 " of them at once, or make a new PrivateStrategy whose Privacy counts this run:"
                 " charge=[strategy.engine.mechanism]."
             )
-        settings.check(trainer, self._privacy)
+        settings.check(model.trainer, self._privacy)
         self._logs = LogFilter(model)
-        self._given = settings.counted_in_whole_batches(trainer)
+        self._given = settings.counted_in_whole_batches(model.trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
         """In the place of the training loader, one that follows the run."""
-        trainer = self._trainer
-        if not (trainer.state.fn == TrainerFn.FITTING and trainer.training):
+        if not (self._trainer.state.fn == TrainerFn.FITTING and self._trainer.training):
             return dataloader
         if self._loader is not None or not isinstance(dataloader, DataLoader):
             raise UnsupportedError(
@@ -146,6 +143,9 @@ class PrivateStrategy(OneDevice):
         """A run that was resumed at its budget makes no step."""
         if self.engine.releases >= self._begun.last:
             self._trainer.should_stop = True
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        settings.begin_epoch(self._trainer.fit_loop.epoch_progress)
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         """Parts of a training batch are moved when their turn comes."""

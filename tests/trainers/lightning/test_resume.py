@@ -17,12 +17,22 @@ pytestmark = [pytest.mark.slow, QUIET]
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def saving(folder, every=1, **options):
+class Stops(lightning.pytorch.Callback):
+    """Ends a fit() at a step, as if it had been killed there."""
+
+    def __init__(self, at):
+        self._at = at
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.should_stop or trainer.global_step == self._at
+
+
+def saving(folder, every=1, stop=None, **options):
     """Settings of a Trainer that keeps its checkpoints."""
     kept = lightning.pytorch.callbacks.ModelCheckpoint(
         dirpath=folder / "kept", every_n_train_steps=every, **({"save_last": True} | options)
     )
-    return {"callbacks": [kept], "enable_checkpointing": True}
+    return {"callbacks": [kept, Stops(stop)], "enable_checkpointing": True}
 
 
 @pytest.mark.parametrize("step", [3, 4, 5, 8])
@@ -37,6 +47,26 @@ def test_it_goes_on_bit_for_bit(tmp_path, step, parts):
     assert torch.equal(flat(again), flat(whole))
     rates = [one.lr_scheduler_configs[0].scheduler.get_last_lr() for one in (first, trainer)]
     assert rates[0] == pytest.approx(rates[1])
+
+
+@pytest.mark.parametrize("steps", [(4, 6), (8, 9), (3, 4, 7, 8, 11)])
+@pytest.mark.parametrize("validate", [False, True])
+def test_it_goes_on_and_on(tmp_path, steps, validate):
+    """What a resumed run saves is as good: Lightning counts no new epoch where it went on from an end."""
+    whole, _ = fitted(tmp_path / "whole", net=module(dropout=0.3), validate=validate)
+    file = None
+    for stop in (*steps, 12):
+        again, trainer = fitted(
+            tmp_path,
+            net=module(dropout=0.3),
+            ckpt_path=file,
+            validate=validate,
+            **saving(tmp_path, save_top_k=-1, stop=stop),
+        )
+        assert trainer.global_step == stop
+        (file,) = (tmp_path / "kept").glob(f"*step={stop}.ckpt")
+    assert trainer.current_epoch == 3
+    assert torch.equal(flat(again), flat(whole))
 
 
 def test_last_goes_on_where_it_is_kept_and_under_fresh_keys_too(tmp_path):
