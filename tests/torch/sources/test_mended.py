@@ -86,10 +86,10 @@ def test_attention_drops_the_same_side_by_side_and_alone(autocast):
         {"is_causal": True},
         {"scale": 0.3},
         {"enable_gqa": True},
-        {"attn_mask": torch.randn(4, 4)},
+        {"attn_mask": torch.arange(16.0).reshape(4, 4).cos()},
         {"attn_mask": torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0]]).bool()},
     ],
-    ids=str,
+    ids=["plain", "causal", "scaled", "grouped", "added mask", "mask with an empty row"],
 )
 def test_attention_taken_apart_is_torch_s(options):
     drawn = torch.Generator().manual_seed(1)
