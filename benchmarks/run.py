@@ -33,6 +33,7 @@ STUDIES = (
     "reach",  # how far each class of strategies goes
     "selection",  # what the choice of a setting costs
     "tables",  # the published tables
+    "trainers",  # a trainer's loop beside the bare engine
 )
 
 
