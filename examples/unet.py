@@ -1,7 +1,7 @@
 """A U-Net that segments images, trained privately: python examples/unet.py [--epochs 20]
 
-Wanted are the pixels of a digit on a noisy ground. The network has batch normalisation, which mixes the images of
-a batch: make_private refuses it, and names the line of main() that replaces it.
+Wanted are the pixels of a digit on a noisy ground. The network has batch normalisation, which mixes the
+images of a batch: make_private refuses it, and names the line of main() that replaces it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ def layers(inward: int, outward: int) -> list[nn.Module]:
 
 
 class UNet(nn.Module):
-    """A level: down, the levels inside, up, and what it saw itself put beside."""
-
     def __init__(self, inward: int, width: int, levels: int) -> None:
         super().__init__()
         self.first = nn.Sequential(*layers(inward, width), *layers(width, width))
@@ -44,8 +42,8 @@ def images() -> tuple[Tensor, Tensor]:
     """Digits at random places, and their masks: shape (1797, 1, 16, 16) each."""
     ink = torch.tensor(load_digits().images).float()[:, None] / 16
     places = torch.randint(9, (len(ink), 2)).tolist()
-    clean = [F.pad(digit, (i, 8 - i, j, 8 - j)) for digit, (i, j) in zip(ink, places, strict=True)]
-    found = torch.stack(clean)
+    moved = [F.pad(digit, (i, 8 - i, j, 8 - j)) for digit, (i, j) in zip(ink, places, strict=True)]
+    found = torch.stack(moved)
     return found + 0.3 * torch.randn_like(found), (found > 0.25).float()
 
 
@@ -62,8 +60,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.manual_seed(0)
     x, y = images()
-    engine, model = PrivacyEngine(), nn.Sequential(UNet(1, 8, levels=2), nn.Conv2d(8, 1, 1))
-    model = PrivacyEngine.get_compatible_module(model)
+    engine, network = PrivacyEngine(), nn.Sequential(UNet(1, 8, levels=2), nn.Conv2d(8, 1, 1))
+    model = PrivacyEngine.get_compatible_module(network)
     model, optimizer, loader = engine.make_private_with_epsilon(
         module=model, optimizer=CorrectedAdam(model.parameters(), lr=3e-3),
         data_loader=DataLoader(TensorDataset(x[:TRAINED], y[:TRAINED]), batch_size=100, shuffle=True),
@@ -74,8 +72,7 @@ def main() -> None:
             optimizer.zero_grad()
             (1 - overlap(model(inputs), masks).mean()).backward()
             optimizer.step()
-    score = overlap(model(x[TRAINED:]), y[TRAINED:]).mean().item()
-    print(f"held-out Dice score {score:.3f}")
+    print(f"held-out Dice score {overlap(model(x[TRAINED:]), y[TRAINED:]).mean().item():.3f}")
     print(f"epsilon {engine.get_epsilon(DELTA):.2f} at delta {DELTA:g}")
 
 
