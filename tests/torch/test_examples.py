@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.torch import PrivacyEngine
 from tests.torch.frameworks.test_shapes import one_by_one, released
 
 pytestmark = pytest.mark.slow
@@ -32,6 +34,8 @@ def loaded(name, monkeypatch):
 RUNS = {
     "diffusion": (2, r"loss ([\d.]+) before, ([\d.]+) after", lambda before, after: after < 0.9 * before),
     "graph": (2, r"accuracy ([\d.]+)", lambda accuracy: accuracy > 0.13),
+    "recommender": (3, r"AUC ([\d.]+)", lambda area: area > 0.6),
+    "unet": (2, r"score ([\d.]+)", lambda score: score > 0.35),
     "vit": (2, r"accuracy ([\d.]+)", lambda accuracy: accuracy > 0.13),
     "windows": (2, r"accuracy ([\d.]+)", lambda accuracy: accuracy > 0.3),
 }
@@ -87,7 +91,20 @@ def diffusion(module):
     return module.Denoiser, {"x": x, "time": times, "y": torch.randn(x.shape, generator=source)}
 
 
-@pytest.mark.parametrize("shape", [vit, windows, graph, diffusion])
+def unet(module):
+    def make():
+        network = torch.nn.Sequential(module.UNet(1, 8, levels=2), torch.nn.Conv2d(8, 1, 1))
+        return PrivacyEngine.get_compatible_module(network)
+
+    return make, {name: t[:ROWS] for name, t in zip("xy", module.images(), strict=True)}
+
+
+def recommender(module):
+    names = ("taken", "offered", "y")
+    return module.TwoTowers, {name: t[:ROWS] for name, t in zip(names, module.ratings(), strict=True)}
+
+
+@pytest.mark.parametrize("shape", [unet, recommender, vit, windows, graph, diffusion])
 def test_a_release_of_the_model_is_that_of_single_rows(shape, monkeypatch):
     make, tensors = shape(loaded(shape.__name__, monkeypatch))
 
@@ -127,3 +144,24 @@ def test_times_and_noise_are_those_of_each_row(monkeypatch):
     loss = module.loss_of(model, torch.zeros(4000, module.PIXELS))
     assert len(seen[0].unique()) == module.TIMES
     assert float(loss) == pytest.approx(1.0, abs=0.05)  # of a model that finds no noise: its variance
+
+
+def test_the_refusal_of_batch_normalisation_names_the_line_that_mends_it(monkeypatch):
+    module = loaded("unet", monkeypatch)
+    network = module.UNet(1, 4, levels=1)
+    tensors = {"x": torch.randn(ROWS, 1, 4, 4), "y": torch.zeros(ROWS, 4, 4, 4)}
+    with pytest.raises(GuaranteeError, match=r"model = PrivacyEngine\.get_compatible_module\(model\)"):
+        released(lambda: network, tensors, lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"]))
+
+
+def test_a_flat_bag_with_offsets_is_refused(monkeypatch):
+    module = loaded("recommender", monkeypatch)
+    taken, _, liked = (t[:ROWS] for t in module.ratings())
+
+    def loss(model, batch):
+        kept = batch["x"] != 0
+        begins = F.pad(kept.sum(1).cumsum(0), (1, 0))[:-1]
+        return F.mse_loss(model(batch["x"][kept], begins).mean(1), batch["y"])
+
+    with pytest.raises((UnsupportedError, DesynchronizedError, GuaranteeError)):
+        released(lambda: torch.nn.EmbeddingBag(module.ITEMS + 1, 4), {"x": taken, "y": liked}, loss)
