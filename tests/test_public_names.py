@@ -74,8 +74,8 @@ PUBLIC = {
         regression_bounds strongly_convex_bound trajectory
     """,
     "torch": """
-        BatchMemoryManager CorrectedAdam PrivacyEngine ReleaseRecorder audit_training pseudo_gradient
-        read_mechanism
+        BatchMemoryManager CorrectedAdam PrivacyEngine ReleaseRecorder audit_training causal_lm_loss
+        pseudo_gradient read_mechanism seq2seq_loss
     """,
     "torch.sources": "GradientSource register",
     "trainers": "Privacy",

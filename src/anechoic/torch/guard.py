@@ -212,6 +212,10 @@ class ModelMembers:
 
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
+_REPLACING = (
+    "model = PrivacyEngine.get_compatible_module(model) puts GroupNorm in its place: write it before the"
+    " optimizer is made."
+)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
@@ -225,13 +229,13 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         raise GuaranteeError(
             "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
             " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            " what it changes. Replace it: PrivacyEngine.get_compatible_module does."
+            f" what it changes. Replace it. {_REPLACING}"
         )
     if any(layer.training for layer in found):
         raise GuaranteeError(
             "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
             " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
-            " replace it: PrivacyEngine.get_compatible_module does."
+            f" replace it. {_REPLACING}"
         )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.modes import paused
-from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
+from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.row_model import undisturbed
@@ -232,7 +232,8 @@ class RowsSource(GradientSource):
             if call.rows.rows != delivery.size:
                 raise DesynchronizedError(
                     f"gradients of {call.rows.rows} examples reached release {delivery.step}, whose batch has"
-                    f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+                    f" {delivery.size}: feed the model exactly the delivered batch, one row an"
+                    f" example.{UNPACK}."
                 )
             if call.marks != self.marks() and any(
                 p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters

@@ -11,6 +11,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.labels import UNPACK
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.layers import KINDS, BackwardCall
 from anechoic.torch.sources.ghost.module import Trace, Tracer
@@ -201,7 +202,7 @@ class GhostGradients:
         if self.rows != delivery.size:
             raise DesynchronizedError(
                 f"gradients of {self.rows} examples reached release {delivery.step}, whose batch has"
-                f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example.{UNPACK}."
             )
         if not all(seen is delivery for seen in self._trace.deliveries):
             raise DesynchronizedError(
