@@ -185,7 +185,7 @@ class Mended(TorchFunctionMode):
 
 
 #: Normalisations of one row: functions of (input, shape or groups, weight, …).
-_NORMALISING = frozenset({F.layer_norm, F.group_norm, F.rms_norm})
+_NORMALISING = frozenset({F.layer_norm, F.group_norm})
 
 
 def _attention(
