@@ -112,7 +112,8 @@ class Guard:
             raise MismatchError(
                 f"the optimizer has {len(now)} trainable parameters that are not the {len(self._bound)} of"
                 " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
-                " because the noise of every step goes with all of them. Freeze before make_private."
+                " because the noise of every step goes with all of them. Freeze before make_private; or train"
+                " all of them, and give those that are to rest for some time a parameter group with lr 0."
             )
         self._members.check()
         for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):

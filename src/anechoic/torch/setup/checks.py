@@ -164,7 +164,8 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     if "OptimizedModule" in names:
         raise UnsupportedError(
             "module was made by torch.compile, which runs its layers without the hooks that see single"
-            " examples: pass the plain module."
+            " examples: pass the plain module, module=model._orig_mod. What make_private returns may be"
+            " given to torch.compile: then evaluation is compiled, and training steps run as they are."
         )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
@@ -259,11 +260,12 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise UnsupportedError(
             f"parameters lie on {sorted(devices)}: a noise row lies on one device. Move them to one."
         )
-    for p in own:
-        if p.dtype not in (torch.float32, torch.float64):
+    for name, p in module.named_parameters():
+        if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(
-                f"a parameter is {p.dtype}: sums of clipped gradients need float32 or float64. Keep the"
-                " parameters in float32, and use torch.autocast for speed."
+                f"parameter {name} is {p.dtype}: sums of clipped gradients need float32 or float64. Leave out"
+                f" .to({p.dtype}), dtype={p.dtype}, .bfloat16() or .half() where the model is made, and use"
+                " torch.autocast for speed. Frozen parameters may have any type."
             )
     return own
 
@@ -305,7 +307,8 @@ def check_loader(loader: Any) -> None:
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise UnsupportedError(
             "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-            " map-style data set."
+            " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with the"
+            " same other arguments."
         )
     part: Any = loader.dataset
     while isinstance(part, Subset):

@@ -305,7 +305,7 @@ class RowCall:
         level = RowLevel(self._slots, draws=model.draws)
         decisions = self._decisions = Decisions(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
-        mended = model.asks or (model.draws and self.coarse)
+        mended = model.asks or self.coarse
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             with Mended() if mended else nullcontext():  # vjp itself asks for the gradients of weights
