@@ -1,4 +1,4 @@
-"""Private fine-tuning of a GPT-2-shaped model, to fork: python examples/finetune.py [--adapt lora] [--unit owner]
+"""Private fine-tuning of a GPT-2-shaped model, to fork: python examples/finetune.py [--adapt lora]
 
 Without a network: the text is Python's own help, 79 topics. A small model is first trained on 16 of them as
 public text, then fine-tuned privately on 48 others, and measured on the 15 that are left. With --model gpt2
@@ -153,9 +153,8 @@ def adapted(base: nn.Module, how: str) -> nn.Module:
     model = copy.deepcopy(base)
     if how == "full":
         return model.train()
-    config = LoraConfig(
-        task_type="CAUSAL_LM", r=4, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True
-    )
+    layers = ["c_attn", "c_proj", "c_fc"]
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=layers, fan_in_fan_out=True)
     return get_peft_model(model, config).train()
 
 
