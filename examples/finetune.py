@@ -125,7 +125,7 @@ def small_model(vocabulary: int = 512, length: int = 32) -> nn.Module:
     return GPT2LMHeadModel(config)
 
 
-def pretrain(model: nn.Module, rows: Tensor, passes: int = 10, rate: float = 3e-3) -> None:
+def pretrain(model: nn.Module, rows: Tensor, passes: int, rate: float = 3e-3) -> None:
     """Ordinary training on public windows."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     model.train()
@@ -248,8 +248,10 @@ def finetune_by_opacus(base: nn.Module, data: Windows, choices: Choices) -> tupl
 # -- the command line ------------------------------------------------------------------------------
 
 
-def prepared(model: str, length: int, examples: int, seed: int) -> tuple[nn.Module, Windows]:
-    """The base model and its windows."""
+def prepared(
+    model: str, length: int, examples: int, seed: int, passes: int = 10
+) -> tuple[nn.Module, Windows]:
+    """The base model and its windows; `passes` over the public ones train the small model."""
     torch.manual_seed(seed)
     if model != "small":  # weights and vocabulary from the hub: public
         words = AutoTokenizer.from_pretrained(model)
@@ -258,7 +260,7 @@ def prepared(model: str, length: int, examples: int, seed: int) -> tuple[nn.Modu
     encode = trained_tokenizer(topics[name] for name in split_topics()[0])
     data = windows_of(encode, length=length, examples=examples)
     base = small_model(length=length)
-    pretrain(base, data.public)
+    pretrain(base, data.public, passes)
     return base, data
 
 
@@ -296,12 +298,13 @@ def main() -> None:
     parser.add_argument("--lr", type=float)
     parser.add_argument("--length", type=int, default=32, help="tokens of a window")
     parser.add_argument("--examples", type=int, default=2560, help="private windows")
+    parser.add_argument("--public-passes", type=int, default=10, help="of the small model, before")
     parser.add_argument("--seed", type=int, default=0, help="of the base and the adapters, not of the noise")
     parser.add_argument("--beside-opacus", action="store_true")
     asked = parser.parse_args()
     if asked.beside_opacus and asked.unit == "owner":
         parser.error("--beside-opacus with --unit owner: Opacus has no unit but the example.")
-    base, data = prepared(asked.model, asked.length, asked.examples, asked.seed)
+    base, data = prepared(asked.model, asked.length, asked.examples, asked.seed, asked.public_passes)
     size = asked.batch_size or (128 if asked.unit == "example" else 8)
     names = ("adapt", "unit", "order", "epsilon", "delta", "optimizer", "mechanism", "epochs", "seed")
     choices = Choices(**{name: getattr(asked, name) for name in names}, batch_size=size, rate=asked.lr)

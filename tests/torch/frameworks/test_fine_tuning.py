@@ -89,7 +89,10 @@ def test_every_optimizer_moves_what_it_should(example, small, adapt, optimizer):
     assert engine.releases == 3 and 7 < engine.get_epsilon(1e-5) <= 8
     moved = {name for name, p in model.named_parameters() if p.requires_grad}
     assert moved == {name for name, _ in model.named_parameters() if adapt == "full" or "lora_" in name}
-    frozen = {name.replace("base_model.model.", "").replace(".base_layer", ""): p for name, p in model.named_parameters()}
+    frozen = {
+        name.replace("base_model.model.", "").replace(".base_layer", ""): p
+        for name, p in model.named_parameters()
+    }
     for name, p in base.named_parameters():
         assert torch.equal(p, frozen[name]) == (adapt == "lora"), name
 
@@ -109,7 +112,7 @@ def test_opacus_s_epsilon_is_smaller_than_the_one_that_its_loader_has(example, s
 
 @pytest.mark.parametrize("more", [[], ["--unit", "owner", "--adapt", "lora"]])
 def test_the_command_line(monkeypatch, capsys, more):
-    arguments = ["--examples", "128", "--length", "16", "--epochs", "1", *more]
+    arguments = ["--examples", "128", "--length", "16", "--epochs", "1", "--public-passes", "0", *more]
     if not more:
         arguments += ["--batch-size", "32"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
