@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # forked by peo
 from finetune import Choices, Windows, finetune, loss_on, prepared
 
 SWEEP_SEED = 100
-#: Arm: optimizer, mechanism. The first of each is what the second and third stand beside.
+#: Arm: optimizer, mechanism. The second of each stands beside the first. For plain AdamW "auto" plans
+#: independent noise here, so that it is no arm.
 ARMS = {
     "AdamW": {
         "independent": ("adamw", "identity"),
-        "plan": ("adamw", "auto"),
         "plan, CorrectedAdam": ("corrected", "auto"),
     },
     "SGD, momentum .9": {"independent": ("sgd", "identity"), "plan": ("sgd", "auto")},
