@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,13 @@ class TrainerRun:
         options = dict(privacy.options)
         begun = None if resume is None else found_twin(resume)
         if begun is not None:
-            options["mechanism"] = read_mechanism(begun)
+            options["mechanism"] = planned = read_mechanism(begun)
+            given = options.pop("noise_multiplier", None)  # calibration is off in the last digits
+            if given is not None and not math.isclose(given, planned.noise_multiplier, rel_tol=1e-9):
+                raise MismatchError(
+                    f"noise_multiplier={given} was {planned.noise_multiplier} when the run was begun: give"
+                    " that, or begin a new run."
+                )
         else:
             options["scheduler"] = scheduler
         make = self.engine.make_private_with_epsilon if privacy.by_epsilon else self.engine.make_private
