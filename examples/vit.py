@@ -47,7 +47,7 @@ def main() -> None:
     engine = PrivacyEngine()
     model, optimizer, loader = engine.make_private_with_epsilon(
         module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
         data_loader=DataLoader(TensorDataset(x[:1500], y[:1500]), batch_size=100, shuffle=True),
         target_epsilon=asked.epsilon,
         target_delta=DELTA,
