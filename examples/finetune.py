@@ -79,6 +79,21 @@ def split_topics() -> tuple[list[str], list[str], list[str]]:
     return names[:PUBLIC], names[PUBLIC : PUBLIC + PRIVATE], names[PUBLIC + PRIVATE :]
 
 
+def texts_of_topics() -> dict[str, str]:
+    """Text of each topic, public ones first, without paragraphs that an earlier one has too.
+
+    Topics repeat each other. A paragraph on two of them would be in two parts of the split, or have two
+    owners of whom the guarantee counts one at a time.
+    """
+    seen: set[str] = set()
+    kept = {}
+    for name in (name for part in split_topics() for name in part):
+        paragraphs = {" ".join(text.split()): text for text in topics[name].split("\n\n")}
+        kept[name] = "\n\n".join(text for key, text in paragraphs.items() if key not in seen)
+        seen.update(paragraphs)
+    return kept
+
+
 def trained_tokenizer(texts: Iterator[str], vocabulary: int = 512) -> Callable[[str], list[int]]:
     """A byte-level BPE of public text. One trained on private text would be a release without noise."""
     tokenizer = Tokenizer(models.BPE())
@@ -92,12 +107,13 @@ def trained_tokenizer(texts: Iterator[str], vocabulary: int = 512) -> Callable[[
 
 def windows_of(encode: Callable[[str], list[int]], *, length: int = 32, examples: int = 2560) -> Windows:
     """All topics cut into windows of `length` tokens; `examples` of the private ones, at most."""
+    texts = texts_of_topics()
     cut: list[list[list[int]]] = []
     owners: list[str] = []
     for part, names in enumerate(split_topics()):
         cut.append([])
         for name in names:
-            ids = encode(topics[name])
+            ids = encode(texts[name])
             rows = [ids[i : i + length] for i in range(0, len(ids) - length + 1, length)]
             cut[part] += rows
             owners += [name] * len(rows) if part == 1 else []
@@ -257,7 +273,7 @@ def prepared(
         words = AutoTokenizer.from_pretrained(model)
         data = windows_of(lambda text: words(text)["input_ids"], length=length, examples=examples)
         return AutoModelForCausalLM.from_pretrained(model), data
-    encode = trained_tokenizer(topics[name] for name in split_topics()[0])
+    encode = trained_tokenizer(texts_of_topics()[name] for name in split_topics()[0])
     data = windows_of(encode, length=length, examples=examples)
     base = small_model(length=length)
     pretrain(base, data.public, passes)

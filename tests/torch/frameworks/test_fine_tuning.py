@@ -67,7 +67,7 @@ def test_a_private_window_belongs_to_its_topic_and_topics_to_one_part(example):
     data = example.windows_of(lambda text: [*text.encode()], length=16, examples=500)
     assert len(data.private) == len(data.owners) == 500
     for row, owner in zip(data.private.tolist(), data.owners, strict=True):
-        assert owner in private and bytes(row) in example.topics[owner].encode()
+        assert owner in private and bytes(row) in example.texts_of_topics()[owner].encode()
     assert len(set(data.owners)) > 20
 
 
@@ -77,7 +77,7 @@ def test_the_tokenizer_is_made_of_the_text_that_it_is_given(example):
     texts = []
     example.trained_tokenizer = lambda given: texts.extend(given) or (lambda text: [1] * len(text))
     example.prepared("small", 16, 96, 0)
-    assert sorted(texts) == sorted(example.topics[name] for name in example.split_topics()[0])
+    assert sorted(texts) == sorted(example.texts_of_topics()[name] for name in example.split_topics()[0])
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "corrected"])
