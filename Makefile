@@ -91,8 +91,8 @@ $(DEV): $(READY)
 	@touch $@
 
 $(FRAMES): $(READY)
-	@echo "Adding transformers, accelerate, peft, trl and lightning to $(VENV)"
-	@$(PIP) -e '.[torch,flower,streaming,plot,test,trainers]'
+	@echo "Adding transformers, accelerate, peft, trl, lightning and scikit-learn to $(VENV)"
+	@$(PIP) -e '.[torch,flower,streaming,plot,test,trainers]' scikit-learn
 	@touch $@
 
 $(PEER)/.ready:

@@ -79,6 +79,7 @@ PUBLIC = {
     """,
     "torch.sources": "GradientSource register",
     "trainers": "Privacy",
+    "trainers.lightning": "PrivateStrategy",
     "trainers.transformers": "PrivateTrainer",
     "units": "Units check_schema find_duplicates",
     "workloads": """

@@ -38,6 +38,8 @@ from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import TrainerRun
 
+__all__ = ["PrivateStrategy"]
+
 logger = logging.getLogger("anechoic")
 
 #: Settings of the Trainer that a private run cannot have: (name, whether it is refused, the remedy).
