@@ -227,18 +227,20 @@ class PrivateStrategy(SingleDeviceStrategy):
             raise UnsupportedError("limit_train_batches=0, or no training_step: there is nothing to train.")
         modes = [(part, part.training) for part in module.modules()]
         module.trainer = None  # else it is looked through for weights that nobody trains
-        self._run = TrainerRun(
-            self._privacy,
-            module=RowLoss(module, self._loss_of),
-            optimizer=self.optimizers[0],
-            loader=loader.plain,
-            steps=int(steps),
-            scheduler=self._schedule(int(trainer.num_training_batches)),
-            at_once=loader.at_once,
-            folder=os.path.join(trainer.default_root_dir, "lightning_logs"),
-            resume=self._resume,
-        )
-        module.trainer = trainer
+        try:
+            self._run = TrainerRun(
+                self._privacy,
+                module=RowLoss(module, self._loss_of),
+                optimizer=self.optimizers[0],
+                loader=loader.plain,
+                steps=int(steps),
+                scheduler=self._schedule(int(trainer.num_training_batches)),
+                at_once=loader.at_once,
+                folder=os.path.join(trainer.default_root_dir, "lightning_logs"),
+                resume=self._resume,
+            )
+        finally:
+            module.trainer = trainer
         for part, training in modes:  # what the user froze with eval() stays so
             part.training = training
         self.optimizers = [self._run.optimizer]
