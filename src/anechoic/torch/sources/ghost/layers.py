@@ -53,9 +53,13 @@ class _Linear(Kind):
             a = joined([part[rows] for part in backprops], 1)
             return x.double().unsqueeze(0), a.double().unsqueeze(0)
 
+        def as_left(row: int) -> tuple[Tensor, Tensor]:
+            return joined([part[row] for part in inputs], 0), joined([part[row] for part in backprops], 0)
+
         def weight() -> RowGradients:
             factors = LayerFactors(
                 make,
+                as_left=as_left,
                 rows=len(inputs[0]),
                 groups=1,
                 positions=sum(part.shape[1] for part in inputs),

@@ -343,7 +343,7 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
         if fault:
-            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {OTHERWISE}.")
+            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {_instead(name, layer)}.")
         for key, identity in own.items():
             where = f"{name}.{key}" if name else key
             before = owners.setdefault(identity, [])
@@ -360,6 +360,15 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
             f" clipping knows: {OTHERWISE}."
         )
     return found
+
+
+def _instead(name: str, layer: nn.Module) -> str:
+    """What to do where `layer` is not on the list: for parts of PEFT, what to leave out of its config."""
+    if name.endswith(("lora_embedding_A", "lora_embedding_B")):
+        return f"leave embeddings out of LoraConfig(target_modules=…), or {OTHERWISE}"
+    if "Dora" in type(layer).__name__:
+        return f"leave use_dora=True out of LoraConfig, or {OTHERWISE}"
+    return OTHERWISE
 
 
 def _fault(layer: nn.Module) -> str:
