@@ -334,12 +334,17 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         UnsupportedError: if one is not on the list, or a parameter belongs to several.
     """
     wanted = {id(p) for p in parameters}
+    in_layers = {
+        id(p) for layer in module.modules() if kind_of(type(layer)) for p in layer._parameters.values()
+    }
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     found: dict[nn.Module, dict[str, int]] = {}
     for name, layer in module.named_modules():
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
         if not own or type(layer) in HOLDERS:
             continue
+        if kind_of(type(layer)) is None and in_layers.issuperset(own.values()):
+            continue  # second names of what layers hold (BERT's head): if it uses them itself, that shows
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
         if fault:
