@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from anechoic.errors import UnsupportedError
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
@@ -43,35 +43,35 @@ def tokens(rows=5):
     return found[0], found[1]
 
 
-def released(make, x, y, clip=CLIP):
+def released(make, x, y, clip=CLIP, mask=None):
     """The sum of one release, in clip norms, with noise that nobody sees."""
     torch.manual_seed(0)
     model = make()
+    mask = torch.ones_like(x) if mask is None else mask
     private, optimizer, criterion, loader = PrivacyEngine(sampling_key=bytes(32)).make_private(
         module=model,
         optimizer=torch.optim.SGD(trained(model), lr=0.0),
         criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
+        data_loader=DataLoader(TensorDataset(x, y, mask), batch_size=len(x)),
         poisson_sampling=False,
         mechanism=Mechanism(
             Identity(1), FixedOrder(len(x), len(x), 1), 1e-9 * min(clip, 1e-3), clip_norm=clip
         ),
         grad_sample_mode="ghost",
     )
-    for words, labels in loader:
-        criterion(
-            private(input_ids=words, attention_mask=torch.ones_like(words)).logits.transpose(1, 2), labels
-        ).backward()
+    for words, labels, kept in loader:
+        criterion(private(input_ids=words, attention_mask=kept).logits.transpose(1, 2), labels).backward()
         optimizer.step()
     return len(x) * torch.cat([p.grad.flatten().double() for p in trained(model)]) / clip
 
 
-def one_by_one(make, x, y, clip=CLIP):
+def one_by_one(make, x, y, clip=CLIP, mask=None):
     torch.manual_seed(0)
     model, total = make(), 0.0
+    mask = torch.ones_like(x) if mask is None else mask
     for row in range(len(x)):
         model.zero_grad()
-        logits = model(input_ids=x[row : row + 1], attention_mask=torch.ones_like(x[:1])).logits
+        logits = model(input_ids=x[row : row + 1], attention_mask=mask[row : row + 1]).logits
         nn.functional.cross_entropy(logits.transpose(1, 2), y[row : row + 1]).backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(model)]
         vector = torch.cat([part.flatten().double() for part in parts])
@@ -97,6 +97,28 @@ def test_a_release_by_ghost_clipping_is_that_of_single_rows(name, clip):
     assert float((whole - reference).norm()) <= (0.05 if coarse else 2e-3) * float(reference.norm())
     rest = released(CASES[name], x[1:], y[1:], clip)
     assert float((whole - rest).norm()) <= 1.001
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_padded_sentences_are_clipped_as_single_rows_are(name):
+    x, y = tokens()
+    mask = (torch.arange(LENGTH) < torch.tensor([7, 3, 5, 7, 2])[:, None]).long()
+    y = y.masked_fill(mask == 0, -100)
+
+    def make():
+        model = adapted(name, torch.float32)
+        model.set_attn_implementation("eager")
+        return model
+
+    whole, reference = released(make, x, y, mask=mask), one_by_one(make, x, y, mask=mask)
+    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+
+
+def test_a_mask_that_decides_for_the_whole_batch_is_refused_with_its_remedy():
+    with pytest.raises(GuaranteeError, match=r"set_attn_implementation\('eager'\)"):
+        mask = torch.ones(5, LENGTH).long()
+        mask[0, 3:] = 0
+        released(lambda: adapted("GPT-2", torch.float32), *tokens(), mask=mask)
 
 
 @pytest.mark.parametrize(
