@@ -47,19 +47,20 @@ def released(make, x, y, clip=CLIP, mask=None):
     """The sum of one release, in clip norms, with noise that nobody sees."""
     torch.manual_seed(0)
     model = make()
-    mask = torch.ones_like(x) if mask is None else mask
+    data = TensorDataset(x, y) if mask is None else TensorDataset(x, y, mask)
     private, optimizer, criterion, loader = PrivacyEngine(sampling_key=bytes(32)).make_private(
         module=model,
         optimizer=torch.optim.SGD(trained(model), lr=0.0),
         criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(TensorDataset(x, y, mask), batch_size=len(x)),
+        data_loader=DataLoader(data, batch_size=len(x)),
         poisson_sampling=False,
         mechanism=Mechanism(
             Identity(1), FixedOrder(len(x), len(x), 1), 1e-9 * min(clip, 1e-3), clip_norm=clip
         ),
         grad_sample_mode="ghost",
     )
-    for words, labels, kept in loader:
+    for words, labels, *given in loader:
+        kept = given[0] if given else torch.ones_like(words)
         criterion(private(input_ids=words, attention_mask=kept).logits.transpose(1, 2), labels).backward()
         optimizer.step()
     return len(x) * torch.cat([p.grad.flatten().double() for p in trained(model)]) / clip
