@@ -27,7 +27,7 @@ from anechoic.torch.sources.ghost.kind import (
     total,
 )
 from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients
-from anechoic.torch.sources.ghost.tables import Bag, Table
+from anechoic.torch.sources.ghost.tables import Bag, Lookup
 
 
 class _Linear(Kind):
@@ -256,7 +256,7 @@ _CONVOLUTIONS = {nn.Conv1d: (1, F.conv1d), nn.Conv2d: (2, F.conv2d), nn.Conv3d: 
 KINDS: dict[type[nn.Module], Kind] = {
     nn.Linear: _Linear(),
     RNNLinear: _Linear(),  # nn.Linear under another name, of which Opacus's DPRNN, DPGRU and DPLSTM are made
-    nn.Embedding: Table(),
+    nn.Embedding: Lookup(),
     nn.EmbeddingBag: Bag(),
     nn.LayerNorm: _Normalisation(_layer_norm, _last_axes, channels_first=False),
     nn.RMSNorm: _Normalisation(_rms_norm, _last_axes, channels_first=False),

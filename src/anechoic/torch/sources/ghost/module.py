@@ -22,7 +22,7 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
 from anechoic.torch.sources.ghost.layers import HOLDERS, SHARING, kind_of
-from anechoic.torch.sources.ghost.tables import Table
+from anechoic.torch.sources.ghost.tables import Lookup
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
@@ -179,7 +179,7 @@ class Tracer:
         What is added to the rows is the same, and each row's part of the gradient is left apart.
         """
         axis = int(not self._batch_first)
-        once = isinstance(kind, Table) and x.dim() == 2 and x.shape[axis] == 1
+        once = isinstance(kind, Lookup) and x.dim() == 2 and x.shape[axis] == 1
         if once and self._types.active and self._types.of(x) is None:
             return x.repeat_interleave(self._types.batch.rows, dim=axis)
         return x

@@ -13,7 +13,7 @@ from anechoic.torch.sources.ghost.kind import BackwardCall, Kind, Parameters, jo
 from anechoic.torch.sources.ghost.rows import Budget, RowGradients, Scattered
 
 
-class Table(Kind):
+class Lookup(Kind):
     """nn.Embedding."""
 
     def fault(self, layer: Any) -> str:
@@ -42,7 +42,7 @@ class Table(Kind):
         return {"weight": weight}
 
 
-class Bag(Table):
+class Bag(Lookup):
     """nn.EmbeddingBag for bags of one length: an input of two axes, neither offsets nor weights."""
 
     def fault(self, layer: Any) -> str:
