@@ -231,6 +231,14 @@ class Call(dict[str, Any]):
         return self.labels.get(id(value)) if isinstance(value, Tensor) else None
 
     @property
+    def counts(self) -> bool:
+        """Whether the data say how many values it returns: where indices are whole numbers they do not."""
+        if self.packet is not torch.ops.aten.index:
+            return self.facts.counting
+        masks = (torch.bool, torch.uint8)
+        return any(isinstance(t, Tensor) and t.dtype in masks for t in self["indices"])
+
+    @property
     def written(self) -> list[Tensor]:
         """The tensors that it writes to."""
         names = self.facts.written

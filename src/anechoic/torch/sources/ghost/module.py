@@ -20,7 +20,9 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
-from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, BackwardCall
+from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
+from anechoic.torch.sources.ghost.layers import HOLDERS, SHARING, kind_of
+from anechoic.torch.sources.ghost.tables import Lookup
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
@@ -49,10 +51,10 @@ class Trace:
 class _Visit:
     """One forward pass through one layer."""
 
-    def __init__(self, tracer: Tracer, layer: nn.Module, axis: int, fault: str) -> None:
+    def __init__(self, tracer: Tracer, layer: nn.Module, options: tuple[Any, ...], axis: int, fault: str):
         self.tracer, self.layer, self.axis, self.fault = tracer, layer, axis, fault
         self.delivery = tracer.ledger.in_hand
-        self.options = KINDS[type(layer)].options(layer)
+        self.options = options
 
 
 class _Tap(torch.autograd.Function):
@@ -147,8 +149,9 @@ class Tracer:
         """The layer's output, with a tap behind it."""
         names = self.layers[layer]
         own = {name: p for name, p in layer._parameters.items() if p is not None}
+        kind = kind_of(type(layer))
         if (
-            type(layer) not in KINDS
+            kind is None
             or not isinstance(x, Tensor)
             or any(id(own.get(name)) != key for name, key in names.items())
         ):
@@ -162,16 +165,28 @@ class Tracer:
             name: p.detach() if p is not None and name in names else p
             for name, p in layer._parameters.items()
         }
-        out = KINDS[type(layer)].forward(layer, x, weights)
-        visit = _Visit(self, layer, *self._rows(layer, x))
+        x = self._for_all(kind, x)
+        out = kind.forward(layer, x, weights)
+        visit = _Visit(self, layer, kind.options(layer), *self._rows(kind, layer, x))
         made: Tensor = _Tap.apply(out, x, self._anchor, visit)
         if self._types.active and not visit.fault:
             self._types.mark(made, RowAxis(visit.axis))
         return made
 
-    def _rows(self, layer: nn.Module, x: Tensor) -> tuple[int, str]:
+    def _for_all(self, kind: Kind, x: Tensor) -> Tensor:
+        """Public indices that stand once for all rows, (1, positions), once for each: (rows, positions).
+
+        What is added to the rows is the same, and each row's part of the gradient is left apart.
+        """
+        axis = int(not self._batch_first)
+        once = isinstance(kind, Lookup) and x.dim() == 2 and x.shape[axis] == 1
+        if once and self._types.active and self._types.of(x) is None:
+            return x.repeat_interleave(self._types.batch.rows, dim=axis)
+        return x
+
+    def _rows(self, kind: Kind, layer: nn.Module, x: Tensor) -> tuple[int, str]:
         """The axis of the rows in x, and what is wrong with its shape, or ""."""
-        least, most = KINDS[type(layer)].leading(layer)
+        least, most = kind.leading(layer)
         if not least <= x.dim() <= most:
             return 0, f"an input of shape {tuple(x.shape)}, which has no axis of rows"
         axis = int(not self._batch_first and most > least and x.dim() > least)
@@ -319,16 +334,21 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         UnsupportedError: if one is not on the list, or a parameter belongs to several.
     """
     wanted = {id(p) for p in parameters}
+    in_layers = {
+        id(p) for layer in module.modules() if kind_of(type(layer)) for p in layer._parameters.values()
+    }
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     found: dict[nn.Module, dict[str, int]] = {}
     for name, layer in module.named_modules():
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
         if not own or type(layer) in HOLDERS:
             continue
+        if kind_of(type(layer)) is None and in_layers.issuperset(own.values()):
+            continue  # second names of what layers hold (BERT's head): if it uses them itself, that shows
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
         if fault:
-            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {OTHERWISE}.")
+            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {_instead(name, layer)}.")
         for key, identity in own.items():
             where = f"{name}.{key}" if name else key
             before = owners.setdefault(identity, [])
@@ -347,9 +367,18 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
     return found
 
 
+def _instead(name: str, layer: nn.Module) -> str:
+    """What to do where `layer` is not on the list: for parts of PEFT, what to leave out of its config."""
+    if name.endswith(("lora_embedding_A", "lora_embedding_B")):
+        return f"leave embeddings out of LoraConfig(target_modules=…), or {OTHERWISE}"
+    if "Dora" in type(layer).__name__:
+        return f"leave use_dora=True out of LoraConfig, or {OTHERWISE}"
+    return OTHERWISE
+
+
 def _fault(layer: nn.Module) -> str:
     """Why a trainable layer is not on the list, or ""."""
-    kind = KINDS.get(type(layer))
+    kind = kind_of(type(layer))
     if kind is None:
         return " with parameters of its own"
     own = layer.__dict__.get("forward")
