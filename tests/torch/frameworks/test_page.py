@@ -10,8 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from anechoic.errors import DesynchronizedError, ReplayError
-from anechoic.runs import ledger
+from anechoic.errors import DesynchronizedError
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE, re.M | re.S))
@@ -54,31 +53,6 @@ def test_every_script_of_the_page_runs_to_its_end(name):
     engine = found["engine"]
     assert engine.releases == engine.mechanism.steps
     assert 7 < engine.get_epsilon(1e-3) <= 8
-
-
-def test_lightning_goes_on_from_the_engine_s_checkpoint(monkeypatch):
-    first = run("Lightning", ("max_epochs=2", "max_epochs=1"))
-    assert first["engine"].releases == 4
-    monkeypatch.setattr(ledger, "_MADE", {})  # another process
-    resumed = run(
-        "Lightning",
-        ("    max_grad_norm=1.0,\n", '    max_grad_norm=1.0,\n    mechanism=read_mechanism("run.ckpt"),\n'),
-        ("import PrivacyEngine", "import PrivacyEngine, read_mechanism"),
-        ("lightning.Trainer(", 'engine.load_checkpoint(path="run.ckpt")\nlightning.Trainer('),
-    )
-    assert resumed["engine"].releases == 8
-
-
-def test_lightning_s_own_checkpoint_is_refused():
-    kept = ("enable_checkpointing=False", 'default_root_dir="."'), ("max_epochs=2", "max_epochs=1")
-    run("Lightning", *kept)
-    (path,) = Path().rglob("epoch*.ckpt")
-    with pytest.raises(ReplayError, match=r"get_epsilon would forget.*engine.charge\(state\)"):
-        run(
-            "Lightning",
-            kept[0],
-            (").fit(Private(), loader)", f").fit(Private(), loader, ckpt_path='{path}')"),
-        )
 
 
 def test_a_loader_that_accelerate_prepared_is_named():
