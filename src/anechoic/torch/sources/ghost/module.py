@@ -334,17 +334,14 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         UnsupportedError: if one is not on the list, or a parameter belongs to several.
     """
     wanted = {id(p) for p in parameters}
-    in_layers = {
-        id(p) for layer in module.modules() if kind_of(type(layer)) for p in layer._parameters.values()
-    }
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     found: dict[nn.Module, dict[str, int]] = {}
     for name, layer in module.named_modules():
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
         if not own or type(layer) in HOLDERS:
             continue
-        if kind_of(type(layer)) is None and in_layers.issuperset(own.values()):
-            continue  # second names of what layers hold (BERT's head): if it uses them itself, that shows
+        if kind_of(type(layer)) is None and _in_layers_of(layer).issuperset(own.values()):
+            continue  # second names of what layers inside hold (BERT's head): other uses show in `grad`
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
         if fault:
@@ -365,6 +362,12 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
             f" clipping knows: {OTHERWISE}."
         )
     return found
+
+
+def _in_layers_of(module: nn.Module) -> set[int]:
+    """Ids of the parameters of the layers on the list inside of a module."""
+    inside = [layer for layer in module.modules() if layer is not module and kind_of(type(layer))]
+    return {id(p) for layer in inside for p in layer._parameters.values()}
 
 
 def _instead(name: str, layer: nn.Module) -> str:
