@@ -243,7 +243,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             module.trainer = trainer
         for part, training in modes:  # what the user froze with eval() stays so
             part.training = training
-        self.optimizers = [self._run.optimizer]
+        self.optimizers: Any = [self._run.optimizer]
 
     def _schedule(self, epoch: int) -> Callable[[int], Any] | None:
         """Learning rates of so many steps; None where they are constant, or follow from what is measured."""

@@ -38,14 +38,14 @@ class Trace:
     def __init__(self) -> None:
         self.calls: dict[nn.Module, list[BackwardCall]] = {}
         self.deliveries: list[Delivery | None] = []
-        self.made: dict[int, BackwardCall] = {}
+        self.made: dict[_Visit, BackwardCall] = {}  # by the visit itself, which lives as long
 
     def note(self, visit: _Visit, call: BackwardCall) -> None:
         """A backward pass came through a call of a layer."""
         self.calls.setdefault(call.layer, []).append(call)
         if not any(visit.delivery is known for known in self.deliveries):
             self.deliveries.append(visit.delivery)
-        self.made[id(visit)] = call
+        self.made[visit] = call
 
 
 class _Visit:
@@ -218,7 +218,7 @@ class Tracer:
             return
         # what is computed anew in each pass (reentrant checkpointing) has other visits, in the same order
         order = self._seen[call.layer] = self._seen.get(call.layer, -1) + 1
-        whole = self._compare.made.get(id(visit)) or self._compare.calls[call.layer][order]
+        whole = self._compare.made.get(visit) or self._compare.calls[call.layer][order]
         self._check_apart(call, whole)
 
     def run(self, loss: Tensor, *, apart: bool) -> Trace:
