@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, get_scheduler
 
-from anechoic.errors import DesynchronizedError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import UNNOISED, TrainerRun
@@ -63,10 +63,12 @@ class PrivateTrainer(Trainer):
     SFTTrainer): pass`.
 
     The trainer is used as ever: train, evaluate, predict, save_model, train(resume_from_checkpoint=…). Its
-    compute_loss (yours, if you wrote one) is given one row at a time, so whatever it does, no row sees
-    another. One step of the trainer is one release: per_device_train_batch_size rows are worked on at once,
-    and gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)`
-    batches have a fixed size, in one shuffled order for the whole run; else they may be drawn at random.
+    compute_loss (yours, if you wrote one) is given one row at a time, so no row sees another in it. Not seen,
+    but in steps that are compared: what code around it keeps of a batch, and hands to it in a later step.
+
+    One step of the trainer is one release: per_device_train_batch_size rows are worked on at once, and
+    gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)` batches
+    have a fixed size, in one shuffled order for the whole run; else they may be drawn at random.
     `self.model` is the plain model throughout.
 
     Logs have epsilon and noise_to_signal in the place of the training loss and the norm of gradients, which
@@ -241,7 +243,15 @@ class PrivateTrainer(Trainer):
         """
         for kind in type(self).__mro__:
             if "compute_loss" in vars(kind) and not kind.__module__.startswith("trl."):
+                before = dict(vars(self))
                 loss: Any = vars(kind)["compute_loss"](self, model, inputs)
+                for name, value in vars(self).items():
+                    if before.get(name, before) is not value:
+                        raise GuaranteeError(
+                            f"compute_loss wrote the trainer's attribute {name}: what it keeps of a row"
+                            " would reach the next one. Nothing was released. Leave it out; statistics of"
+                            " public data can be taken in evaluation."
+                        )
                 found: Tensor = loss[0] if isinstance(loss, tuple) else loss
                 return found
         raise UnsupportedError(f"{type(self).__name__} has no compute_loss.")

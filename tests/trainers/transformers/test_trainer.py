@@ -351,3 +351,19 @@ def test_the_same_loss_over_the_batch_is_refused(tmp_path, monkeypatch):
     with pytest.raises((GuaranteeError, DesynchronizedError, MismatchError)):
         trainer.train()
     assert trainer.engine.releases == 0
+
+
+class Keeps(PrivateTrainer):
+    """A number of one row, on the trainer, that counts for the next."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        loss = model(**inputs).loss
+        factor, self.factor = getattr(self, "factor", 1.0), float(loss.detach()) * 50
+        return loss * factor
+
+
+def test_a_loss_that_keeps_something_on_the_trainer_is_refused(tmp_path):
+    trainer = start(tmp_path / "out", kind=Keeps, save_strategy="no")
+    with pytest.raises(GuaranteeError, match="compute_loss wrote the trainer's attribute factor"):
+        trainer.train()
+    assert trainer.engine.releases == 0
