@@ -15,6 +15,7 @@ from tests.floats import same_bits
 from tests.trainers.setting import KEYS, Sentences, as_in_another_process, bare, flat, words
 
 ASKED = {"target_epsilon": 8.0, "target_delta": 1e-3, "max_grad_norm": 1.0}
+FIXED = {"mechanism": "identity", "poisson_sampling": False}
 
 
 def of_batch(model, batch):
@@ -136,8 +137,7 @@ def test_a_checkpoint_without_keys_is_refused(tmp_path):
 
 
 def test_training_stops_before_the_budget_is_passed(tmp_path):
-    options = {"mechanism": "identity", "poisson_sampling": False}
-    run, _ = start(tmp_path, privacy=Privacy(**ASKED, **options, stop_at_epsilon=6.0), steps=12)
+    run, _ = start(tmp_path, privacy=Privacy(**ASKED, **FIXED, stop_at_epsilon=6.0), steps=12)
     assert 0 < run.last < 12
     train(run)
     assert run.engine.releases == run.last
@@ -146,13 +146,13 @@ def test_training_stops_before_the_budget_is_passed(tmp_path):
 
 def test_a_budget_that_no_step_keeps_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"stop_at_epsilon=0.01 is less than what the first release costs"):
-        start(tmp_path, privacy=Privacy(**ASKED, stop_at_epsilon=0.01))
+        start(tmp_path, privacy=Privacy(**ASKED, **FIXED, stop_at_epsilon=0.01))
 
 
 def test_what_was_released_before_is_counted(tmp_path):
     run, _ = start(tmp_path)
     train(run)
-    other, _ = start(tmp_path / "b", privacy=Privacy(**ASKED, charge=run.engine.mechanism))
+    other, _ = start(tmp_path / "b", privacy=Privacy(**ASKED, **FIXED, charge=run.engine.mechanism))
     assert other.engine.get_epsilon(1e-3) == pytest.approx(run.engine.get_epsilon(1e-3))
     assert "of 8, epsilon" in other.statement
 
