@@ -24,6 +24,7 @@ STUDIES = (
     "choosing",  # plan() against every number of bands
     "federated_costs",  # bytes and seconds of a round on the server
     "figures",  # the monograph's figures
+    "finetune",  # loss of a small language model, fine-tuned with and without the plan
     "ftrl",  # private FTRL on real data
     "gradient_modes",  # a training step by grad_sample_mode
     "kept",  # what a plan that reads the run gains
@@ -33,6 +34,7 @@ STUDIES = (
     "reach",  # how far each class of strategies goes
     "selection",  # what the choice of a setting costs
     "tables",  # the published tables
+    "trainers",  # a trainer's loop beside the bare engine
 )
 
 

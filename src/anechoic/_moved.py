@@ -39,6 +39,8 @@ _MOVED = {
         "extend": "Batches batches_of",
     },
     "extend": {
+        "accounting.laws.sampled_gaussian": "sampled_gaussian_pld",
+        "noise.recurrence": "StackStep",
         "extend": (
             "Hazards>ParticipationLaw counts_of>ParticipationLaw draw_units>ParticipationLaw"
             " hazards>ParticipationLaw log_ratio>ParticipationLaw"

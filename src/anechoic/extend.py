@@ -10,7 +10,6 @@ from anechoic._moved import keep_old_names
 from anechoic._serialize import serializable
 from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
 from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.laws.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.search import least_noise
 from anechoic.audit.law import Counts, ParticipationLaw, law_of, log_mix
 from anechoic.batches.base import Batches, batches_of, below, integers
@@ -20,7 +19,6 @@ from anechoic.noise.recurrence import (
     MovingAverage,
     Recurrence,
     Stacked,
-    StackStep,
     StateSpace,
 )
 from anechoic.participation.accounts import first_step
@@ -48,7 +46,6 @@ __all__ = [
     "Buffered",
     "MovingAverage",
     "Stacked",
-    "StackStep",
     "StateSpace",
     # participations and their sensitivity
     "Participation",
@@ -68,7 +65,6 @@ __all__ = [
     "least_noise",
     "only_deterministic",
     "refuse_replacing",
-    "sampled_gaussian_pld",
     # the law of a draw, for audits
     "Counts",
     "ParticipationLaw",

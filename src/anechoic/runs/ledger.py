@@ -207,8 +207,10 @@ class ReleaseLedger(Uncopyable):
         if self._delivery is not None:
             raise DesynchronizedError(
                 f"{self.unfinished}: gradient accumulation, `continue`, or a loop that reads ahead would drop"
-                " the batch while its noise row waits. Call optimizer.step() for every batch, empty ones too;"
-                " for batches that do not fit into memory use anechoic.torch.BatchMemoryManager; to evaluate"
+                " the batch while its noise row waits. Call optimizer.step() for every batch, empty ones too:"
+                " instead of accumulating k batches, write accumulation_steps = 1 and give the DataLoader k"
+                " times the batch_size; for batches that do not fit into memory use"
+                " anechoic.torch.BatchMemoryManager; to evaluate"
                 " on the training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
             )
 

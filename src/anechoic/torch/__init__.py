@@ -10,6 +10,7 @@ from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.loading.memory import BatchMemoryManager
 from anechoic.torch.local_steps import pseudo_gradient
+from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
 
 __all__ = [
     "BatchMemoryManager",
@@ -17,8 +18,10 @@ __all__ = [
     "PrivacyEngine",
     "ReleaseRecorder",
     "audit_training",
+    "causal_lm_loss",
     "pseudo_gradient",
     "read_mechanism",
+    "seq2seq_loss",
 ]
 
 keep_old_names(__name__)

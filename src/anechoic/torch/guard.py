@@ -112,7 +112,8 @@ class Guard:
             raise MismatchError(
                 f"the optimizer has {len(now)} trainable parameters that are not the {len(self._bound)} of"
                 " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
-                " because the noise of every step goes with all of them. Freeze before make_private."
+                " because the noise of every step goes with all of them. Freeze before make_private; or train"
+                " all of them, and give those that are to rest for some time a parameter group with lr 0."
             )
         self._members.check()
         for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):
@@ -212,6 +213,10 @@ class ModelMembers:
 
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
+_REPLACING = (
+    "model = PrivacyEngine.get_compatible_module(model) puts GroupNorm in its place: write it before the"
+    " optimizer is made."
+)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
@@ -225,13 +230,13 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         raise GuaranteeError(
             "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
             " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            " what it changes. Replace it: PrivacyEngine.get_compatible_module does."
+            f" what it changes. Replace it. {_REPLACING}"
         )
     if any(layer.training for layer in found):
         raise GuaranteeError(
             "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
             " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
-            " replace it: PrivacyEngine.get_compatible_module does."
+            f" replace it. {_REPLACING}"
         )
 
 

@@ -302,7 +302,8 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def grad_scale(self, value: Any) -> NoReturn:
         raise UnsupportedError(
             "GradScaler multiplies losses before gradients are clipped, so every example would be clipped to"
-            " noise level: use autocast with bfloat16 and no GradScaler."
+            " noise level: use autocast with bfloat16 and no GradScaler (GradScaler(enabled=False) does"
+            " nothing, and may stay)."
         )
 
 

@@ -25,6 +25,8 @@ from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import TrainerRun
 
+__all__ = ["PrivateStrategy"]
+
 
 class PrivateStrategy(OneDevice):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
@@ -135,7 +137,7 @@ class PrivateStrategy(OneDevice):
             )
         finally:
             module.trainer = trainer
-        self.optimizers = [self._run.optimizer]
+        self.optimizers: Any = [self._run.optimizer]
 
     # -- one step ------------------------------------------------------------------------------------
 

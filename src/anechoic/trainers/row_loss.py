@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from anechoic.errors import DesynchronizedError
 from anechoic.torch.loading.loader import PrivateDataLoader
 
 
@@ -56,4 +57,10 @@ class LogicalBatches:
     def __iter__(self) -> Iterator[Parts]:
         parts = iter(self.loader)
         for first in parts:
+            delivery = self.loader.ledger.in_hand
+            if delivery is not None and delivery.chunk:
+                raise DesynchronizedError(
+                    f"part {delivery.chunk + 1} of batch {delivery.step} was taken for a batch of its own: go"
+                    " through all that `TrainerRun.parts` gives before the trainer's step."
+                )
             yield Parts(first, parts)

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, get_scheduler
 
-from anechoic.errors import DesynchronizedError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import UNNOISED, TrainerRun
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 logger = logging.getLogger("anechoic")
+
+__all__ = ["PrivateTrainer"]
 
 #: Settings of TrainingArguments that a private run cannot have: (name, whether it is refused, the remedy).
 REFUSED: tuple[tuple[str, Any, str], ...] = (
@@ -54,14 +56,19 @@ REFUSED: tuple[tuple[str, Any, str], ...] = (
 MEASURING = ("reduce_lr_on_plateau", "greedy")
 
 
-class PrivateTrainerMixin:
-    """Put it before a Trainer's class: `class PrivateSFTTrainer(PrivateTrainerMixin, SFTTrainer): pass`.
+class PrivateTrainer(Trainer):
+    """transformers.Trainer, private: `PrivateTrainer(model=…, args=…, train_dataset=…, privacy=Privacy(…))`.
+
+    Put before another trainer's class it makes that one private: `class PrivateSFTTrainer(PrivateTrainer,
+    SFTTrainer): pass`.
 
     The trainer is used as ever: train, evaluate, predict, save_model, train(resume_from_checkpoint=…). Its
-    compute_loss (yours, if you wrote one) is given one row at a time, so whatever it does, no row sees
-    another. One step of the trainer is one release: per_device_train_batch_size rows are worked on at once,
-    and gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)`
-    batches have a fixed size, in one shuffled order for the whole run; else they may be drawn at random.
+    compute_loss (yours, if you wrote one) is given one row at a time, so no row sees another in it. Not seen,
+    but in steps that are compared: what code around it keeps of a batch, and hands to it in a later step.
+
+    One step of the trainer is one release: per_device_train_batch_size rows are worked on at once, and
+    gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)` batches
+    have a fixed size, in one shuffled order for the whole run; else they may be drawn at random.
     `self.model` is the plain model throughout.
 
     Logs have epsilon and noise_to_signal in the place of the training loss and the norm of gradients, which
@@ -81,20 +88,17 @@ class PrivateTrainerMixin:
         GuaranteeError, MismatchError, …: from train(), as from `PrivacyEngine`.
     """
 
-    if TYPE_CHECKING:  # of the Trainer
-        model: Any
-        optimizer: Any
-        lr_scheduler: Any
-        accelerator: Any
-
     def __init__(self, *arguments: Any, privacy: Privacy, **keywords: Any) -> None:
         if not isinstance(privacy, Privacy):
             raise TypeError(f"privacy is a {type(privacy).__name__}: give anechoic.trainers.Privacy(…).")
         self._privacy = privacy
         self._run: TrainerRun | None = None
+        given = keywords.get("args", arguments[1] if len(arguments) > 1 else None)
+        if given is not None:
+            _check_settings(given)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
         self.args: Any = self._checked(self.args)
-        self.add_callback(_Steps(self))  # type: ignore[attr-defined]
+        self.add_callback(_Steps(self))
 
     @property
     def engine(self) -> Any:
@@ -112,9 +116,7 @@ class PrivateTrainerMixin:
         Raises:
             UnsupportedError: naming the setting.
         """
-        for name, is_refused, remedy in REFUSED:
-            if is_refused(getattr(args, name, None)):
-                raise UnsupportedError(f"{name}={getattr(args, name)!r} is refused: {remedy}.")
+        _check_settings(args)
         if args.world_size > 1 or args.n_gpu > 1:
             raise UnsupportedError(
                 f"{max(args.world_size, args.n_gpu)} devices: a private run has one process and one device."
@@ -143,17 +145,17 @@ class PrivateTrainerMixin:
         self._starting = True
         try:
             keywords["args"] = self.args
-            return super()._inner_training_loop(*arguments, **keywords)  # type: ignore[misc]
+            return super()._inner_training_loop(*arguments, **keywords)
         finally:
             self._starting = False
 
     def get_train_dataloader(self) -> Any:
         """The private loader while train() runs; else the Trainer's."""
         if not getattr(self, "_starting", False):
-            return super().get_train_dataloader()  # type: ignore[misc]
+            return super().get_train_dataloader()
         if self._run is None:
             with _unprepared(self.accelerator):
-                loader = super().get_train_dataloader()  # type: ignore[misc]
+                loader = super().get_train_dataloader()
             self._run = self._begin(loader)
             self.optimizer = self._run.optimizer
         return self._run.batches
@@ -166,7 +168,7 @@ class PrivateTrainerMixin:
         steps = self.args.max_steps
         if steps <= 0:
             steps = math.ceil(self.args.num_train_epochs * len(loader))
-        optimizer = self.create_optimizer()  # type: ignore[attr-defined]
+        optimizer = self.create_optimizer()
         return TrainerRun(
             self._privacy,
             module=RowLoss(model, self._loss_of),
@@ -201,13 +203,13 @@ class PrivateTrainerMixin:
             scheduler.step()
         return rates
 
-    def _wrap_model(self, model: Any, training: bool = True, **keywords: Any) -> Any:
+    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         if training and getattr(self, "_starting", False):
             return self._begun.module
-        return super()._wrap_model(model, training=training, **keywords)  # type: ignore[misc]
+        return super()._wrap_model(model, training=training, dataloader=dataloader)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
-        """bf16 around model and loss, in training and evaluation; a cache would keep tensors of other rows."""
+        """bf16 around model and loss, in evaluation too; a cache would keep tensors of other rows."""
         return torch.autocast(
             self.args.device.type, dtype=torch.bfloat16, enabled=self.args.bf16, cache_enabled=False
         )
@@ -228,8 +230,8 @@ class PrivateTrainerMixin:
             )
         run.module.train()
         for part in run.parts(inputs):
-            batch = self._prepare_inputs(part)  # type: ignore[attr-defined]
-            with self.compute_loss_context_manager():  # type: ignore[attr-defined]
+            batch = self._prepare_inputs(part)
+            with self.compute_loss_context_manager():
                 loss = run.module(dict(batch) if hasattr(batch, "keys") else batch)
             loss.backward()
         return torch.zeros((), device=self.args.device)
@@ -241,7 +243,15 @@ class PrivateTrainerMixin:
         """
         for kind in type(self).__mro__:
             if "compute_loss" in vars(kind) and not kind.__module__.startswith("trl."):
+                before = dict(vars(self))
                 loss: Any = vars(kind)["compute_loss"](self, model, inputs)
+                for name, value in vars(self).items():
+                    if before.get(name, before) is not value:
+                        raise GuaranteeError(
+                            f"compute_loss wrote the trainer's attribute {name}: what it keeps of a row"
+                            " would reach the next one. Nothing was released. Leave it out; statistics of"
+                            " public data can be taken in evaluation."
+                        )
                 found: Tensor = loss[0] if isinstance(loss, tuple) else loss
                 return found
         raise UnsupportedError(f"{type(self).__name__} has no compute_loss.")
@@ -258,29 +268,31 @@ class PrivateTrainerMixin:
         if self._run is not None and any(name in logs for name in UNNOISED):
             logs = {name: value for name, value in logs.items() if name not in UNNOISED}
             logs.update(self._run.logs())
-        super().log(logs, *arguments, **keywords)  # type: ignore[misc]
+        super().log(logs, *arguments, **keywords)
 
     def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
-        output = super()._finalize_training(*arguments, **keywords)  # type: ignore[misc]
+        output = super()._finalize_training(*arguments, **keywords)
         metrics = {name: value for name, value in output.metrics.items() if name not in UNNOISED}
         return output._replace(training_loss=math.nan, metrics=metrics | self._begun.logs())
 
     # -- files ---------------------------------------------------------------------------------------
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-        self._begun.save(output_dir, scheduler=self.lr_scheduler.state_dict())
+        super()._save_optimizer_and_scheduler(output_dir)
+        schedule: Any = self.lr_scheduler
+        self._begun.save(output_dir, scheduler=schedule.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             extra = self._begun.load()
-            self.lr_scheduler.load_state_dict(extra["scheduler"])
+            schedule: Any = self.lr_scheduler
+            schedule.load_state_dict(extra["scheduler"])
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The plain model, for from_pretrained, with the statement of its guarantee (privacy.txt)."""
         loop, self.args = self.args, self._given  # the settings that are saved are the user's
         try:
-            super().save_model(output_dir, _internal_call=_internal_call)  # type: ignore[misc]
+            super().save_model(output_dir, _internal_call=_internal_call)
         finally:
             self.args = loop
         if self._run is not None:
@@ -288,11 +300,10 @@ class PrivateTrainerMixin:
             (folder / "privacy.txt").write_text(self._run.statement + "\n", encoding="utf-8")
 
 
-class PrivateTrainer(PrivateTrainerMixin, Trainer):  # type: ignore[misc]
-    """transformers.Trainer, private: `PrivateTrainer(model=…, args=…, train_dataset=…, privacy=Privacy(…))`.
-
-    See `PrivateTrainerMixin`.
-    """
+def _check_settings(args: Any) -> None:
+    for name, is_refused, remedy in REFUSED:
+        if is_refused(getattr(args, name, None)):
+            raise UnsupportedError(f"{name}={getattr(args, name)!r} is refused: {remedy}.")
 
 
 class _Steps(TrainerCallback):

@@ -1,7 +1,6 @@
 """The scripts of docs/frameworks.md, with the frameworks themselves where they are installed."""
 
 import ast
-import json
 import re
 import sys
 from importlib.util import find_spec
@@ -11,8 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from anechoic.errors import DesynchronizedError, ReplayError
-from anechoic.runs import ledger
+from anechoic.errors import DesynchronizedError
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE, re.M | re.S))
@@ -55,82 +53,6 @@ def test_every_script_of_the_page_runs_to_its_end(name):
     engine = found["engine"]
     assert engine.releases == engine.mechanism.steps
     assert 7 < engine.get_epsilon(1e-3) <= 8
-
-
-TRAINER = "Trainer of transformers"
-
-
-def test_what_the_trainer_saved_is_read_back_and_its_log_holds_nothing_private(folder):
-    found = run(TRAINER)
-    again = type(found["plain"]).from_pretrained(folder / "bert" / "checkpoint-8")
-    state = found["plain"].state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
-    logged = json.loads((folder / "bert" / "checkpoint-8" / "trainer_state.json").read_text())["log_history"]
-    assert logged and all("learning_rate" in line and "loss" not in line for line in logged)
-    assert not any(
-        {"loss", "train_loss", "grad_norm"} & line.keys() for line in found["trainer"].state.log_history
-    )
-
-
-def test_a_gradient_norm_in_the_trainer_s_log_is_public():
-    found = run(TRAINER, ('"loss", "train_loss", "grad_norm"', '"loss"'))
-    norms = [line["grad_norm"] for line in found["trainer"].state.log_history if "grad_norm" in line]
-    assert norms and not any(norms)
-
-
-def test_the_trainer_s_script_goes_on_where_its_checkpoint_was(monkeypatch):
-    at_five = (
-        "        engine.save_checkpoint(",
-        "        state.global_step == 5 and engine.save_checkpoint(",
-    )
-    edits = (
-        at_five,
-        ("save_steps=4", "save_steps=5"),
-        ("num_labels=2,\n", "num_labels=2, hidden_dropout_prob=0.2,\n"),
-    )
-    first = run(TRAINER, *edits)
-    monkeypatch.setattr(ledger, "_MADE", {})  # another process
-    second = run(TRAINER, *edits)  # three releases are made again, and compared with the journal
-    assert second["resumed"] and second["trainer"].state.global_step == 3
-    assert second["engine"].releases == 8
-    for mine, theirs in zip(first["plain"].parameters(), second["plain"].parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-
-
-def test_the_trainer_s_own_checkpoint_is_refused():
-    found = run(TRAINER)
-    assert found["engine"].releases == 8
-    with pytest.raises(ReplayError, match=r"get_epsilon would forget.*engine.charge\(state\)"):
-        run(
-            TRAINER,
-            ("trainer.train()", "path.unlink(); trainer.train(resume_from_checkpoint='bert/checkpoint-4')"),
-            ("resumed = path.exists()", "resumed = False"),
-        )
-
-
-def test_lightning_goes_on_from_the_engine_s_checkpoint(monkeypatch):
-    first = run("Lightning", ("max_epochs=2", "max_epochs=1"))
-    assert first["engine"].releases == 4
-    monkeypatch.setattr(ledger, "_MADE", {})  # another process
-    resumed = run(
-        "Lightning",
-        ("    max_grad_norm=1.0,\n", '    max_grad_norm=1.0,\n    mechanism=read_mechanism("run.ckpt"),\n'),
-        ("import PrivacyEngine", "import PrivacyEngine, read_mechanism"),
-        ("lightning.Trainer(", 'engine.load_checkpoint(path="run.ckpt")\nlightning.Trainer('),
-    )
-    assert resumed["engine"].releases == 8
-
-
-def test_lightning_s_own_checkpoint_is_refused():
-    kept = ("enable_checkpointing=False", 'default_root_dir="."'), ("max_epochs=2", "max_epochs=1")
-    run("Lightning", *kept)
-    (path,) = Path().rglob("epoch*.ckpt")
-    with pytest.raises(ReplayError, match=r"get_epsilon would forget.*engine.charge\(state\)"):
-        run(
-            "Lightning",
-            kept[0],
-            (").fit(Private(), loader)", f").fit(Private(), loader, ckpt_path='{path}')"),
-        )
 
 
 def test_a_loader_that_accelerate_prepared_is_named():

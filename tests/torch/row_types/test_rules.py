@@ -63,7 +63,11 @@ APART = {
     "gathered in a row": lambda x: x.gather(1, x.argsort(1)),
     "embedding": lambda x: F.embedding(x.argmax(1), torch.ones(4, 2)),
     "one hot": lambda x: F.one_hot(x.argmax(1), 4),
+    "the own row, in the frame of a mask": lambda x: x[
+        torch.arange(ROWS)[:, None, None], torch.arange(4)[None, None]
+    ],
     "concatenated": lambda x: torch.cat([x, 2 * x], 1),
+    "behind a cache that begins empty": lambda x: torch.cat([torch.tensor([]), x[:, None]], dim=-2)[:, 0],
     "unsqueezed twice": lambda x: x[:, None, :, None],
     "reshaped": lambda x: x.reshape(ROWS, 2, 2),
     "padded": lambda x: F.pad(x, (1, 1)),
@@ -117,7 +121,15 @@ MIXING = {
     "broadcast": lambda x: x.sum(1, keepdim=True) - x.sum(1),
     "to pieces": lambda x: x.reshape(ROWS // 2, 8),
     "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "another row, in the frame of a mask": lambda x: x[
+        torch.arange(ROWS).flip(0)[:, None, None], torch.arange(4)[None, None]
+    ],
+    "one row, in the frame of a mask": lambda x: x[
+        torch.zeros(ROWS, 1, 1).long(), torch.arange(4)[None, None]
+    ],
+    "all rows, across the frame of a mask": lambda x: x[torch.arange(ROWS)[None, :, None], torch.arange(4)],
     "one behind the other": lambda x: torch.cat([x, x]),
+    "one behind the other, after nothing": lambda x: torch.cat([torch.tensor([]), x, x]),
     "a norm of all": lambda x: x / x.norm(),
     "a root of the mean": lambda x: x.square().mean().sqrt(),
     "a root of the mean, in place": lambda x: x.square().mean().sqrt_(),

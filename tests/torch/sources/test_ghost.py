@@ -364,7 +364,6 @@ REFUSED = {
         lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular"),
         "padding_mode='circular'",
     ),
-    "embedding bag": (lambda: nn.EmbeddingBag(9, 3), "EmbeddingBag"),
     "embedding by frequency": (
         lambda: nn.Embedding(9, 3, scale_grad_by_freq=True),
         "scale_grad_by_freq=True",

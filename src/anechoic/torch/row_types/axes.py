@@ -139,7 +139,7 @@ def put_back(call: Call) -> Label:
 
 
 def joined(call: Call) -> Label:
-    tensors: list[Tensor] = list(call["tensors"])
+    tensors = _taken(call)
     found = {label for t in tensors if (label := call.label(t)) is not None}
     if any(isinstance(label, One) for label in found):
         return _of_single_rows(call, tensors)
@@ -155,6 +155,14 @@ def joined(call: Call) -> Label:
     if any(call.label(t) is None and t.shape[label.axis] != label.inner * call.rows for t in tensors):
         raise NotApart(f"{call} of tensors of other shapes")
     return RowAxis(label.axis + (stacked and axis <= label.axis), label.inner)
+
+
+def _taken(call: Call) -> list[Tensor]:
+    """The tensors that are joined: torch leaves out an empty one of one axis, with which caches begin."""
+    given: list[Tensor] = list(call["tensors"])
+    if call.packet is _aten.stack:
+        return given
+    return [t for t in given if t.dim() != 1 or len(t) or call.label(t) is not None]
 
 
 def _of_single_rows(call: Call, tensors: list[Tensor]) -> Label:

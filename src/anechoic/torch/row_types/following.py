@@ -347,7 +347,7 @@ class RowTypes(Refusals):
                     label = self._wrote(tensor, label)
             seen = self.mark(tensor, label, delivered=call.delivered)
             seen.since = self._writes
-            if (call.counted or facts.counting) and tensor.dim() > isinstance(label, RowAxis):
+            if (call.counted or call.counts) and tensor.dim() > isinstance(label, RowAxis):
                 seen.counted = self._any_counted = True
 
     def failed(self, call: Call | None) -> None:

@@ -139,7 +139,8 @@ def of_delivered(tensor: Tensor, rows: int, dimension: int) -> Label:
         return RowAxis(first)
     if rows in tensor.shape:
         return RowAxis(tensor.shape.index(rows))
-    return Mixed(f"a tensor of shape {tuple(tensor.shape)} was delivered, without one row an example")
+    why = f"a tensor of shape {tuple(tensor.shape)} was delivered, without one row an example"
+    return Mixed(f"{why}.{UNPACK}" if tensor.dim() else why)
 
 
 def row_axis(tensor: Tensor, rows: int, dimension: int) -> int | None:
@@ -230,6 +231,14 @@ class Call(dict[str, Any]):
         return self.labels.get(id(value)) if isinstance(value, Tensor) else None
 
     @property
+    def counts(self) -> bool:
+        """Whether the data say how many values it returns: where indices are whole numbers they do not."""
+        if self.packet is not torch.ops.aten.index:
+            return self.facts.counting
+        masks = (torch.bool, torch.uint8)
+        return any(isinstance(t, Tensor) and t.dtype in masks for t in self["indices"])
+
+    @property
     def written(self) -> list[Tensor]:
         """The tensors that it writes to."""
         names = self.facts.written
@@ -268,10 +277,16 @@ class NotApart(Exception):
     """Rows are not kept apart, and why."""
 
 
+#: For tensors with other rows than were drawn: sequence packers are the usual cause.
+UNPACK = (
+    " Packing puts several sequences into one row, and each needs its own: where a collator or trainer packs"
+    " them (DataCollatorWithFlattening, packing=True), pad instead"
+)
 #: What to do about a mean over tokens of all rows.
 EACH_ROW = (
-    "give each row its own mean: with losses of reduction='none' and a mask, of shape (rows, tokens), take"
-    " ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()"
+    "give each row its own mean: for tokens take anechoic.torch.causal_lm_loss(logits, labels), or"
+    " seq2seq_loss where labels are not shifted; by hand, with losses of reduction='none' and a mask, of"
+    " shape (rows, tokens), ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()"
 )
 
 

@@ -157,7 +157,8 @@ def indexed(call: Call) -> Label:
             return own
         raise NotApart("values are taken in several axes")
     # x[arange(rows), target]: the same row everywhere
-    if own == RowAxis(0) and axes == list(range(len(axes))) and _one_a_row(call, given):
+    leading = own == RowAxis(0) and axes == list(range(len(axes)))
+    if leading and (_one_a_row(call, given) or _own_row(call, given)):
         return RowAxis(0)
     raise NotApart("rows are taken from places that the data, or the script, decide")
 
@@ -227,6 +228,22 @@ def put(call: Call) -> Label:
     if isinstance(own, RowAxis) and not any(labels) and own.axis not in [axis for axis, _ in given]:
         return own
     raise NotApart(f"{call} writes to places that the data, or the script, decide")
+
+
+def _own_row(call: Call, given: list[tuple[int, Tensor]]) -> bool:
+    """Whether places are arange(rows)[:, None, …], beside others of as many axes: masks of attention."""
+    first = given[0][1]
+    if call.label(first) is not None or first.dim() < 2 or first.dtype == torch.bool:
+        return False
+    beside = all(
+        t.dtype != torch.bool
+        and t.dim() <= first.dim()
+        and (call.label(t) is None or (call.label(t) == RowAxis(0) and t.dim() == first.dim()))
+        for _, t in given[1:]
+    )
+    rows = torch.arange(call.rows, device=first.device)
+    one_axis = first.shape == (call.rows, *[1] * (first.dim() - 1))
+    return beside and one_axis and torch.equal(first.reshape(-1), rows)
 
 
 def _one_a_row(call: Call, given: list[tuple[int, Tensor]]) -> bool:

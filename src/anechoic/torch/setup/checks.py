@@ -24,6 +24,7 @@ from anechoic.torch.guard import MIXING, check_not_mixing
 from anechoic.torch.history import STAMP
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.sources.base import source_class
+from anechoic.torch.sources.ghost.loss import takes_reduction
 from anechoic.torch.structure import TORCHS_OWN
 
 logger = logging.getLogger("anechoic")
@@ -73,14 +74,17 @@ def check_criterion(criterion: Any, loss_reduction: str) -> None:
     """Refuse a criterion, for ghost clipping, that cannot return one loss an example.
 
     Raises:
-        UnsupportedError: if it has no attribute `reduction`.
+        UnsupportedError: if it has no attribute `reduction`, and takes no keyword of that name.
         ValueError: if it reduces otherwise than the run does.
     """
+    if takes_reduction(criterion):
+        return
     if not callable(criterion) or not hasattr(criterion, "reduction"):
         raise UnsupportedError(
             f"criterion={criterion!r} has no attribute `reduction`, but ghost clipping needs the loss of each"
-            " example. Give a torch criterion such as nn.CrossEntropyLoss(), or a module of your own that"
-            " returns one loss an example while its `reduction` is 'none'; or use grad_sample_mode='rows'."
+            " example. Give a torch criterion such as nn.CrossEntropyLoss(), a function with a keyword"
+            " `reduction` such as anechoic.torch.causal_lm_loss, or a module of your own that returns one"
+            " loss an example while its `reduction` is 'none'; or use grad_sample_mode='rows'."
         )
     reduction = criterion.reduction
     if reduction != loss_reduction:
@@ -160,7 +164,8 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     if "OptimizedModule" in names:
         raise UnsupportedError(
             "module was made by torch.compile, which runs its layers without the hooks that see single"
-            " examples: pass the plain module."
+            " examples: pass the plain module, module=model._orig_mod. What make_private returns may be"
+            " given to torch.compile: then evaluation is compiled, and training steps run as they are."
         )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
@@ -255,11 +260,12 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise UnsupportedError(
             f"parameters lie on {sorted(devices)}: a noise row lies on one device. Move them to one."
         )
-    for p in own:
-        if p.dtype not in (torch.float32, torch.float64):
+    for name, p in module.named_parameters():
+        if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(
-                f"a parameter is {p.dtype}: sums of clipped gradients need float32 or float64. Keep the"
-                " parameters in float32, and use torch.autocast for speed."
+                f"parameter {name} is {p.dtype}: sums of clipped gradients need float32 or float64. Leave out"
+                f" .to({p.dtype}), dtype={p.dtype}, .bfloat16() or .half() where the model is made, and use"
+                " torch.autocast for speed. Frozen parameters may have any type."
             )
     return own
 
@@ -301,7 +307,8 @@ def check_loader(loader: Any) -> None:
     if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise UnsupportedError(
             "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-            " map-style data set."
+            " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with the"
+            " same other arguments."
         )
     part: Any = loader.dataset
     while isinstance(part, Subset):

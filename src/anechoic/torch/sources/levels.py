@@ -167,7 +167,8 @@ class Mended(TorchFunctionMode):
     requires_grad_() of what the model computes says nothing: gradients are wanted of the weights alone. Hooks
     ask for it so that checkpointed layers on frozen weights have a gradient (`enable_input_require_grads` of
     transformers and peft). Attention that drops something has a backward pass of two types under autocast,
-    which fails: it is taken apart.
+    which fails: it is taken apart. So has, on a CPU, a normalisation whose weights are not of its input's
+    type: it is done in that of its weights, in which torch adds up in any case.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -176,7 +177,15 @@ class Mended(TorchFunctionMode):
             return args[0]
         if func is F.scaled_dot_product_attention and torch.is_autocast_enabled(args[0].device.type):
             return _attention(*args, **kwargs)
+        if func in _NORMALISING and args[0].device.type == "cpu":
+            weight = args[2] if len(args) > 2 else kwargs.get("weight")
+            if weight is not None and weight.dtype != args[0].dtype:
+                return func(args[0].to(weight.dtype), *args[1:], **kwargs).to(args[0].dtype)
         return func(*args, **kwargs)
+
+
+#: Normalisations of one row: functions of (input, shape or groups, weight, …).
+_NORMALISING = frozenset({F.layer_norm, F.group_norm})
 
 
 def _attention(

@@ -23,6 +23,7 @@ from anechoic.torch.randomness.modes import Strangers, Taking
 from anechoic.torch.randomness.rng_stack import Generators, rewound
 from anechoic.torch.randomness.rows import RowRandomness, row_seeds
 from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.labels import UNPACK
 from anechoic.torch.sources.levels import (
     Autocast,
     Decisions,
@@ -108,7 +109,7 @@ class RowCall:
             raise UnsupportedError(
                 f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}: each needs"
                 " one row an example, so that no example sees another. Expand what all rows share"
-                " (positions, masks) to the batch, or make it a buffer of the model."
+                f" (positions, masks) to the batch, or make it a buffer of the model.{UNPACK}."
             )
         self.rows = lengths.pop()
         self._slots, self._seed = slots, seed
@@ -304,7 +305,7 @@ class RowCall:
         level = RowLevel(self._slots, draws=model.draws)
         decisions = self._decisions = Decisions(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
-        mended = model.asks or (model.draws and self.coarse)
+        mended = model.asks or self.coarse
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             with Mended() if mended else nullcontext():  # vjp itself asks for the gradients of weights

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.modes import paused
-from anechoic.torch.row_types.labels import Label, Mixed, RowAxis, Total
+from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.row_model import undisturbed
@@ -43,12 +43,14 @@ class RowsModule(nn.Module):
         self._module = module
         self.loss_reduction, self.batch_first = loss_reduction, batch_first
         self.__dict__["_source"] = source
+        # under torch.compile(model) too, rows are run as they are: compiled code would not see single ones
+        self.__dict__["_called"] = torch.compiler.disable(source.called)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         source = self.__dict__["_source"]
         if source is None or not self.training or not torch.is_grad_enabled():
             return self._module(*arguments, **keywords)
-        return source.called(arguments, keywords)
+        return self.__dict__["_called"](arguments, keywords)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients, those of single examples too."""
@@ -64,7 +66,7 @@ class RowsModule(nn.Module):
             return getattr(super().__getattr__("_module"), name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_source": None}
+        return {**self.__dict__, "_source": None, "_called": None}
 
 
 class Pending:
@@ -232,7 +234,8 @@ class RowsSource(GradientSource):
             if call.rows.rows != delivery.size:
                 raise DesynchronizedError(
                     f"gradients of {call.rows.rows} examples reached release {delivery.step}, whose batch has"
-                    f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+                    f" {delivery.size}: feed the model exactly the delivered batch, one row an"
+                    f" example.{UNPACK}."
                 )
             if call.marks != self.marks() and any(
                 p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
@@ -384,7 +387,7 @@ class RowsSource(GradientSource):
         self.zero_grad()
 
     def detach(self) -> None:
-        self.module.__dict__["_source"] = None
+        self.module.__dict__.update(_source=None, _called=None)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "source.memory": self.memory}

@@ -11,8 +11,10 @@ from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.row_types.labels import UNPACK
 from anechoic.torch.sources.clipping import Clipping
-from anechoic.torch.sources.ghost.layers import KINDS, BackwardCall
+from anechoic.torch.sources.ghost.kind import BackwardCall
+from anechoic.torch.sources.ghost.layers import kind_of
 from anechoic.torch.sources.ghost.module import Trace, Tracer
 from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
 
@@ -127,7 +129,8 @@ class GhostGradients:
     def _check_calls(self, calls: dict[nn.Module, list[BackwardCall]]) -> None:
         """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
         for layer, made in calls.items():
-            if type(layer) not in KINDS or any(call.changed for call in made):
+            kind = kind_of(type(layer))
+            if any(call.changed(kind) for call in made):
                 raise GuaranteeError(
                     f"{self.tracer.describe(layer)}, its input, or the gradient at its output was changed"
                     " between the backward pass and step(): leave them until then."
@@ -138,7 +141,8 @@ class GhostGradients:
         budget = Budget()
         found: dict[int, RowGradients] = {}
         for layer, made in calls.items():
-            makers = KINDS[type(layer)].gradients(made, budget)
+            kind = kind_of(type(layer))
+            makers = {} if kind is None else kind.gradients(made, budget)
             for name, identity in self.tracer.layers[layer].items():
                 made_here = makers[name]()
                 found[identity] = shared(found[identity], made_here) if identity in found else made_here
@@ -201,7 +205,7 @@ class GhostGradients:
         if self.rows != delivery.size:
             raise DesynchronizedError(
                 f"gradients of {self.rows} examples reached release {delivery.step}, whose batch has"
-                f" {delivery.size}: feed the model exactly the delivered batch, one row an example."
+                f" {delivery.size}: feed the model exactly the delivered batch, one row an example.{UNPACK}."
             )
         if not all(seen is delivery for seen in self._trace.deliveries):
             raise DesynchronizedError(

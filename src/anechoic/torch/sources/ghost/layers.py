@@ -7,9 +7,8 @@ single rows in a test. Whatever is not on the list is refused.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,94 +17,59 @@ import torch.nn.functional as F
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch import Tensor, nn
 
-from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients, Scattered
-
-Parameters = dict[str, Tensor | None]
-
-
-@dataclass(frozen=True, eq=False)
-class BackwardCall:
-    """One call of a layer in a backward pass.
-
-    Attributes:
-        layer: what was called.
-        given: its input, rows first.
-        backprop: the gradient at its output, rows first.
-        options: of the layer, when it was called.
-        versions: of both tensors, when the backward pass came by.
-    """
-
-    layer: nn.Module
-    given: Tensor
-    backprop: Tensor
-    options: tuple[Any, ...] = ()
-    versions: tuple[int, int] = (0, 0)
-
-    @property
-    def changed(self) -> bool:
-        """Whether layer or tensors are no longer what they were in the pass."""
-        now = (self.given._version, self.backprop._version)
-        return self.options != KINDS[type(self.layer)].options(self.layer) or self.versions != now
-
-    def rows(self, keep: Tensor) -> BackwardCall:
-        """The same call for some of the rows only."""
-        return BackwardCall(self.layer, self.given[keep], self.backprop[keep], self.options)
-
-
-class Kind(ABC):
-    """What ghost clipping knows of one class of layers."""
-
-    def fault(self, layer: Any) -> str:
-        """Why the options of `layer` are not on the list, or ""."""
-        return ""
-
-    def options(self, layer: Any) -> tuple[Any, ...]:
-        """Attributes that the gradients of the rows are computed by."""
-        return ()
-
-    @abstractmethod
-    def leading(self, layer: Any) -> tuple[int, int]:
-        """Fewest and most axes of an input; with more than the fewest, axis 0 may be time (batch_first)."""
-
-    @abstractmethod
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        """The layer's output for x, from `weights`, differentiable with respect to x."""
-
-    @abstractmethod
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
-        """Makers of the gradients of the rows with respect to each parameter, over all calls of one layer."""
+from anechoic.torch.sources.ghost.kind import (
+    BackwardCall,
+    Kind,
+    Parameters,
+    joined,
+    per_row,
+    positions,
+    total,
+)
+from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients
+from anechoic.torch.sources.ghost.tables import Bag, Lookup
 
 
 class _Linear(Kind):
+    """y = x W' + b; with `across`, y = x W + b, as transformers' Conv1D has it."""
+
+    def __init__(self, *, across: bool = False) -> None:
+        self._across = across
+
     def leading(self, layer: Any) -> tuple[int, int]:
         return 2, 99
 
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        return F.linear(x, weights["weight"], weights["bias"])  # type: ignore[arg-type]
+        weight: Any = weights["weight"]
+        return F.linear(x, weight.t() if self._across else weight, weights["bias"])
 
     def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
-        inputs = [_positions(call.given) for call in calls]
-        backprops = [_positions(call.backprop) for call in calls]
+        inputs = [positions(call.given) for call in calls]
+        backprops = [positions(call.backprop) for call in calls]
 
         def make(rows: slice) -> tuple[Tensor, Tensor]:
-            x = _joined([part[rows] for part in inputs], 1)
-            a = _joined([part[rows] for part in backprops], 1)
+            x = joined([part[rows] for part in inputs], 1)
+            a = joined([part[rows] for part in backprops], 1)
             return x.double().unsqueeze(0), a.double().unsqueeze(0)
+
+        def as_left(row: int) -> tuple[Tensor, Tensor]:
+            return joined([part[row] for part in inputs], 0), joined([part[row] for part in backprops], 0)
 
         def weight() -> RowGradients:
             factors = LayerFactors(
                 make,
+                as_left=as_left,
                 rows=len(inputs[0]),
                 groups=1,
                 positions=sum(part.shape[1] for part in inputs),
-                inputs=layer.weight.shape[1],
-                outputs=layer.weight.shape[0],
+                inputs=layer.weight.shape[0 if self._across else 1],
+                outputs=layer.weight.shape[1 if self._across else 0],
             )
-            return Outer(factors, lambda total: total.squeeze(0), budget)
+            return Outer(factors, lambda made: made[0].t() if self._across else made[0], budget)
 
         def bias() -> RowGradients:
-            return Direct(_total([part.sum(dim=1, dtype=torch.float64) for part in backprops]))
+            return Direct(total([part.sum(dim=1, dtype=torch.float64) for part in backprops]))
 
         return {"weight": weight, "bias": bias}
 
@@ -146,7 +110,7 @@ class _Convolution(Kind):
         def make(rows: slice) -> tuple[Tensor, Tensor]:
             x = [_patches(layer, call.given[rows], call.backprop.shape[2:]) for call in calls]
             a = [_channels_last(call.backprop[rows], groups) for call in calls]
-            return _joined(x, 2), _joined(a, 2)
+            return joined(x, 2), joined(a, 2)
 
         def weight() -> RowGradients:
             factors = LayerFactors(
@@ -159,13 +123,13 @@ class _Convolution(Kind):
             )
             return Outer(factors, restore, budget)
 
-        def restore(total: Tensor) -> Tensor:
-            split = total.reshape(outputs, *kernel, per_group)
+        def restore(made: Tensor) -> Tensor:
+            split = made.reshape(outputs, *kernel, per_group)
             return split.movedim(-1, 1)
 
         def bias() -> RowGradients:
             flat = [call.backprop.flatten(start_dim=2) for call in calls]
-            return Direct(_total([part.sum(dim=2, dtype=torch.float64) for part in flat]))
+            return Direct(total([part.sum(dim=2, dtype=torch.float64) for part in flat]))
 
         return {"weight": weight, "bias": bias}
 
@@ -211,33 +175,6 @@ def _padding(layer: Any) -> list[int]:
     return found
 
 
-class _Embedding(Kind):
-    def fault(self, layer: Any) -> str:
-        for name in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(layer, name):
-                return f"{name}={getattr(layer, name)!r}"
-        return ""
-
-    def leading(self, layer: Any) -> tuple[int, int]:
-        return 1, 99
-
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        return F.embedding(x, weights["weight"], layer.padding_idx)  # type: ignore[arg-type]
-
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
-        layer: Any = calls[0].layer
-
-        def weight() -> RowGradients:
-            rows = len(calls[0].given)
-            lines = _joined([call.given.reshape(rows, _per_row(call.given)) for call in calls], 1)
-            values = _joined([_positions(call.backprop) for call in calls], 1)
-            if layer.padding_idx is not None:
-                values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
-            return Scattered(lines.long(), values, layer.weight.shape[0])
-
-        return {"weight": weight}
-
-
 class _Normalisation(Kind):
     """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x."""
 
@@ -263,10 +200,10 @@ class _Normalisation(Kind):
 
     def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
         def weight() -> RowGradients:
-            return Direct(_total([self._summed(call, self._normalised(call)) for call in calls]))
+            return Direct(total([self._summed(call, self._normalised(call)) for call in calls]))
 
         def bias() -> RowGradients:
-            return Direct(_total([self._summed(call, None) for call in calls]))
+            return Direct(total([self._summed(call, None) for call in calls]))
 
         return {"weight": weight, "bias": bias}
 
@@ -280,26 +217,9 @@ class _Normalisation(Kind):
         product = call.backprop if factor is None else call.backprop.double() * factor
         rows = len(product)
         if self._channels_first:
-            return product.reshape(rows, shape[0], _per_row(product) // shape[0]).sum(2, dtype=torch.float64)
-        split = product.reshape(rows, _per_row(product) // shape.numel(), *shape)
+            return product.reshape(rows, shape[0], per_row(product) // shape[0]).sum(2, dtype=torch.float64)
+        split = product.reshape(rows, per_row(product) // shape.numel(), *shape)
         return split.sum(1, dtype=torch.float64)
-
-
-def _positions(tensor: Tensor) -> Tensor:
-    """(rows, …, features) as (rows, positions, features)."""
-    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
-
-
-def _joined(parts: list[Tensor], axis: int) -> Tensor:
-    return torch.cat(parts, dim=axis) if len(parts) > 1 else parts[0]
-
-
-def _per_row(tensor: Tensor) -> int:
-    return math.prod(tensor.shape[1:])
-
-
-def _total(parts: list[Tensor]) -> Tensor:
-    return torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
 
 
 def _layer_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -308,6 +228,13 @@ def _layer_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | Non
 
 def _rms_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return F.rms_norm(x, layer.normalized_shape, weight, layer.eps)
+
+
+def _own_rms_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """As transformers' models have it: in float32, then times the weight."""
+    wide = x.to(torch.float32)
+    made = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + layer.variance_epsilon)).to(x.dtype)
+    return made if weight is None else weight * made
 
 
 def _group_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -329,7 +256,8 @@ _CONVOLUTIONS = {nn.Conv1d: (1, F.conv1d), nn.Conv2d: (2, F.conv2d), nn.Conv3d: 
 KINDS: dict[type[nn.Module], Kind] = {
     nn.Linear: _Linear(),
     RNNLinear: _Linear(),  # nn.Linear under another name, of which Opacus's DPRNN, DPGRU and DPLSTM are made
-    nn.Embedding: _Embedding(),
+    nn.Embedding: Lookup(),
+    nn.EmbeddingBag: Bag(),
     nn.LayerNorm: _Normalisation(_layer_norm, _last_axes, channels_first=False),
     nn.RMSNorm: _Normalisation(_rms_norm, _last_axes, channels_first=False),
     nn.GroupNorm: _Normalisation(_group_norm, lambda layer: (2, 99), channels_first=True),
@@ -341,6 +269,26 @@ KINDS: dict[type[nn.Module], Kind] = {
     },
     **{cls: _Convolution(axes, function) for cls, (axes, function) in _CONVOLUTIONS.items()},
 }
+_OWN_RMS = _Normalisation(_own_rms_norm, lambda layer: (2, 99), channels_first=False)
+#: Classes of other people's packages, which need not be installed, by module and name.
+ELSEWHERE: dict[tuple[str, str], Kind] = {
+    ("transformers.pytorch_utils", "Conv1D"): _Linear(across=True),
+    **{
+        (f"transformers.models.{model.lower()}.modeling_{model.lower()}", f"{model}RMSNorm"): _OWN_RMS
+        for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Phi3")
+    },
+}
+
+
+def kind_of(layer: type[nn.Module]) -> Kind | None:
+    """What ghost clipping knows of a class of layers; None where it is not on the list."""
+    kind = KINDS.get(layer)
+    if kind is None and (kind := ELSEWHERE.get((layer.__module__, layer.__qualname__))) is not None:
+        defined = getattr(sys.modules.get(layer.__module__), layer.__qualname__, None)
+        return kind if defined is layer else None
+    return kind
+
+
 #: Two classes whose layers may share their weight.
 SHARING = {nn.Embedding, nn.Linear}
 #: Classes that hold parameters of layers inside of them under second names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from numbers import Real
 from typing import Any
 
@@ -160,7 +161,7 @@ class PerExampleCriterion:
 
     Args:
         gradients: where the backward() of its losses leaves what is clipped.
-        criterion: with an attribute `reduction`.
+        criterion: with an attribute `reduction`, or a function with a keyword of that name.
         loss_reduction: "mean" or "sum".
     """
 
@@ -174,12 +175,7 @@ class PerExampleCriterion:
         Raises:
             GuaranteeError: if the criterion does not return losses along an axis of examples.
         """
-        reduction = self.criterion.reduction
-        self.criterion.reduction = "none"
-        try:
-            loss = self.criterion(*args, **kwargs)
-        finally:
-            self.criterion.reduction = reduction
+        loss = self._of_each(*args, **kwargs)
         if not isinstance(loss, Tensor) or loss.dim() == 0:
             raise GuaranteeError(
                 f"the criterion returned {_describe(loss)} under reduction='none', so no example's gradient"
@@ -189,18 +185,41 @@ class PerExampleCriterion:
         if shape is not None and len(loss) == shape[0] * shape[1]:
             loss = loss.reshape(shape[0], shape[1])
         if loss.dim() > 1:
-            loss = self._reduced(loss.flatten(start_dim=1), targets)
+            loss = self._reduced(loss.flatten(start_dim=1), targets, kwargs)
         return PerExampleLoss(self._gradients, loss, self.loss_reduction)
 
-    def _reduced(self, loss: Tensor, targets: Any) -> Tensor:
+    def _of_each(self, *args: Any, **kwargs: Any) -> Any:
+        if takes_reduction(self.criterion):
+            return self.criterion(*args, **{**kwargs, "reduction": "none"})
+        reduction = self.criterion.reduction
+        self.criterion.reduction = "none"
+        try:
+            return self.criterion(*args, **kwargs)
+        finally:
+            self.criterion.reduction = reduction
+
+    def _reduced(self, loss: Tensor, targets: Any, keywords: dict[str, Any]) -> Tensor:
         """Sums or means over all but the first axis; positions of ignore_index do not count in a mean."""
         if self.loss_reduction == "sum":
             return loss.sum(dim=1)
         ignored = getattr(self.criterion, "ignore_index", None)
+        if takes_reduction(self.criterion):
+            known = signature(self.criterion).parameters.get("ignore_index")
+            ignored = keywords.get("ignore_index", known and known.default)
         if ignored is not None and isinstance(targets, Tensor) and targets.numel() == loss.numel():
             valid = (targets.reshape(loss.shape) != ignored).sum(dim=1).clamp(min=1)
             return loss.sum(dim=1) / valid
         return loss.mean(dim=1)
+
+
+def takes_reduction(criterion: Any) -> bool:
+    """Whether a criterion is a function with a keyword `reduction`, as those of torch.nn.functional are."""
+    if not callable(criterion) or hasattr(criterion, "reduction"):
+        return False
+    try:
+        return "reduction" in signature(criterion).parameters
+    except (TypeError, ValueError):
+        return False  # of C, without a signature
 
 
 def _check_shape(loss: Tensor) -> None:

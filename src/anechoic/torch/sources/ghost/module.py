@@ -20,7 +20,9 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
-from anechoic.torch.sources.ghost.layers import HOLDERS, KINDS, SHARING, BackwardCall
+from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
+from anechoic.torch.sources.ghost.layers import HOLDERS, SHARING, kind_of
+from anechoic.torch.sources.ghost.tables import Lookup
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
@@ -36,23 +38,23 @@ class Trace:
     def __init__(self) -> None:
         self.calls: dict[nn.Module, list[BackwardCall]] = {}
         self.deliveries: list[Delivery | None] = []
-        self.made: dict[int, BackwardCall] = {}
+        self.made: dict[_Visit, BackwardCall] = {}  # by the visit itself, which lives as long
 
     def note(self, visit: _Visit, call: BackwardCall) -> None:
         """A backward pass came through a call of a layer."""
         self.calls.setdefault(call.layer, []).append(call)
         if not any(visit.delivery is known for known in self.deliveries):
             self.deliveries.append(visit.delivery)
-        self.made[id(visit)] = call
+        self.made[visit] = call
 
 
 class _Visit:
     """One forward pass through one layer."""
 
-    def __init__(self, tracer: Tracer, layer: nn.Module, axis: int, fault: str) -> None:
+    def __init__(self, tracer: Tracer, layer: nn.Module, options: tuple[Any, ...], axis: int, fault: str):
         self.tracer, self.layer, self.axis, self.fault = tracer, layer, axis, fault
         self.delivery = tracer.ledger.in_hand
-        self.options = KINDS[type(layer)].options(layer)
+        self.options = options
 
 
 class _Tap(torch.autograd.Function):
@@ -147,8 +149,9 @@ class Tracer:
         """The layer's output, with a tap behind it."""
         names = self.layers[layer]
         own = {name: p for name, p in layer._parameters.items() if p is not None}
+        kind = kind_of(type(layer))
         if (
-            type(layer) not in KINDS
+            kind is None
             or not isinstance(x, Tensor)
             or any(id(own.get(name)) != key for name, key in names.items())
         ):
@@ -162,16 +165,28 @@ class Tracer:
             name: p.detach() if p is not None and name in names else p
             for name, p in layer._parameters.items()
         }
-        out = KINDS[type(layer)].forward(layer, x, weights)
-        visit = _Visit(self, layer, *self._rows(layer, x))
+        x = self._for_all(kind, x)
+        out = kind.forward(layer, x, weights)
+        visit = _Visit(self, layer, kind.options(layer), *self._rows(kind, layer, x))
         made: Tensor = _Tap.apply(out, x, self._anchor, visit)
         if self._types.active and not visit.fault:
             self._types.mark(made, RowAxis(visit.axis))
         return made
 
-    def _rows(self, layer: nn.Module, x: Tensor) -> tuple[int, str]:
+    def _for_all(self, kind: Kind, x: Tensor) -> Tensor:
+        """Public indices that stand once for all rows, (1, positions), once for each: (rows, positions).
+
+        What is added to the rows is the same, and each row's part of the gradient is left apart.
+        """
+        axis = int(not self._batch_first)
+        once = isinstance(kind, Lookup) and x.dim() == 2 and x.shape[axis] == 1
+        if once and self._types.active and self._types.of(x) is None:
+            return x.repeat_interleave(self._types.batch.rows, dim=axis)
+        return x
+
+    def _rows(self, kind: Kind, layer: nn.Module, x: Tensor) -> tuple[int, str]:
         """The axis of the rows in x, and what is wrong with its shape, or ""."""
-        least, most = KINDS[type(layer)].leading(layer)
+        least, most = kind.leading(layer)
         if not least <= x.dim() <= most:
             return 0, f"an input of shape {tuple(x.shape)}, which has no axis of rows"
         axis = int(not self._batch_first and most > least and x.dim() > least)
@@ -203,7 +218,7 @@ class Tracer:
             return
         # what is computed anew in each pass (reentrant checkpointing) has other visits, in the same order
         order = self._seen[call.layer] = self._seen.get(call.layer, -1) + 1
-        whole = self._compare.made.get(id(visit)) or self._compare.calls[call.layer][order]
+        whole = self._compare.made.get(visit) or self._compare.calls[call.layer][order]
         self._check_apart(call, whole)
 
     def run(self, loss: Tensor, *, apart: bool) -> Trace:
@@ -325,10 +340,12 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
         if not own or type(layer) in HOLDERS:
             continue
+        if kind_of(type(layer)) is None and _in_layers_of(layer).issuperset(own.values()):
+            continue  # second names of what layers inside hold (BERT's head): other uses show in `grad`
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
         if fault:
-            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {OTHERWISE}.")
+            raise UnsupportedError(f"ghost clipping does not know {words}{fault}: {_instead(name, layer)}.")
         for key, identity in own.items():
             where = f"{name}.{key}" if name else key
             before = owners.setdefault(identity, [])
@@ -347,9 +364,24 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
     return found
 
 
+def _in_layers_of(module: nn.Module) -> set[int]:
+    """Ids of the parameters of the layers on the list inside of a module."""
+    inside = [layer for layer in module.modules() if layer is not module and kind_of(type(layer))]
+    return {id(p) for layer in inside for p in layer._parameters.values()}
+
+
+def _instead(name: str, layer: nn.Module) -> str:
+    """What to do where `layer` is not on the list: for parts of PEFT, what to leave out of its config."""
+    if name.endswith(("lora_embedding_A", "lora_embedding_B")):
+        return f"leave embeddings out of LoraConfig(target_modules=…), or {OTHERWISE}"
+    if "Dora" in type(layer).__name__:
+        return f"leave use_dora=True out of LoraConfig, or {OTHERWISE}"
+    return OTHERWISE
+
+
 def _fault(layer: nn.Module) -> str:
     """Why a trainable layer is not on the list, or ""."""
-    kind = KINDS.get(type(layer))
+    kind = kind_of(type(layer))
     if kind is None:
         return " with parameters of its own"
     own = layer.__dict__.get("forward")

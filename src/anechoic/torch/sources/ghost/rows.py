@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from anechoic.torch.sources.ghost import blocks
+
 #: Unit roundoff of float64.
 UNIT = 2.0**-53
 #: Part of its amplitude (the norm if nothing cancelled) that counts into a row's norm, where its products are
@@ -123,19 +125,22 @@ class LayerFactors:
         make: the two factors of some rows, in that form.
         rows, groups, positions: their numbers.
         inputs, outputs: features of the first factor and of the second.
+        as_left: the factors of one row as the backward pass left them, (positions, inputs) and (positions,
+            outputs), for rows that are too large to be converted at once; None where there is no such form.
     """
 
     def __init__(
         self,
         make: Callable[[slice], tuple[Tensor, Tensor]],
         *,
+        as_left: Callable[[int], tuple[Tensor, Tensor]] | None = None,
         rows: int,
         groups: int,
         positions: int,
         inputs: int,
         outputs: int,
     ) -> None:
-        self.make = make
+        self.make, self.as_left = make, as_left
         self.rows, self.groups, self.positions = rows, groups, positions
         self.inputs, self.outputs = inputs, outputs
 
@@ -145,6 +150,9 @@ class Outer(RowGradients):
 
     Norms come from the gradient itself where it is the smaller one, else from the two Gram matrices:
     |sum_t a_t x_t'|^2 = sum_ts <x_t, x_s> <a_t, a_s>.
+
+    Rows are treated together in pieces of `PIECE` bytes. A single row of a linear layer that takes more is
+    treated in blocks (`blocks`), by either way.
 
     Args:
         factors: inputs x and backprops a.
@@ -158,22 +166,34 @@ class Outer(RowGradients):
         small = f.positions * (f.inputs + f.outputs) >= 2 * f.inputs * f.outputs
         self._single = f.positions == 1
         self._whole = small and not self._single
+        each = f.positions * (f.inputs + f.outputs)
+        each += f.inputs * f.outputs if self._whole else 2 * f.positions**2
+        self._in_blocks = f.as_left is not None and not self._single and 8 * each > PIECE
         entries = f.rows * f.groups * f.inputs * f.outputs
-        self._keeps = self._whole and budget.take(8 * entries)
+        self._keeps = self._whole and not self._in_blocks and budget.take(8 * entries)
         both = f.rows * f.groups * f.positions * (f.inputs + f.outputs)
-        self._reuses = not self._keeps and not self._single and budget.take(8 * both)
+        self._reuses = not (self._keeps or self._single or self._in_blocks) and budget.take(8 * both)
         self._kept: list[Tensor] = []
         self._pieces: list[tuple[slice, Tensor, Tensor]] = []
+
+    @property
+    def width(self) -> int:
+        """Inputs and positions."""
+        return self._factors.inputs + self._factors.positions
 
     @property
     def terms(self) -> int:
         if self._keeps or self._single:
             return 0
+        if self._in_blocks:  # the entries of one row are made first, and then added to those of the others
+            return self._factors.rows + self._factors.positions
         pieces = -(-self._factors.rows // self._piece())
         return max(self._piece() * self._factors.positions, 1) + pieces
 
     def squared_norms(self) -> Tensor:
         self._kept, self._pieces = [], []
+        if self._in_blocks:
+            return self._norms_in_blocks().square()
         found = [self._norms(x, a) for _, x, a in self._each(first=True)]
         return torch.cat(found).square() if found else torch.zeros(0, dtype=torch.float64)
 
@@ -183,6 +203,10 @@ class Outer(RowGradients):
             flat = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
             return self._restore((factors @ flat).reshape(f.groups, f.outputs, f.inputs))
         total = factors.new_zeros(f.groups, f.outputs, f.inputs)
+        if self._in_blocks:
+            for row, (x, a) in enumerate(self._rows()):
+                blocks.add(total[0], x, a, factors[row])
+            return self._restore(total)
         for rows, x, a in self.pieces():
             scaled = (a * factors[rows].reshape(-1, 1, 1)).reshape(f.groups, -1, f.outputs)
             total += scaled.transpose(1, 2) @ x.reshape(f.groups, -1, f.inputs)
@@ -208,9 +232,36 @@ class Outer(RowGradients):
         lost = rounding(f.inputs + f.outputs + 2 * f.positions + f.groups) * amplitudes.square()
         return (squared.clamp_(min=0) + lost).sqrt() * (1 + rounding(0)) + MARGIN * amplitudes
 
+    def _rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Factors of one row after the other, as they were left."""
+        f = self._factors
+        if f.as_left is not None:
+            yield from (f.as_left(row) for row in range(f.rows))
+
+    def _norms_in_blocks(self) -> Tensor:
+        """Upper bounds of the norms, as in `_norms`."""
+        f = self._factors
+        found = []
+        for x, a in self._rows():
+            parts = blocks.by_positions(x, a)
+            amplitude = torch.stack([(_lengths(some) * _lengths(other)).sum() for some, other in parts]).sum()
+            if self._whole:
+                length = blocks.by_entries(x, a).sqrt() * (1 + rounding(f.inputs * f.outputs))
+                found.append(length + (rounding(f.positions) + MARGIN) * amplitude)
+                continue
+            lost = rounding(f.inputs + f.outputs + 2 * f.positions) * amplitude.square()
+            squared = blocks.by_products(x, a).clamp_(min=0) + lost
+            found.append(squared.sqrt() * (1 + rounding(0)) + MARGIN * amplitude)
+        return torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
+
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The factors of some rows after the other: (rows, x, a)."""
-        return self._each(first=False)
+        """The factors of some rows after the other, or of some positions of a row: (rows, x, a)."""
+        if not self._in_blocks:
+            yield from self._each(first=False)
+            return
+        for row, (x, a) in enumerate(self._rows()):
+            for some, other in blocks.by_positions(x, a):
+                yield slice(row, row + 1), some[None, None], other[None, None]
 
     @staticmethod
     def amplitudes(x: Tensor, a: Tensor) -> Tensor:
@@ -259,16 +310,15 @@ class Tied(RowGradients):
 
     def squared_norms(self) -> Tensor:
         both = self._words.squared_norms() + self._outer.squared_norms()
-        products, amplitudes = torch.zeros_like(both), torch.zeros_like(both)
-        lost = torch.zeros_like(both)
+        products, amplitudes, of_lines = (torch.zeros_like(both) for _ in range(3))
         for rows, x, a in self._outer.pieces():
             lines, values = self._words.lines[rows], self._words.values[rows].double()
             of_words = a[0].gather(2, lines.unsqueeze(1).expand(-1, a.shape[2], -1))
-            products[rows] = ((x[0] @ values.transpose(1, 2)) * of_words).sum(dim=2).sum(dim=1)
-            parts = self._outer.amplitudes(x, a), _lengths(values).sum(dim=1)
-            terms = x.shape[-1] + x.shape[-2] + values.shape[1]
-            lost[rows] = rounding(terms) * parts[0] * parts[1]
-            amplitudes[rows] = parts[0] + parts[1]
+            products[rows] += ((x[0] @ values.transpose(1, 2)) * of_words).sum(dim=2).sum(dim=1)
+            amplitudes[rows] += self._outer.amplitudes(x, a)
+            of_lines[rows] = _lengths(values).sum(dim=1)
+        lost = rounding(self._outer.width + self._words.values.shape[1]) * amplitudes * of_lines
+        amplitudes += of_lines
         squared = (both + 2 * (products + lost)).clamp_(min=0) * (1 + rounding(0))
         # what cancels between the two must stay small too
         return (squared.sqrt() + MARGIN * amplitudes).square()

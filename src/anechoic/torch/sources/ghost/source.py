@@ -95,8 +95,9 @@ class GhostSource(GradientSource):
             raise GuaranteeError(
                 f"something was decided by numbers taken out of batch {delivery.step} (if mask.all():,"
                 " .item()), and ghost clipping runs the model on the whole batch, where that mixes examples."
-                " Nothing was released. Decide by public numbers, or use grad_sample_mode='rows', in which"
-                " each row decides for itself."
+                " Nothing was released. Decide by public numbers (transformers looks whether a mask"
+                " is all ones: model.set_attn_implementation('eager') does not), or use"
+                " grad_sample_mode='rows', in which each row decides for itself."
             )
         return self._gradients.sums(delivery)
 

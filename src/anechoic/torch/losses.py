@@ -1,0 +1,87 @@
+"""Losses of sequences that are means over rows: each row has its own number of tokens, and its own mean."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from anechoic._validate import one_of
+
+
+def causal_lm_loss(
+    logits: Tensor, labels: Tensor, *, ignore_index: int = -100, shift: bool = True, reduction: str = "mean"
+) -> Tensor:
+    """Cross-entropy of next tokens: the mean over each sequence's own tokens, then over sequences.
+
+    A mean over all tokens of a batch, as most trainers take it, divides by a number that all rows decide,
+    and a private run refuses it. Here a row's loss is its own: with n labels in it that count, 1/n times the
+    sum of their -log p. A short sequence therefore counts as much as a long one. A row without such a label
+    has the loss 0. It works inside and outside of a private run, in every `grad_sample_mode`.
+
+    Args:
+        logits: shape (rows, tokens, words), as the model returns them. Half precision is computed in float32.
+        labels: shape (rows, tokens), integers: in [0, words), or `ignore_index`.
+        ignore_index: the label of what does not count (padding, prompts).
+        shift: whether labels stand beside the tokens that they name, as `labels=input_ids` do, so that the
+            logits at t are for the label at t + 1. False where the data have shifted them already.
+        reduction: over rows: "mean", "sum" (with loss_reduction="sum"), or "none" for one loss a row.
+
+    Returns:
+        A number, in nats a token; shape (rows,) for "none". float32, or float64 where logits are.
+
+    Raises:
+        ValueError: for tensors of other shapes, or another reduction.
+
+    >>> import torch
+    >>> labels = torch.tensor([[0, 1, 2], [0, 1, -100]])
+    >>> causal_lm_loss(torch.zeros(2, 3, 4), labels, reduction="none")
+    tensor([1.3863, 1.3863])
+    """
+    _check(logits, labels, reduction)
+    if shift:  # labels move, not logits: a part of these would be a copy
+        labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)
+    return _reduced(logits, labels, ignore_index, reduction)
+
+
+def seq2seq_loss(
+    logits: Tensor, labels: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
+
+    The rest is as in `causal_lm_loss`. Masked language models and tags of tokens are of this kind too.
+
+    Args:
+        logits: shape (rows, tokens, words).
+        labels: shape (rows, tokens), integers: in [0, words), or `ignore_index`.
+        ignore_index: the label of what does not count.
+        reduction: over rows: "mean", "sum" (with loss_reduction="sum"), or "none" for one loss a row.
+
+    Returns:
+        A number, in nats a token; shape (rows,) for "none".
+
+    Raises:
+        ValueError: for tensors of other shapes, or another reduction.
+    """
+    _check(logits, labels, reduction)
+    return _reduced(logits, labels, ignore_index, reduction)
+
+
+def _check(logits: Tensor, labels: Tensor, reduction: str) -> None:
+    one_of("reduction", reduction, ("mean", "sum", "none"))
+    if logits.dim() != 3 or labels.shape != logits.shape[:2]:
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}: they must be"
+            " (rows, tokens, words) and (rows, tokens). Give both as the model (outputs.logits) and the"
+            " loader return them, without view(-1, …) and without shifting one of them; shift=False where"
+            " labels are shifted already."
+        )
+
+
+def _reduced(logits: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    wide = logits if logits.element_size() >= 4 else logits.float()
+    flat = F.cross_entropy(wide.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=ignore_index)
+    # a row of ignored labels alone has a sum of 0, and 0 / 1
+    rows = flat.view(labels.shape).sum(1) / (labels != ignore_index).sum(1).clamp(min=1)
+    if reduction == "none":
+        return rows
+    return rows.sum() if reduction == "sum" else rows.mean()

@@ -1,0 +1,106 @@
+"""What torch.func cannot do with rows side by side, though it is work on single rows."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anechoic.torch.sources.levels import _attention
+from anechoic.torch.sources.row_calls import RowCall
+from anechoic.torch.sources.row_model import RowModel
+
+ROWS, LENGTH = 5, 7
+
+
+class Adapted(nn.Module):
+    """An adapter behind a frozen embedding, whose hook asks for a gradient, and a mask that decides."""
+
+    def __init__(self, asks, decides):
+        super().__init__()
+        self.words, self.adapter, self.decides = nn.Embedding(9, 6), nn.Linear(6, 3), decides
+        self.words.requires_grad_(False)
+        if asks:
+            self.words.register_forward_hook(lambda module, given, made: made.requires_grad_(True))
+
+    def forward(self, words, mask):
+        h = self.words(words)
+        if self.decides and not mask.bool().all():
+            h = h * mask[..., None]
+        return self.adapter(h).tanh().sum((1, 2))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.all = nn.Linear(6, 18)
+
+    def forward(self, x, mask):
+        q, k, v = (t[:, None] for t in self.all(x).split(6, -1))
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None].bool(), dropout_p=0.3)
+        return found.square().sum((1, 2, 3))
+
+
+def masks():
+    return (torch.arange(LENGTH) < torch.tensor([7, 3, 7, 5, 1])[:, None]).long()
+
+
+def by_rows(module, inputs):
+    """(gradients side by side, gradients of rows alone, the row model)."""
+    model = RowModel(module, [p for p in module.parameters() if p.requires_grad], True)
+    call = RowCall(model, inputs, {}, 0, slots=ROWS)
+    cotangents = [torch.ones_like(o) for o in call.outputs]
+    alone = [call.alone(cotangents, row) for row in range(ROWS)]
+    return call.gradients(cotangents, 0), [torch.stack(parts) for parts in zip(*alone, strict=True)], model
+
+
+@pytest.mark.parametrize("decides", [False, True])
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_hook_that_asks_for_gradients_changes_none(asks, decides):
+    torch.manual_seed(0)
+    module = Adapted(asks, decides)
+    words = torch.randint(9, (ROWS, LENGTH))
+    found, alone, model = by_rows(module, (words, masks()))
+    assert model.asks == asks and not model.loops
+    assert all(float(t.norm()) > 0 for t in found)
+    for one, other in zip(found, alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_attention_drops_the_same_side_by_side_and_alone(autocast):
+    torch.manual_seed(0)
+    module, x = Attention(), torch.randn(ROWS, LENGTH, 6)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found, alone, model = by_rows(module, (x, masks()))
+    assert model.draws and not model.loops
+    size = max(float(t.norm()) for t in alone)
+    tolerance = 0.03 if autocast else 1e-5
+    for one, other in zip(found, alone, strict=True):
+        assert float((one - other).norm()) <= tolerance * size
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"enable_gqa": True},
+        {"attn_mask": torch.arange(16.0).reshape(4, 4).cos()},
+        {"attn_mask": torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0]]).bool()},
+    ],
+    ids=["plain", "causal", "scaled", "grouped", "added mask", "mask with an empty row"],
+)
+def test_attention_taken_apart_is_torch_s(options):
+    drawn = torch.Generator().manual_seed(1)
+    heads = 2 if options.get("enable_gqa") else 4
+    q, k, v = (torch.randn(2, h, 4, 8, generator=drawn, requires_grad=True) for h in (4, heads, heads))
+    made = [
+        _attention(q, k, v, dropout_p=1e-12, **options),
+        F.scaled_dot_product_attention(q, k, v, **options),
+    ]
+    torch.testing.assert_close(*made)
+    pulled = [torch.autograd.grad(one.square().sum(), (q, k, v)) for one in made]
+    for one, other in zip(*pulled, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other)

@@ -1,0 +1,64 @@
+"""Rows side by side under what a script calls the model with: autocast, torch.compile."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from anechoic.errors import GuaranteeError
+from anechoic.torch.sources.row_calls import RowCall, RowModel
+from tests.torch.setting import start, step, train
+
+
+def gradients(model, x):
+    """(side by side, each row alone), one flat gradient a row, under autocast in bfloat16."""
+    rows = RowModel(model, list(model.parameters()), batch_first=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call = RowCall(rows, (x,), {}, 1, slots=len(x))
+    given = [torch.ones_like(output) for output in call.outputs]
+    found = torch.cat([g.flatten(1) for g in call.gradients(given, 0)], 1)
+    alone = [torch.cat([g.flatten() for g in call.alone(given, row)]) for row in range(len(x))]
+    assert not rows.loops
+    return found, torch.stack(alone)
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)])
+def test_normalisations_under_autocast_are_those_of_each_row_alone(norm):
+    torch.manual_seed(0)
+    norm = copy.deepcopy(norm)
+    with torch.no_grad():
+        norm.weight.normal_()
+    found, alone = gradients(nn.Sequential(nn.Linear(6, 8), norm, nn.Linear(8, 3)), torch.randn(4, 6))
+    assert (found - alone).norm() < 0.02 * alone.norm()
+
+
+@pytest.mark.slow
+def test_compiling_a_private_model_changes_no_release():
+    def trained(compiled):
+        run = start()
+        if compiled:
+            run.forward = torch.compile(run.module, backend="eager")
+        return train(run)
+
+    assert torch.equal(trained(compiled=True), trained(compiled=False))
+
+
+def test_a_compiled_private_model_still_has_rows_that_must_not_meet():
+    run = start()
+    model = torch.compile(run.module, backend="eager")
+    x, y = next(iter(run.loader))
+    output = model(x)
+    with pytest.raises(GuaranteeError, match="mixes the rows"):
+        F.cross_entropy(output - output.mean(0), y).backward()
+
+
+def test_a_copy_and_a_pickle_of_a_private_model_are_plain():
+    run = start()
+    step(run, next(iter(run.loader)))
+    x = torch.randn(3, 6)
+    for other in (copy.deepcopy(run.module), pickle.loads(pickle.dumps(run.module))):
+        assert torch.allclose(other.train()(x), run.model.eval()(x))

@@ -1,0 +1,295 @@
+"""Losses of sequences: those of a loop over rows, taken in every mode; a mean over all tokens is refused."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import anechoic as an
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling import FixedOrder
+from anechoic.strategies import Identity
+from anechoic.torch import BatchMemoryManager, PrivacyEngine, causal_lm_loss, seq2seq_loss
+from tests.torch.setting import start
+
+ROWS, TOKENS, WORDS = 6, 5, 7
+MODES = ("rows", "vmap_loss", "ghost")
+CLIP = 0.05
+
+
+def text(seed=0):
+    """Tokens, and labels of unequal numbers: of the last row none counts."""
+    words = torch.randint(WORDS, (ROWS, TOKENS), generator=torch.Generator().manual_seed(seed))
+    lengths = torch.tensor([5, 4, 3, 2, 2, 0])
+    return words, words.masked_fill(torch.arange(TOKENS) >= lengths[:, None], -100)
+
+
+def of_row(logits, labels, ignored=-100, shift=True):
+    """A loop over the tokens of a row, in float64."""
+    if shift:
+        logits, labels = logits[:-1], labels[1:]
+    scores = logits.double().log_softmax(-1)
+    found = [-scores[t, y] for t, y in enumerate(labels.tolist()) if y != ignored]
+    return sum(found) / len(found) if found else torch.zeros((), dtype=torch.float64)
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)
+
+    def forward(self, x):
+        return self.head(self.words(x).tanh())
+
+
+def language():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Language()
+
+
+@pytest.mark.parametrize("ignored", [-100, 0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_each_row_is_that_of_a_loop(dtype, ignored):
+    logits = (3 * torch.randn(ROWS, TOKENS, WORDS, generator=torch.Generator().manual_seed(1))).to(dtype)
+    _, labels = text()
+    labels = labels.masked_fill(labels == -100, ignored)
+    for shift, loss in (
+        (True, causal_lm_loss),
+        (False, partial(causal_lm_loss, shift=False)),
+        (False, seq2seq_loss),
+    ):
+        want = torch.stack([of_row(logits[i], labels[i], ignored, shift) for i in range(ROWS)])
+        rows = loss(logits, labels, ignore_index=ignored, reduction="none")
+        assert rows.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(rows.double(), want, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            loss(logits, labels, ignore_index=ignored).double(), want.mean(), rtol=1e-5, atol=1e-6
+        )
+        total = loss(logits, labels, ignore_index=ignored, reduction="sum")
+        torch.testing.assert_close(total.double(), want.sum(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_without_tokens_adds_nothing():
+    logits = torch.randn(2, TOKENS, WORDS, requires_grad=True)
+    labels = torch.full((2, TOKENS), -100)
+    loss = causal_lm_loss(logits, labels)
+    loss.backward()
+    assert loss.item() == 0.0 and not logits.grad.count_nonzero()
+    one_token = causal_lm_loss(torch.randn(2, 1, WORDS), torch.ones(2, 1, dtype=torch.long))
+    assert one_token.item() == 0.0  # which has no next one
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "options", "found"),
+    [
+        ((6, 7), (6,), {}, r"logits of shape \(6, 7\) and labels of shape \(6,\)"),
+        ((2, 3, 7), (2, 4), {}, r"labels of shape \(2, 4\)"),
+        ((2, 3, 7), (2, 3), {"reduction": "tokens"}, "reduction='tokens'"),
+    ],
+)
+def test_other_shapes_are_refused(logits, labels, options, found):
+    for loss in (causal_lm_loss, seq2seq_loss):
+        with pytest.raises(ValueError, match=found):
+            loss(torch.zeros(logits), torch.zeros(labels, dtype=torch.long), **options)
+
+
+def released(
+    mode, criterion, *, loss_reduction="mean", kept=slice(None), micro=None, units=None, combine="mean"
+):
+    """The sum of clipped gradients of a batch, over the clip norm."""
+    words, labels = text()
+    data = TensorDataset(words[kept], labels[kept])
+    count = len(data) if units is None else len(set(units))
+    engine = PrivacyEngine(noise_key=bytes(32), sampling_key=bytes(range(32)))
+    model = language()
+    made = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=count),
+        criterion=criterion,
+        grad_sample_mode=mode,
+        loss_reduction=loss_reduction,
+        mechanism=Mechanism(
+            Identity(1),
+            FixedOrder(count, count, 1),
+            1e-6 * CLIP,
+            clip_norm=CLIP,
+            unit="example" if units is None else "user",
+        ),
+        poisson_sampling=False,
+        **({} if units is None else {"unit_ids": an.Units(np.array(units), combine=combine)}),
+    )
+    module, optimizer, loader = made[0], made[1], made[-1]
+    loss = made[2] if len(made) == 4 else criterion
+    private = (module if isinstance(module, nn.Module) else model, optimizer, loss)
+    if micro is None:
+        loop(*private, loader)
+    else:
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=micro, optimizer=optimizer
+        ) as parts:
+            loop(*private, parts)
+    divisor = count if loss_reduction == "mean" else 1
+    return divisor * torch.cat([p.grad.flatten().double() for p in model.parameters()]) / CLIP
+
+
+def loop(module, optimizer, loss, loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss(module(x), y).backward()
+        optimizer.step()
+
+
+def gradients_of_rows(shift=True):
+    words, labels = text()
+    model = language()
+    found = []
+    for x, y in zip(words, labels, strict=True):
+        model.zero_grad()
+        logits = model(x[None])[0]
+        (of_row(logits, y, shift=shift) + 0.0 * logits.sum()).backward()
+        found.append(torch.cat([p.grad.flatten().double() for p in model.parameters()]))
+    return found
+
+
+def clipped(vectors):
+    return sum(v * min(1.0, CLIP / max(float(v.norm()), 1e-30)) for v in vectors) / CLIP
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro", [None, 4])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_release_is_that_of_single_rows(mode, micro):
+    for loss, shift in ((causal_lm_loss, True), (seq2seq_loss, False)):
+        whole = released(mode, loss, micro=micro)
+        want = clipped(gradients_of_rows(shift))
+        assert float((whole - want).norm()) <= 1e-3 * float(want.norm())
+        rest = released(mode, loss, micro=micro, kept=slice(1, None))
+        assert float((whole - rest).norm()) <= 1.001
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sum_and_units_are_those_of_single_rows(mode):
+    summed = partial(causal_lm_loss, reduction="sum")
+    want = clipped(gradients_of_rows())
+    found = released(mode, summed, loss_reduction="sum")
+    assert float((found - want).norm()) <= 1e-3 * float(want.norm())
+    if mode == "ghost":
+        return  # has no gradients of units
+    owners = [0, 0, 1, 1, 1, 2]
+    of_units = [
+        sum(v for v, owner in zip(gradients_of_rows(), owners, strict=True) if owner == unit)
+        / owners.count(unit)
+        for unit in range(3)
+    ]
+    want = clipped(of_units)
+    found = released(mode, causal_lm_loss, units=owners)
+    assert float((found - want).norm()) <= 1e-3 * float(want.norm())
+
+
+def over_all_tokens(logits, labels):
+    return F.cross_entropy(logits[:, :-1].reshape(-1, WORDS), labels[:, 1:].reshape(-1))
+
+
+def by_number_of_tokens(logits, labels):
+    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    return total / (labels != -100).sum()
+
+
+@pytest.mark.parametrize("loss", [over_all_tokens, by_number_of_tokens])
+def test_a_mean_over_all_tokens_is_refused_and_the_helper_named(loss):
+    with pytest.raises(GuaranteeError, match=r"anechoic\.torch\.causal_lm_loss\(logits, labels\)"):
+        released("rows", loss)
+
+
+def transformers_loss(logits, labels):
+    pytest.importorskip("transformers")
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    return ForCausalLMLoss(logits, labels, vocab_size=WORDS)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_loss_of_transformers_outside_of_the_model_is_refused_and_the_helper_named():
+    with pytest.raises(GuaranteeError, match=r"anechoic\.torch\.causal_lm_loss"):
+        released("rows", transformers_loss)
+
+
+def test_ghost_takes_functions_with_a_reduction():
+    def tokens(logits, labels, reduction="mean", ignore_index=-100):
+        return F.cross_entropy(logits.transpose(1, 2), labels, reduction=reduction, ignore_index=ignore_index)
+
+    want = clipped(gradients_of_rows(shift=False))
+    assert float((released("ghost", tokens) - want).norm()) <= 1e-3 * float(want.norm())
+    with pytest.raises(UnsupportedError, match="causal_lm_loss"):
+        released("ghost", over_all_tokens)
+
+
+class Sentences(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        words = torch.randint(WORDS, (2 + index % 3,), generator=torch.Generator().manual_seed(index))
+        return words, words
+
+
+def flattened(batch):
+    """What DataCollatorWithFlattening does: all sequences in one row, positions begin anew."""
+    words = torch.cat([x for x, _ in batch])[None]
+    places = torch.cat([torch.arange(len(x)) for x, _ in batch])[None]
+    return words, places
+
+
+def with_lengths(batch):
+    """One row, and where each sequence begins in it."""
+    words = torch.cat([x for x, _ in batch])[None]
+    return words, torch.tensor([0, *[len(x) for x, _ in batch]]).cumsum(0)
+
+
+def two_in_a_row(batch):
+    """Rows of two sequences, padded."""
+    pairs = [torch.cat([batch[i][0], batch[i + 1][0]]) for i in range(0, len(batch) - 1, 2)]
+    words = nn.utils.rnn.pad_sequence(pairs, batch_first=True)
+    return words, words
+
+
+class Positions(Language):
+    def forward(self, x, extra):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("mode", ["rows", "ghost"])
+@pytest.mark.parametrize("collate", [flattened, with_lengths, two_in_a_row])
+def test_packed_batches_are_refused_and_packing_named(collate, mode):
+    run = start(
+        mode,
+        mech=Mechanism(Identity(2), FixedOrder(8, 4, steps=2), 1.0),
+        model=Positions(),
+        dataset=Sentences(),
+        loader={"collate_fn": collate},
+        keys=False,
+    )
+    words, extra = next(iter(run.loader))
+    with pytest.raises(
+        (DesynchronizedError, GuaranteeError, UnsupportedError), match=r"Packing .*pad instead"
+    ):
+        logits = run.forward(words, extra)
+        loss = run.criterion(logits.transpose(1, 2), words)
+        loss.backward()
+        run.optimizer.step()
+    assert run.engine.releases == 0
+
+
+def test_nats():
+    assert causal_lm_loss(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)).item() == pytest.approx(
+        math.log(4)
+    )
