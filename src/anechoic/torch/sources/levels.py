@@ -165,7 +165,7 @@ class Mended(TorchFunctionMode):
     """What torch.func cannot do with rows side by side, though it is work on single rows.
 
     requires_grad_() of what the model computes says nothing: gradients are wanted of the weights alone. Hooks
-    ask for it so that checkpointed layers on frozen weights have a gradient (`enable_input_require_grads` of
+    ask for it so that checkpointed layers on frozen weights have a gradient (enable_input_require_grads() of
     transformers and peft). Attention that drops something has a backward pass of two types under autocast,
     which fails: it is taken apart. So has, on a CPU, a normalisation whose weights are not of its input's
     type: it is done in that of its weights, in which torch adds up in any case.
