@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+pytest.importorskip("lightning", reason="make test-all installs it")
+
 from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.trainers import Privacy
 from anechoic.trainers.lightning_logs import LogFilter

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+pytest.importorskip("lightning", reason="make test-all installs it")
+
 from anechoic.trainers import Privacy, lightning_loader
 from anechoic.trainers.lightning import PrivateStrategy
 from anechoic.trainers.run import TrainerRun
