@@ -12,10 +12,11 @@ import torch
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.runs import files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
-from anechoic.torch import BatchMemoryManager, CorrectedAdam, read_mechanism
+from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_place, environment
 from tests.marks import each_once, every_other, slow
@@ -503,6 +504,50 @@ def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, othe
     resumed = start(keys=not keys)
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 6), train(run, 6))
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize(("began", "goes_on"), [(CHACHA, AES), (AES, CHACHA)])
+def test_a_run_keeps_the_cipher_that_it_began_with(
+    began, goes_on, keys, tmp_path, other_process, monkeypatch
+):
+    path = tmp_path / "run.ckpt"
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: began)  # as on a device, and on the CPU
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=path, keys=keys)
+    assert run.optimizer.release.cipher == began
+    other_process()
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: goes_on)
+    resumed = start(keys=not keys)
+    assert resumed.optimizer.release.cipher == goes_on
+    resumed.engine.load_checkpoint(path=path)
+    assert resumed.optimizer.release.cipher == began
+    assert torch.equal(train(resumed, 3), train(run, 3))
+
+
+def test_a_run_draws_its_noise_where_its_parameters_are():
+    assert noise_adder.usual_cipher(torch.device("cpu")) == AES
+    assert noise_adder.usual_cipher(torch.device("cuda", 1)) == CHACHA
+
+
+def test_a_checkpoint_from_before_there_were_two_ciphers_goes_on(tmp_path, other_process, monkeypatch):
+    path = tmp_path / "run.ckpt"
+    run, content = start(), checkpoint._content
+
+    def before(run, keys):
+        found = content(run, keys)
+        assert found.pop("cipher") == AES
+        return found
+
+    train(run, 2)
+    monkeypatch.setattr(checkpoint, "_content", before)
+    run.engine.save_checkpoint(path=path)
+    other_process()
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: CHACHA)
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed, 3), train(run, 3))
 
 
 @pytest.mark.slow
