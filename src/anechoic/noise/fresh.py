@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,31 +55,44 @@ class FreshRows:
 
     Attributes:
         error: |float64 entry - variate| is at most this.
+        step: t, of the latest.
+        offset: first coordinate of the slice.
     """
 
     error = ERROR
 
     def __init__(self, keys: RowKeys, step: int, offset: int) -> None:
-        self._keys, self.step, self._offset = keys, step, offset
+        self._keys, self.step, self.offset = keys, step, offset
         self._latest = keys.row(step)
+
+    @property
+    def cipher(self) -> str:
+        """What they are drawn with."""
+        return self._keys.cipher
+
+    def rows(self, weights: Array) -> Iterator[tuple[FreshRow, float]]:
+        """z_t, z_{t-1}, … with their weights, the later ones where these are not 0."""
+        yield self._latest, float(weights[0])
+        for j in (np.flatnonzero(weights[1:]) + 1).tolist():
+            yield self._keys.row(self.step - j), float(weights[j])
 
     def fill(self, out: NDArray[Any], start: int, weights: Array) -> None:
         """out = sum_j weights[j] z_{t-j}, each product and each sum rounded to the precision of `out`."""
-        self._latest.fill(out, self._offset + start, float(weights[0]))
-        earlier = (np.flatnonzero(weights[1:]) + 1).tolist()
-        if not earlier:
-            return
-        other = np.empty_like(out)
-        for j in earlier:
-            self._keys.row(self.step - j).fill(other, self._offset + start, float(weights[j]))
+        rows = self.rows(weights)
+        first, weight = next(rows)
+        first.fill(out, self.offset + start, weight)
+        other = None
+        for row, weight in rows:
+            other = np.empty_like(out) if other is None else other
+            row.fill(other, self.offset + start, weight)
             out += other
 
     def together(self, count: int, length: int) -> Array:
         """Leading entries of rows `step`, step + 1, … of one key as float64, shape (count, length)."""
         steps = range(self.step, self.step + count)
-        return fresh_rows(self._keys.of(self.step), steps, self._offset, length, self._keys.cipher)
+        return fresh_rows(self._keys.of(self.step), steps, self.offset, length, self._keys.cipher)
 
     def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
         """(low, exponent): z[step, coordinate of the slice] lies in [low, low + 1] 2**-exponent."""
         row = self._latest if step == self.step else self._keys.row(step)
-        return row.enclosure(self._offset + coordinate, bits)
+        return row.enclosure(self.offset + coordinate, bits)

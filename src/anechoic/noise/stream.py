@@ -178,8 +178,11 @@ class NoiseStream:
                 " row: choose a slice of it."
             )
         self.grid = None if grid is None else positive_float("grid", grid)
+        self.cipher = one_of("cipher", cipher, tuple(CIPHERS))
         self.arrays: Any = (
-            make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
+            make_arrays(backend, dtype, device)
+            if grid is None
+            else IntegerArrays(backend, dtype, device, self.cipher)
         )
         self.filter: Any
         if self.grid is None:
@@ -190,7 +193,6 @@ class NoiseStream:
             self.filter = rounded_filter(strategy.recurrence(), self.std / self.grid)
             self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
-        self.cipher = one_of("cipher", cipher, tuple(CIPHERS))
         self._keys = RowKeys(self._key, self.cipher)
 
     @property

@@ -1,7 +1,8 @@
 """PyTorch form of a stream's arrays: NumPy's operations on the CPU, the same arithmetic on other devices.
 
-Fresh rows are made on the CPU and moved. On a device every operation is a kernel of its own, so that no
-product is fused with a sum, and the bits are those of the CPU.
+Fresh rows by AES-256 are made on the CPU and moved, those by ChaCha20 where they are wanted. On a device
+every operation is a kernel of its own, so that no product is fused with a sum, and the bits are those of the
+CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.noise.arrays import Plan, checked_precision
+from anechoic.noise.device_rows import fill_on_device, made_here
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import in_blocks
 from anechoic.noise.numpy_arrays import aligned_empty, run_on_numpy
@@ -33,6 +35,9 @@ class DeviceColumns:
     def draw(self, target: torch.Tensor, *weights: float) -> None:
         import torch
 
+        if made_here(self._fresh.cipher, target.device):
+            self._draw_here(target, np.array(weights))
+            return
         made, factors = aligned_empty(tuple(target.shape), self._precision), np.array(weights)
 
         def fill(part: slice) -> None:
@@ -40,6 +45,15 @@ class DeviceColumns:
 
         in_blocks(fill, len(made), torch.get_num_threads())
         target.copy_(torch.from_numpy(made))
+
+    def _draw_here(self, target: torch.Tensor, weights: Array) -> None:
+        rows, other = self._fresh.rows(weights), None
+        first, weight = next(rows)
+        fill_on_device(first, target, self._fresh.offset, weight)
+        for row, weight in rows:
+            other = target.new_empty(target.shape) if other is None else other
+            fill_on_device(row, other, self._fresh.offset, weight)
+            target.add_(other)
 
     def combine(self, weights: Array, rows: torch.Tensor, out: torch.Tensor) -> None:
         for start in range(0, out.shape[0], _CHUNK):
@@ -109,6 +123,10 @@ class TorchArrays:
         self._dtype: torch.dtype = getattr(torch, self.precision)
         self._device = torch.empty(0, device="cpu" if device is None else device).device
         self._on_cpu = self._device.type == "cpu"
+
+    def draws(self, cipher: str) -> bool:
+        """Whether fresh rows are made on the device, and not on the CPU for it."""
+        return not self._on_cpu and made_here(cipher, self._device)
 
     def empty(self, *shape: int) -> torch.Tensor:
         import torch

@@ -309,5 +309,5 @@ def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshR
 
 
 def size(values: Array) -> float:
-    """The largest |entry|, 0 where there is none."""
-    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+    """The largest |entry|, 0 where there is none; of tensors too."""
+    return max(float(values.max()), -float(values.min()), 0.0) if len(values) else 0.0
