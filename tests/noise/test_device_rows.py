@@ -75,9 +75,18 @@ def test_entries_of_the_rest_come_from_their_own_words(monkeypatch):
 
 
 def test_rows_by_aes_are_not_made_on_a_device():
-    assert not made_here(AES, torch.device("cuda")) and not made_here(CHACHA, torch.device("mps"))
+    assert not made_here(AES, torch.device("cuda"))
     with pytest.raises(ValueError, match="only rows by ChaCha20"):
         fill_on_device(FreshRow(KEY, 0), torch.empty(3), 0, 1.0)
+
+
+def test_a_device_that_makes_other_bits_is_noticed(monkeypatch, caplog):
+    assert made_here(CHACHA, CPU)
+    assert not made_here(CHACHA, torch.device("mps")) and not made_here(CHACHA, torch.device("meta"))
+    ours = device_rows.words_on_device
+    monkeypatch.setattr(device_rows, "words_on_device", lambda *given: ours(*given) ^ (1 << 50))
+    assert not device_rows._gives_plain_bits.__wrapped__(CPU)
+    assert "other bits than the CPU" in caplog.text
 
 
 # Streams

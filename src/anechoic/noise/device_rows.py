@@ -9,6 +9,7 @@ to the device.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,13 +21,32 @@ from anechoic.noise.ziggurat import INDEX_BITS, layers
 if TYPE_CHECKING:
     import torch
 
+logger = logging.getLogger(__name__)
 _CHUNK = 2**22  # entries whose words take memory at a time: about 200 bytes each eight of them
 _WORDS, _LOW = ChaChaCounter.block_words, 2**32 - 1
 
 
 def made_here(cipher: str, device: torch.device) -> bool:
-    """Whether fresh rows are made on a device, not moved there: Apple's have no float64."""
-    return cipher == CHACHA and device.type != "mps"
+    """Whether fresh rows are made on a device, not moved there: where it has float64 and is right."""
+    return cipher == CHACHA and _gives_plain_bits(device)
+
+
+@functools.cache
+def _gives_plain_bits(device: torch.device) -> bool:
+    """Whether some entries come out as on the CPU: tried once in a process for each device."""
+    import torch
+
+    if device.type in ("mps", "meta"):  # no float64, no numbers at all
+        return False
+    row, expected = FreshRow(bytes(32), 0, CHACHA), np.empty(20_000, np.float32)
+    with torch.inference_mode(False), torch.no_grad():
+        found = torch.empty(len(expected), dtype=torch.float32, device=device)
+        row.fill(expected, 2**36 - 3000, 0.7)
+        fill_on_device(row, found, 2**36 - 3000, 0.7)
+        right = found.cpu().numpy().tobytes() == expected.tobytes()
+    if not right:
+        logger.warning("%s makes other bits than the CPU: its noise is drawn there, and moved.", device)
+    return right
 
 
 def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -> None:
@@ -42,7 +62,7 @@ def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -
 
     if not isinstance(row.words, ChaChaCounter):
         raise ValueError("only rows by ChaCha20 are made on a device: those by AES-256 are moved there.")
-    table = _table(out.device)
+    table = device_table(out.device)
     missing = []
     for begin in range(0, len(out), _CHUNK):
         part = out[begin : begin + _CHUNK]
@@ -92,7 +112,7 @@ def _signed(words: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=8)
-def _table(device: torch.device) -> torch.Tensor:
+def device_table(device: torch.device) -> torch.Tensor:
     """What odd numbers are multiplied by, NaN for the rest."""
     import torch
 
