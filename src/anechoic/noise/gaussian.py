@@ -83,10 +83,10 @@ class FreshRow:
             values = scratch.variates(table, stop - begin)
             first = max(begin, 0)
             values = values[first - begin :]
-            missing.append(scratch.missing(values) + first)
             if scale != 1.0:
                 np.multiply(values, scale, out=values)
             out[first:stop] = values
+            missing.append(scratch.missing(out[first:stop]) + first)
         places = np.concatenate(missing) if missing else np.zeros(0, np.int64)
         if len(places):
             out[places] = self.rest(places + start) * scale
@@ -187,7 +187,7 @@ class _Scratch(threading.local):
         np.copyto(values, words)
         return np.multiply(values, steps, out=values)
 
-    def missing(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    def missing(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
         """Places of NaN."""
         return np.flatnonzero(np.isnan(values, out=self._flags[: len(values)]))
 
