@@ -8,6 +8,7 @@ import pytest
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
+from anechoic.noise.rounding import base
 from anechoic.strategies import (
     BLT,
     BandedInverse,
@@ -204,3 +205,56 @@ def test_a_horizon_of_a_billion_steps_costs_nothing(family, backend):
     fresh = np.array([np.asarray(stream.fresh(t)) for t in range(6)])
     np.testing.assert_allclose(rows, family(6, [1.0, -0.5, -0.1]).solve(fresh), rtol=1e-12)
     assert dtype_of(backend, "float64") == stream.init().state_dict()["rows"].dtype
+
+
+# On a grid
+
+
+@pytest.mark.parametrize("cipher", ["AES-256", "ChaCha20"])
+@pytest.mark.parametrize(
+    "name", ["output", "inverse-mixed", "normalised(inverse-mixed)", "restarted(output)"]
+)
+def test_integers_made_again_are_those_of_the_stored_way(name, cipher):
+    strategy = {
+        **{name: STRATEGIES[name] for name in ("output", "inverse-mixed")},
+        "normalised(inverse-mixed)": ColumnNormalized(STRATEGIES["inverse-mixed"]),
+        "restarted(output)": Restarted(STRATEGIES["output"], 3, 20),
+    }[name]
+    options = {"std": 3.0, "grid": 2.0**-30, "key": KEY, "cipher": cipher}
+    expected, _ = emit(NoiseStream(strategy, 900, **options))
+    stream = NoiseStream(strategy, 900, memory="regenerate", **options)
+    found, state = emit(stream)
+    assert found.tobytes() == expected.tobytes()
+    assert stream.memory_bytes == 0 and state.state_dict()["rows"].shape[0] == 0
+    part = NoiseStream(strategy, 900, memory="regenerate", offset=17, length=600, **options)
+    state = part.restore(emit(part, count=4)[1].state_dict())
+    assert emit(part, state)[0].tobytes() == expected[4:, 17:617].tobytes()
+
+
+def test_what_float64_leaves_open_is_decided_from_the_keys(monkeypatch):
+    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY}
+    expected, _ = emit(NoiseStream(SIGNED, 500, **options))
+    bound = base.error_bound
+    monkeypatch.setattr(base, "error_bound", lambda *given: min(1e-2, 1e6 * bound(*given)))
+    stream = NoiseStream(SIGNED, 500, memory="regenerate", **options)
+    state, rows, counted = stream.init(), [], 0
+    for _ in range(stream.n):
+        row, state = stream.next(state)
+        rows.append(row.copy())
+        counted += stream.arrays.exactly
+    assert counted > 5
+    np.testing.assert_array_equal(np.array(rows), expected)
+
+
+def test_states_of_one_way_are_not_those_of_the_other():
+    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY}
+    stored, made = (NoiseStream(SIGNED, 5, memory=way, **options) for way in ("store", "regenerate"))
+    for one, other in [(stored, made), (made, stored)]:
+        with pytest.raises(MismatchError):
+            other.restore(one.init().state_dict())
+
+
+@pytest.mark.parametrize("strategy", [BandedToeplitz(9, [1.0, 0.5]), DENSE, BLT(9, [0.2], [0.9]), Tree(9)])
+def test_what_follows_from_rounded_rows_needs_memory(strategy):
+    with pytest.raises(ValueError, match="memory='regenerate' on a grid makes rows of fresh ones"):
+        NoiseStream(strategy, 3, grid=2.0**-20, memory="regenerate")

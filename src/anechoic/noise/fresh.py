@@ -70,11 +70,15 @@ class FreshRows:
         """What they are drawn with."""
         return self._keys.cipher
 
+    def row(self, step: int) -> FreshRow:
+        """z of any step."""
+        return self._latest if step == self.step else self._keys.row(step)
+
     def rows(self, weights: Array) -> Iterator[tuple[FreshRow, float]]:
         """z_t, z_{t-1}, … with their weights, the later ones where these are not 0."""
         yield self._latest, float(weights[0])
         for j in (np.flatnonzero(weights[1:]) + 1).tolist():
-            yield self._keys.row(self.step - j), float(weights[j])
+            yield self.row(self.step - j), float(weights[j])
 
     def fill(self, out: NDArray[Any], start: int, weights: Array) -> None:
         """out = sum_j weights[j] z_{t-j}, each product and each sum rounded to the precision of `out`."""
@@ -94,5 +98,4 @@ class FreshRows:
 
     def enclosure(self, step: int, coordinate: int, bits: int) -> tuple[int, int]:
         """(low, exponent): z[step, coordinate of the slice] lies in [low, low + 1] 2**-exponent."""
-        row = self._latest if step == self.step else self._keys.row(step)
-        return row.enclosure(self.offset + coordinate, bits)
+        return self.row(step).enclosure(self.offset + coordinate, bits)

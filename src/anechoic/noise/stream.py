@@ -14,7 +14,7 @@ from anechoic.noise.filters.make import make_filter
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
 from anechoic.noise.recurrence import Recurrent
-from anechoic.noise.rounding.make import rounded_filter
+from anechoic.noise.rounding.make import make_rounded
 from anechoic.noise.rounding.rows import IntegerArrays
 
 FORMAT = 2
@@ -119,7 +119,8 @@ class NoiseStream:
             the inverse has bands for moving averages (`BandedInverse`, `Output`), and all t + 1 of them in
             step t for dense, banded and Toeplitz strategies (those since the last restart). Not for
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
-            noise as the stored ones, entry by entry but for rounding.
+            noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
+            moving averages alone.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.
@@ -188,9 +189,7 @@ class NoiseStream:
         if self.grid is None:
             self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
         else:
-            if memory != "store":
-                raise ValueError(f"memory={memory!r}: rows on a grid need memory='store'.")
-            self.filter = rounded_filter(strategy.recurrence(), self.std / self.grid)
+            self.filter = make_rounded(strategy.recurrence(), self.std / self.grid, memory)
             self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
         self._keys = RowKeys(self._key, self.cipher)

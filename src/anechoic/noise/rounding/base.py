@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.fresh import FreshRows
+from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.recurrence import Recurrence
 from anechoic.noise.rounding.exact import nearest_between, nearest_of
 from anechoic.noise.rounding.weights import Weights, combined, enclosed
@@ -94,6 +95,7 @@ class RowPlan:
         weights: factors of rows of memory.
         past: (step, factor) of earlier fresh rows, where the memory holds those: then `weights` give the
             float64 value alone.
+        again: whether these are made again, and the memory holds nothing.
         remember: called with each block, to write into its memory; returns {index: largest size} of rows
             whose sizes changed.
         ahead: float64 sums for several steps; None where each makes its own.
@@ -103,6 +105,7 @@ class RowPlan:
     weights: Weights
     remember: Callable[[Block], dict[int, float]]
     past: tuple[tuple[int, Fraction], ...] | None = None
+    again: bool = False
     ahead: Ahead | None = None
 
 
@@ -177,8 +180,7 @@ def advance(
     peaks = memory[used, width]
     # of each row as a whole, so that slices of a row need no common maximum
     carried = float(np.abs(weights) @ peaks)
-    # what is read as a float64 variate is off by so much at most
-    inexact = fresh.error * (abs(lead) + (float(np.abs(weights).sum()) if plan.past is not None else 0.0))
+    earlier, inexact = made_again(plan, fresh), inexact_part(plan, fresh.error)
     combine = _Combination(plan, t, memory)
     counts: list[int] = []
 
@@ -197,8 +199,12 @@ def advance(
         value, rounded, term = spare[:, : len(own)]
         np.multiply(own, lead, out=value)
         combine(here, value, term)
-        largest_own = size(own)
-        error = error_bound(len(used), abs(lead) * largest_own + carried, inexact)
+        largest_own, total = size(own), carried
+        for row, factor in earlier:
+            row.fill(term, fresh.offset + start)
+            total += abs(factor) * size(term)
+            value += np.multiply(term, factor, out=term)
+        error = error_bound(len(used) + len(earlier), abs(lead) * largest_own + total, inexact)
         np.add(value, 0.5, out=rounded)
         np.floor(rounded, out=rounded)
         # |value - rounded| is exact: both are multiples of value's last place, and close
@@ -218,6 +224,20 @@ def advance(
         memory[index, width:] = max(sizes.get(index, 0.0) for sizes in found)
     combine.note(memory)
     return sum(counts)
+
+
+def made_again(plan: RowPlan, fresh: FreshRows) -> list[tuple[FreshRow, float]]:
+    """The earlier fresh rows that the plan needs and no memory holds, with their factors."""
+    return [(fresh.row(step), float(factor)) for step, factor in plan.past or () if plan.again]
+
+
+def inexact_part(plan: RowPlan, error: float) -> float:
+    """What an entry is off at most because float64 variates are off by `error`, in units of the grid."""
+    past = 0.0
+    if plan.past is not None:
+        weights = [float(factor) for _, factor in plan.past] if plan.again else plan.weights.floats
+        past = float(np.abs(weights).sum())
+    return error * (abs(float(plan.lead)) + past)
 
 
 class _Combination:

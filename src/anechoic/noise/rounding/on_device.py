@@ -14,7 +14,16 @@ import numpy as np
 
 from anechoic.noise.device_rows import fill_on_device
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.rounding.base import Block, RowPlan, check_entry, error_bound, exactly, size
+from anechoic.noise.rounding.base import (
+    Block,
+    RowPlan,
+    check_entry,
+    error_bound,
+    exactly,
+    inexact_part,
+    made_again,
+    size,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -37,19 +46,23 @@ def advance_on_device(
     used, weights = plan.weights.slots.tolist(), plan.weights.floats
     lead, width, exact = float(plan.lead), len(out), 0
     carried = float(np.abs(weights) @ memory[:, width].cpu().numpy()[plan.weights.slots]) if used else 0.0
-    inexact = fresh.error * (abs(lead) + (float(np.abs(weights).sum()) if plan.past is not None else 0.0))
+    earlier, inexact = made_again(plan, fresh), inexact_part(plan, fresh.error)
     found: list[dict[int, float]] = []
     for start in range(0, width, _CHUNK):
         part = slice(start, min(start + _CHUNK, width))
         here = memory[:, part]
         own = torch.empty(part.stop - start, dtype=torch.float64, device=out.device)
-        ((row, scale),) = fresh.rows(np.ones(1))
-        fill_on_device(row, own, fresh.offset + start, scale)
+        fill_on_device(fresh.row(t), own, fresh.offset + start, 1.0)
         value = own * lead
         for slot, weight in zip(used, weights.tolist(), strict=True):
             value.add_(here[slot], alpha=weight)
-        largest_own = size(own)
-        error = error_bound(len(used), abs(lead) * largest_own + carried, inexact)
+        largest_own, total = size(own), carried
+        term = own.new_empty(len(own) if earlier else 0)
+        for row, factor in earlier:
+            fill_on_device(row, term, fresh.offset + start, 1.0)
+            total += abs(factor) * size(term)
+            value.add_(term, alpha=factor)
+        error = error_bound(len(used) + len(earlier), abs(lead) * largest_own + total, inexact)
         rounded = (value + 0.5).floor_()
         off = value.sub_(rounded).abs_()  # exact, as in `advance`
         near = (off.sub_(0.5).abs_() <= error).nonzero().view(-1)
