@@ -167,6 +167,14 @@ def test_rows_by_aes_go_through_the_cpu_on_a_device():
     assert isinstance(rounded.init()._memory, np.ndarray)
 
 
+def test_integers_made_again_on_a_device_are_those_of_numpy(small_pieces):
+    options = {"std": 3.0, "grid": 2.0**-30, "key": KEY, "cipher": CHACHA, "offset": 3}
+    expected, _ = emit(NoiseStream(STRATEGIES["inverse-mixed"], 200, **options))
+    options |= {"backend": "torch", "memory": "regenerate"}
+    found, _ = emit(as_on_a_device(NoiseStream(STRATEGIES["inverse-mixed"], 200, **options)))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_rows_made_again_are_those_of_numpy():
     options = {"precision": "float32", "cipher": CHACHA, "memory": "regenerate"}
     expected, _ = emit(make_stream(STRATEGIES["inverse-mixed"], 99, "numpy", **options))
