@@ -260,3 +260,39 @@ def test_states_of_one_way_are_not_those_of_the_other():
 def test_what_follows_from_rounded_rows_needs_memory(strategy):
     with pytest.raises(ValueError, match="memory='regenerate' on a grid makes rows of fresh ones"):
         NoiseStream(strategy, 3, grid=2.0**-20, memory="regenerate")
+
+
+# A number of bytes
+
+
+@pytest.mark.parametrize("grid", [None, 2.0**-20])
+def test_a_number_of_bytes_chooses(grid):
+    options = {"std": 3.0, "grid": grid, "key": KEY}
+    stored = NoiseStream(SIGNED, 100, **options)
+    needed = stored.memory_bytes
+    assert needed == SIGNED.recurrence().rows * 100 * (4 if grid is None else 8)
+    for memory in (needed, float(needed), f"{needed}B", "1GB"):
+        assert NoiseStream(SIGNED, 100, memory=memory, **options).identity == stored.identity
+    made = NoiseStream(SIGNED, 100, memory="regenerate", **options)
+    for memory in (needed - 1, 1):
+        found = NoiseStream(SIGNED, 100, memory=memory, **options)
+        assert found.identity == made.identity and found.memory_bytes == 0
+    part = NoiseStream(SIGNED, 200, memory=needed, offset=50, length=100, **options)
+    assert part.memory_bytes == needed  # what counts is the slice
+
+
+@pytest.mark.parametrize("strategy", [BandedToeplitz(9, [1.0, 0.5]), DENSE, BLT(9, [0.2], [0.9]), Tree(9)])
+@pytest.mark.parametrize("grid", [None, 2.0**-20])
+def test_too_few_bytes_for_what_cannot_be_made_again_are_refused(strategy, grid):
+    needed = NoiseStream(strategy, 100, grid=grid).memory_bytes
+    assert NoiseStream(strategy, 100, grid=grid, memory=needed).memory_bytes == needed
+    with pytest.raises(ValueError, match=f"follows from take {needed} bytes"):
+        NoiseStream(strategy, 100, grid=grid, memory=needed - 1)
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"), [("none", "is unknown: choose"), (0, "memory=0"), ("3 XB", "is not a size")]
+)
+def test_what_is_no_memory_is_refused(memory, said):
+    with pytest.raises(ValueError, match=said):
+        NoiseStream(SIGNED, 3, memory=memory)

@@ -99,7 +99,7 @@ def words_on_device(stream: ChaChaCounter, start: int, count: int, device: torch
     for place, word in enumerate((*CONSTANTS, *stream.key_words)):
         state[place] = word
     state[12], state[13] = _signed(blocks & _LOW), _signed(blocks >> 32)
-    made = block_function(state, lambda x, j: torch.roll(x, -j, 0)).to(torch.int64)
+    made: torch.Tensor = block_function(state, lambda x, j: torch.roll(x, -j, 0)).to(torch.int64)
     pairs = (made[0::2] & _LOW) | (made[1::2] << 32)
     return pairs.t().reshape(-1)[skipped : skipped + count].contiguous()
 

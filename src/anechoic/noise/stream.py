@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from anechoic._validate import one_of, positive_float, positive_int
@@ -13,6 +13,7 @@ from anechoic.noise.backends import make_arrays
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
+from anechoic.noise.memory_choice import BYTES, chosen
 from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding.make import make_rounded
 from anechoic.noise.rounding.rows import IntegerArrays
@@ -120,7 +121,8 @@ class NoiseStream:
             step t for dense, banded and Toeplitz strategies (those since the last restart). Not for
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
             noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
-            moving averages alone.
+            moving averages alone. A number of bytes, or a text such as "2GB", stores what fits into it, and
+            makes the rows of moving averages again that do not.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.
@@ -161,7 +163,7 @@ class NoiseStream:
         device: Any = None,
         offset: int = 0,
         length: int | None = None,
-        memory: str = "store",
+        memory: str | float = "store",
         grid: float | None = None,
         cipher: str = AES,
     ) -> None:
@@ -185,11 +187,12 @@ class NoiseStream:
             if grid is None
             else IntegerArrays(backend, dtype, device, self.cipher)
         )
-        self.filter: Any
-        if self.grid is None:
-            self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
-        else:
-            self.filter = make_rounded(strategy.recurrence(), self.std / self.grid, memory)
+        recurrence = strategy.recurrence()
+        made: Any = partial(make_filter, recurrence, self.std, self.arrays.precision)
+        if self.grid is not None:
+            made = partial(make_rounded, recurrence, self.std / self.grid)
+        self.filter: Any = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+        if self.grid is not None:
             self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
         self._keys = RowKeys(self._key, self.cipher)
@@ -219,7 +222,7 @@ class NoiseStream:
     def memory_bytes(self) -> int:
         """Bytes that a state keeps. Each emitted row is `length` numbers more."""
         rows: int = self.filter.rows
-        return rows * self.length * (4 if self.arrays.precision == "float32" else 8)
+        return rows * self.length * BYTES[self.arrays.precision]
 
     def init(self) -> NoiseState:
         """The state before row 0. Another call gives the same rows again: release each of them once."""

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -328,6 +328,6 @@ def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshR
     return nearest_of(combined(plan.weights, memory), terms, coordinate, fresh.enclosure)
 
 
-def size(values: Array) -> float:
+def size(values: Any) -> float:
     """The largest |entry|, 0 where there is none; of tensors too."""
     return max(float(values.max()), -float(values.min()), 0.0) if len(values) else 0.0

@@ -70,7 +70,7 @@ class IntegerArrays:
             raise ValueError("out must be contiguous, writeable, and on the device of the stream.")
         return row
 
-    def run(self, plan: RowPlan, memory: Array, row: Any, fresh: FreshRows) -> None:
+    def run(self, plan: RowPlan, memory: Any, row: Any, fresh: FreshRows) -> None:
         """Make one row, on the threads that there are."""
         if self.backend == "numpy":
             self.exactly = advance(plan, fresh.step, memory, fresh, row, self._each)
@@ -106,7 +106,7 @@ class IntegerArrays:
         in_blocks(lambda part: found.append(work(part)), length, threads)
         return found
 
-    def export(self, rows: Array, *, copy: bool) -> Any:
+    def export(self, rows: Any, *, copy: bool) -> Any:
         """Plain array of the backend with the contents of `rows`."""
         if self.backend == "numpy":
             return rows.copy() if copy else rows
@@ -118,7 +118,7 @@ class IntegerArrays:
                 return plain.clone() if copy and plain.data_ptr() == rows.data_ptr() else plain
             return torch.from_numpy(rows.copy() if copy else rows)
 
-    def load(self, exported: Any, rows: Array) -> None:
+    def load(self, exported: Any, rows: Any) -> None:
         """rows[...] = exported; ValueError where type, shape or precision differ."""
         given = exported
         if self.backend == "torch":
