@@ -19,6 +19,8 @@ import threadpoolctl
 import anechoic as an
 from anechoic import federated, streaming
 from anechoic.noise import NoiseStream
+from anechoic.noise.device_rows import fill_on_device
+from anechoic.noise.gaussian import CHACHA, FreshRow
 from anechoic.participation import Single
 from anechoic.runs import sealing
 from anechoic.sampling import External, Poisson
@@ -84,16 +86,13 @@ def noise():
         grid = NoiseStream(strategy, 200, std=3.0, grid=2.0**-30, key=KEY)
         yield f"noise {name} grid", digest(*rows(grid))
         for backend in BACKENDS:
-            options = {"backend": backend, "cipher": "ChaCha20", "key": KEY}
+            options = {"backend": backend, "cipher": CHACHA, "key": KEY}
             yield f"noise {name} {backend} ChaCha20", digest(*rows(NoiseStream(strategy, 1001, **options)))
 
 
 def device():
     """The rows of a device, made by torch's operators on the CPU."""
     import torch
-
-    from anechoic.noise.device_rows import fill_on_device
-    from anechoic.noise.gaussian import CHACHA, FreshRow
 
     for precision in (torch.float32, torch.float64):
         row = torch.empty(70_001, dtype=precision)

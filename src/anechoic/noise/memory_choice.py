@@ -37,7 +37,7 @@ def chosen(
     if recurrence.sources is None:
         raise ValueError(
             f"memory={memory!r}: the rows that this noise follows from take {needed} bytes. Give as many, or"
-            " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and makes"
-            " all fresh rows of the past again in every step."
+            " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and"
+            " makes all fresh rows of the past again in every step."
         )
     return make("regenerate")
