@@ -5,9 +5,9 @@
 A fresh row is compared with `normal_` of torch into float32 memory, which is made by a Mersenne Twister that
 one row gives away. A step is compared with a fresh row and one pass over the memory: one matrix-vector
 product over the same (rows, m) buffer by torch, into memory that is there already. A banded inverse is also
-timed without memory, making the fresh rows of earlier steps again ("made again"); on a grid, where that gives the
-same integers, beside the stored one. A step that is rounded to a
-grid is compared with the same step in float32, on rows of a tenth of the length.
+timed without memory, making the fresh rows of earlier steps again ("made again"); on a grid, where that gives
+the same integers, beside the stored one. A step that is rounded to a grid is compared with the same step in
+float32, on rows of a tenth of the length.
 
 Where long windows are passed over once in several steps, whole cycles of such steps are timed.
 

@@ -188,23 +188,28 @@ def advance(
         row = np.empty(part.stop - part.start)
         fresh.fill(row, part.start, _ONE)
         spare = np.empty((3, min(BLOCK, len(row))))
+        again, added = np.zeros(len(row) if earlier else 0), 0.0
+        term = np.empty(len(again))
+        for other, factor in earlier:
+            other.fill(term, fresh.offset + part.start)
+            added += abs(factor) * size(term)
+            again += np.multiply(term, factor, out=term)
         return [
-            block(row[start : start + BLOCK], part.start + start, spare)
+            block(row[start : start + BLOCK], part.start + start, spare, again[start : start + BLOCK], added)
             for start in range(0, len(row), BLOCK)
         ]
 
-    def block(own: Array, start: int, spare: Array) -> dict[int, float]:
+    def block(own: Array, start: int, spare: Array, again: Array, added: float) -> dict[int, float]:
         part = slice(start, start + len(own))
         here = memory[:, part]
         value, rounded, term = spare[:, : len(own)]
         np.multiply(own, lead, out=value)
         combine(here, value, term)
-        largest_own, total = size(own), carried
-        for row, factor in earlier:
-            row.fill(term, fresh.offset + start)
-            total += abs(factor) * size(term)
-            value += np.multiply(term, factor, out=term)
-        error = error_bound(len(used) + len(earlier), abs(lead) * largest_own + total, inexact)
+        if len(again):
+            value += again
+        largest_own = size(own)
+        total = abs(lead) * largest_own + carried + added
+        error = error_bound(len(used) + len(earlier), total, inexact)
         np.add(value, 0.5, out=rounded)
         np.floor(rounded, out=rounded)
         # |value - rounded| is exact: both are multiples of value's last place, and close
