@@ -8,13 +8,14 @@ import pytest
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
-from anechoic.noise.rounding import base
+from anechoic.noise.rounding import base, on_device
 from anechoic.strategies import (
     BLT,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
     Dense,
+    Identity,
     Restarted,
     Toeplitz,
     Tree,
@@ -246,6 +247,32 @@ def test_what_float64_leaves_open_is_decided_from_the_keys(monkeypatch):
         counted += stream.arrays.exactly
     assert counted > 5
     np.testing.assert_array_equal(np.array(rows), expected)
+
+
+def test_the_bound_on_float64_counts_every_row_that_is_made_again(monkeypatch):
+    """For a stream of its own, and for one on a device (the CPU in its place)."""
+    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY, "memory": "regenerate", "cipher": "ChaCha20"}
+    weights = 3.0 * 2.0**20 * np.array([1.3, -0.6, 0.0, 0.2, -0.1])
+    rows = NoiseStream(Identity(11), 500, dtype=np.float64, key=KEY, cipher="ChaCha20")
+    largest = [float(np.abs(rows.fresh(t)).max()) for t in range(11)]
+    given, bound = [], base.error_bound
+
+    def watched(*numbers):
+        given.append(numbers)
+        return bound(*numbers)
+
+    for module in (base, on_device):
+        monkeypatch.setattr(module, "error_bound", watched)
+        stream = NoiseStream(SIGNED, 500, backend="numpy" if module is base else "torch", **options)
+        stream.arrays._on_cpu = module is base
+        emit(stream)
+        assert len(given) == stream.n
+        for t, (terms, total, inexact) in enumerate(given):
+            used = np.abs(weights[: t + 1])
+            assert terms == np.count_nonzero(used[1:])
+            assert total == pytest.approx(float(used @ largest[t::-1][: len(used)]), rel=1e-12)
+            assert inexact == pytest.approx(2.0**-48 * used.sum(), rel=1e-12)
+        given.clear()
 
 
 def test_states_of_one_way_are_not_those_of_the_other():
