@@ -12,7 +12,9 @@ import torch
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise import device_rows
 from anechoic.noise.gaussian import AES, CHACHA
+from anechoic.noise.torch_arrays import TorchArrays
 from anechoic.runs import files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
@@ -524,6 +526,34 @@ def test_a_run_keeps_the_cipher_that_it_began_with(
     resumed.engine.load_checkpoint(path=path)
     assert resumed.optimizer.release.cipher == began
     assert torch.equal(train(resumed, 3), train(run, 3))
+
+
+@pytest.mark.parametrize("grid_bits", [None, 20])
+def test_a_run_moves_from_the_noise_of_a_device_to_the_cpu(grid_bits, tmp_path, other_process, monkeypatch):
+    path = tmp_path / "run.ckpt"
+    mech = Mechanism(BLT(15, [0.2, 0.1], [0.9, 0.5]), FixedOrder(40, 8, steps=15), 0.5, grid_bits=grid_bits)
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: CHACHA)
+    expected = train(start(mech=mech), 5)
+    other_process()
+    ours, drawn = TorchArrays.__init__, []
+
+    def as_on_a_device(self, dtype, device):
+        ours(self, dtype, device)
+        self._on_cpu = False
+
+    fill = device_rows.words_on_device
+    monkeypatch.setattr(device_rows, "words_on_device", lambda *given: drawn.append(1) or fill(*given))
+    with monkeypatch.context() as there:
+        there.setattr(TorchArrays, "__init__", as_on_a_device)
+        run = start(mech=mech)
+        train(run, 3)
+        run.engine.save_checkpoint(path=path)
+    assert len(drawn) >= 3
+    other_process()
+    drawn.clear()
+    resumed = start(mech=mech, keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed, 5), expected) and not drawn
 
 
 def test_a_run_draws_its_noise_where_its_parameters_are():
