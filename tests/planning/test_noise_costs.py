@@ -53,29 +53,11 @@ def test_speeds_out_of_range_are_refused(name):
         noise_costs(Identity(3).recurrence(), 0)
 
 
+@pytest.mark.slow
 def test_a_plan_tells_the_costs_of_its_choice():
-    found = plan(
-        examples=100,
-        batch_size=10,
-        epochs=1,
-        epsilon=3.0,
-        delta=1e-3,
-        random_sampling=False,
-        strategy="output",
-    )
+    shape = {"examples": 100, "batch_size": 10, "epochs": 1, "random_sampling": False}
+    found = plan(**shape, epsilon=3.0, delta=1e-3, strategy="output", dimension=M)
     stored, made = found.noise_costs(M, bandwidth=1e9, keystream=1e9)
     assert (stored.memory, made.memory) == (2 * 4 * M, 0)
     assert str(made) == f"memory='regenerate': 0 B, {made.milliseconds:.3g} ms a step"
-    assert (
-        "With memory='regenerate' a stream keeps none of it"
-        in plan(
-            examples=100,
-            batch_size=10,
-            epochs=1,
-            epsilon=3.0,
-            delta=1e-3,
-            random_sampling=False,
-            strategy="output",
-            dimension=M,
-        ).reason
-    )
+    assert "With memory='regenerate' a stream keeps none of it" in found.reason
