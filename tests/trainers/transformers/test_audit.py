@@ -81,7 +81,13 @@ def by_trl(folder, fault=None, callbacks=(), **options):
         warnings.simplefilter("ignore")
         return watched, type("PrivateSFTTrainer", (fault, *bases) if fault else bases, {})(
             model=watched.model,
-            args=SFTConfig(str(folder), dataset_kwargs={"skip_prepare_dataset": True}, **SETTINGS, **options),
+            args=SFTConfig(
+                str(folder),
+                dataset_kwargs={"skip_prepare_dataset": True},
+                gradient_checkpointing=False,
+                **SETTINGS,
+                **options,
+            ),
             train_dataset=data,
             eval_dataset=data,
             data_collator=default_data_collator,
