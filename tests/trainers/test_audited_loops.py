@@ -159,20 +159,19 @@ REFUSED = (DesynchronizedError, GuaranteeError, MismatchError)
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (counts_twice, "."),
-        (adds_up, "."),
-        (drops_last, "."),
-        (drops_last_part, "."),
-        (over_the_batch, "."),
+        (counts_twice, "2 backward passes"),
+        (adds_up, "haven't been cleared"),
+        (drops_last, "its optimizer.step.. is missing"),
+        (drops_last_part, "no gradient reached"),
+        (over_the_batch, "mixes the rows"),
         (frozen_moves, "frozen changed during training"),
         (evaluation_trains, "changed by something else than"),
     ],
 )
 def test_a_fault_of_a_script_is_refused(door, fault, words):
     watched, *objects = start(door)
-    with pytest.raises(REFUSED, match=words) as caught:
+    with pytest.raises(REFUSED, match=words):
         fault(watched, *objects)
-    print(type(caught.value).__name__, caught.value)
     assert len(watched.rows) < STEPS
 
 

@@ -37,6 +37,7 @@ SETTINGS = {
     "per_device_train_batch_size": BATCH // 2, "gradient_accumulation_steps": 2, "report_to": [],
     "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False, "bf16": False,
 }  # fmt: skip
+OF_TRL = {"dataset_kwargs": {"skip_prepare_dataset": True}, "gradient_checkpointing": False}
 
 
 class Language(PreTrainedModel):
@@ -204,10 +205,10 @@ def to_half(model):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"fault": CountsTwice}, DesynchronizedError, ""),
-        ({"fault": StepsTwice}, DesynchronizedError, ""),
-        ({"fault": DropsLast}, DesynchronizedError, ""),
-        ({"fault": OverTheBatch}, (GuaranteeError, DesynchronizedError), ""),
+        ({"fault": CountsTwice}, DesynchronizedError, "made from an earlier batch"),
+        ({"fault": StepsTwice}, DesynchronizedError, "no batch was delivered"),
+        ({"fault": DropsLast}, DesynchronizedError, "its optimizer.step.. is missing"),
+        ({"fault": OverTheBatch}, DesynchronizedError, "no gradient reached"),
         ({"callbacks": [At(frozen_moves)]}, GuaranteeError, "frozen changed during training"),
         ({"callbacks": [At(to_half)]}, (GuaranteeError, MismatchError), "parameter"),
         (
@@ -220,9 +221,8 @@ def to_half(model):
 )
 def test_a_fault_of_a_script_is_refused(door, tmp_path, options, error, words):
     watched, trainer = door(tmp_path, **options)
-    with pytest.raises(error, match=words) as caught:
+    with pytest.raises(error, match=words):
         trainer.train()
-    print(type(caught.value).__name__, caught.value)
     assert len(watched.rows) < STEPS
 
 
@@ -230,11 +230,8 @@ def half_precision():
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize(
-    "options", [{"fault": InRows}, {"callbacks": [At(around=half_precision)]}], ids=["token mean", "autocast"]
-)
-def test_what_would_be_a_fault_elsewhere_is_none(door, tmp_path, options):
-    report = audited(*trained(door, tmp_path, **options))
+def test_a_token_mean_in_the_loss_is_that_of_the_row(door, tmp_path):
+    report = audited(*trained(door, tmp_path, fault=InRows))
     assert not report.violated, report
 
 
