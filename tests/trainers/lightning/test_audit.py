@@ -115,6 +115,14 @@ class DropsLast(Network):
         return -1 if batch_idx == PASS - 1 else None
 
 
+class DropsPart(PrivateStrategy):
+    """The last part of a batch is not trained on."""
+
+    def backward(self, closure_loss, optimizer, *_, **__):
+        self._begun.module(next(iter(self._begun.parts(self._in_hand[0])))).backward()
+        return closure_loss
+
+
 class OverTheBatch(PrivateStrategy):
     """A mean over the tokens of the batch, as Lightning takes it: not of single rows."""
 
@@ -163,12 +171,13 @@ REFUSED = (DesynchronizedError, GuaranteeError, MismatchError)
     [
         ({"kind": CountsTwice}, "made from an earlier batch"),
         ({"strategy": AddsUp}, "2 backward passes"),
+        ({"strategy": DropsPart}, "taken for a batch of its own"),
         ({"strategy": OverTheBatch}, "no gradient reached"),
         ({"callbacks": [Before(frozen_moves)]}, "frozen changed during training"),
         ({"callbacks": [Before(to_half)]}, "parameter"),
         ({"kind": EvaluationTrains}, "changed by something else than"),
     ],
-    ids=["counted twice", "added up", "token mean", "frozen", "half", "evaluation"],
+    ids=["counted twice", "added up", "part dropped", "token mean", "frozen", "half", "evaluation"],
 )
 def test_a_fault_of_a_script_is_refused(tmp_path, options, words):
     watched, _, fit = door(tmp_path, **options)
