@@ -147,6 +147,7 @@ def test_a_journal_in_another_folder_is_named(tmp_path):
     again, _ = start(tmp_path / "b", resume=str(checkpoint))
     with pytest.raises(CheckpointError, match=rf"b/out.private.*written with {journal}.*default_root_dir"):
         again.load()
+    run.engine._current().recorder.journal.close()
     journal.rename(tmp_path / "b" / "out.private" / journal.name)  # as the message says
     again, other = start(
         tmp_path / "b",
