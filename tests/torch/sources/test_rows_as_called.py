@@ -59,7 +59,7 @@ def test_a_model_that_was_compiled_is_made_private_as_the_model_that_it_is():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a")  # it looks into what follows the rows
+@pytest.mark.filterwarnings("default")  # of dynamo, which looks into what follows the rows
 def test_a_whole_pass_that_is_compiled_makes_the_same_releases():
     run = start()
 
