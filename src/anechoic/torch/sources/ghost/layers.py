@@ -186,6 +186,7 @@ class _Normalisation(Kind):
         channels_first: bool,
     ) -> None:
         self._function, self._axes, self._channels_first = function, axes, channels_first
+        self.time_first = not channels_first
 
     def fault(self, layer: Any) -> str:
         return "track_running_stats=True" if getattr(layer, "track_running_stats", False) else ""
