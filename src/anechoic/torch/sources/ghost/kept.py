@@ -50,13 +50,12 @@ class Kept(RowGradients):
         left: Callable[[slice], tuple[Tensor, Tensor]], sizes: tuple[int, int, int, int], budget: Budget
     ) -> bool:
         """Whether the budget has room for them; it is then taken."""
-        rows, _, inputs, outputs = sizes
-        return budget.take(_width(*left(slice(0, 1))).itemsize * rows * inputs * outputs)
+        return budget.take(_size(left, sizes))
 
     def to_share(self) -> RowGradients:
         """Not kept: what a shared weight's norm is made of has to be exact products."""
-        numbers = self._rows * self._inputs * self._outputs
-        self._budget.left += _width(*self._left(slice(0, 1))).itemsize * numbers
+        sizes = (self._rows, self._positions, self._inputs, self._outputs)
+        self._budget.give_back(_size(self._left, sizes))
         return self._otherwise()
 
     def squared_norms(self) -> Tensor:
@@ -96,6 +95,12 @@ class Kept(RowGradients):
                 x, a = (torch.cat([p, p.new_zeros(missing, *p.shape[1:])]) for p in (x, a))
             with full_precision(x.device.type):
                 yield rows, (a.transpose(1, 2) @ x).reshape(together, -1)
+
+
+def _size(left: Callable[[slice], tuple[Tensor, Tensor]], sizes: tuple[int, int, int, int]) -> int:
+    """Bytes of the gradients."""
+    rows, _, inputs, outputs = sizes
+    return _width(*left(slice(0, 1))).itemsize * rows * inputs * outputs
 
 
 def _width(x: Tensor, a: Tensor) -> torch.dtype:

@@ -53,6 +53,10 @@ class Budget:
         self.left -= amount if taken else 0
         return taken
 
+    def give_back(self, amount: int) -> None:
+        """What was taken and is not used."""
+        self.left += amount
+
 
 class RowGradients(ABC):
     """Gradients of the rows of a batch with respect to one parameter."""
