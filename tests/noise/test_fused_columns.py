@@ -84,7 +84,7 @@ import re
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from anechoic.noise.fused_kernels import BLOCKS, WARPS, kernel
-types = {"numbers": "*i64", "factors": "*fp64", "table": "*fp64", "counts": "*i64", "stride": "i64"}
+types = {"numbers": "*i64", "factors": "*fp64", "table": "*fp64", "counts": "*i64"}
 given = {"ROWS": 4, "COPIED": True, "BLOCKS": BLOCKS}
 for name in ("drawn", "fed", "summed"):
     for precision in ("fp32", "fp64"):

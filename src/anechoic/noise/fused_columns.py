@@ -65,7 +65,8 @@ class FusedColumns(DeviceColumns):
         copy: torch.Tensor | None = None,
     ) -> None:
         runs = [(self._rounded(weights), rows) for weights, rows in sums if len(rows)]
-        if not self._waits_for(out) or len(runs) > RUNS or not runs:
+        alike = all(len(rows) == 1 or rows.stride(0) == self.memory.stride(0) for _, rows in runs)
+        if not self._waits_for(out) or not alike or not 0 < len(runs) <= RUNS:
             self.settle()
             super().add(sums, out, copy)
             return
@@ -80,7 +81,6 @@ class FusedColumns(DeviceColumns):
             row,
             [weight, *(factor for factors, _ in runs for factor in factors)],
             out if copy is None else copy,
-            given[0].stride(0),
             *given,
             torch.tensor(counts, device=out.device),
             COPIED=copy is not None,
@@ -114,7 +114,6 @@ class FusedColumns(DeviceColumns):
             row,
             [weight, *self._rounded(weights), *self._rounded(decays)],
             self.memory,
-            self.memory.stride(0),
             ROWS=len(self.memory),
         )
         places = self.row.isnan().nonzero().view(-1)
@@ -149,7 +148,8 @@ class FusedColumns(DeviceColumns):
             raise ValueError("only rows by ChaCha20 are made on a device: those by AES-256 are moved there.")
         first, skipped = divmod(self._fresh.offset, _WORDS)
         key = [word % 2**32 for word in row.words.key_words]
-        numbers = torch.tensor([*key, first, skipped, len(out)], device=out.device)
+        stride = self.memory.stride(0) if len(self.memory) else 0  # that of runs of its rows, too
+        numbers = torch.tensor([*key, first, skipped, len(out), stride], device=out.device)
         floats = torch.tensor(factors, dtype=torch.float64, device=out.device)
         programs = -(-(skipped + len(out)) // (_WORDS * BLOCKS))
         made = kernel(name)[(programs,)]

@@ -61,7 +61,8 @@ def variates(numbers, factors, table, BLOCKS: tl.constexpr):
     """Scaled variates in float64, whether they are known, and their places in the row.
 
     Args:
-        numbers: int64: eight words of the key, the first block, entries before the row in it, entries.
+        numbers: int64: eight words of the key, the first block, entries before the row in it, entries, and
+            those between one row of memory and the next: 32 bits are too few for some products with it.
         factors: float64; the first is the scale.
         table: float64, by index: see `ziggurat.Layers.steps`.
     """
@@ -117,7 +118,6 @@ def fed(
     table,
     row,
     memory,
-    stride,
     ROWS: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
@@ -128,7 +128,7 @@ def fed(
     value, known, place = variates(numbers, factors, table, BLOCKS)
     inside = (place >= 0) & (place < tl.load(numbers + 10))
     own = value.to(row.dtype.element_ty)
-    total = tl.zeros_like(own)
+    total, stride = tl.zeros_like(own), tl.load(numbers + 11)
     for i in range(ROWS):
         weight = tl.load(factors + 1 + i).to(row.dtype.element_ty)
         total += weight * tl.load(memory + i * stride + place, mask=inside, other=0.0)
@@ -147,7 +147,6 @@ def summed(
     table,
     row,
     copy,
-    stride,
     rows0,
     rows1,
     rows2,
@@ -162,7 +161,7 @@ def summed(
     value, known, place = variates(numbers, factors, table, BLOCKS)
     inside = (place >= 0) & (place < tl.load(numbers + 10))
     own = value.to(row.dtype.element_ty)
-    first = factors + 1
+    first, stride = factors + 1, tl.load(numbers + 11)
     for run in tl.static_range(3):
         rows = rows0 if run == 0 else (rows1 if run == 1 else rows2)
         count = tl.load(counts + run)
