@@ -46,7 +46,7 @@ class Details:
     @property
     def at_once(self) -> int:
         """Attempts that are best looked at together."""
-        return 3 if self._sharing == 1 else self._sharing
+        return 3 if self._sharing == 1 else 2 * self._sharing  # about half of all attempts are accepted
 
     @property
     def _sharing(self) -> int:
