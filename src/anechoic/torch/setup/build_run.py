@@ -185,7 +185,7 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger)
+        source = _source(setup, mechanism, ledger, batches.padded)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = Releaser(mechanism, ledger, source.parameters, divisor)
         optimizer = CorrelatedOptimizer(
@@ -238,7 +238,7 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger) -> GradientSource:
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: int | None) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     parameters = [p for group in groups for p in group["params"] if p.requires_grad]
@@ -253,7 +253,7 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger) -> Gradie
         loss_reduction=setup.loss_reduction,
         criterion=setup.criterion,
         wrap=setup.wrap_model,
-        rows=_usual_rows(setup, mechanism),
+        rows=padded or _usual_rows(setup, mechanism),
     )
     return source_class(setup.grad_sample_mode)(asked)
 
