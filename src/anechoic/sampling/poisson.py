@@ -244,15 +244,44 @@ def binomial_tail(count: int, rate: float, size: int) -> float:
     ratio = (count - first) / (first + 1) * rate / (1 - rate)
     if ratio >= 1.0:
         return 1.0
+    return min(1.0, math.exp(_log_binomial(count, rate, first)) / (1 - ratio) * (1 + 2.0**-40))
+
+
+def _log_binomial(count: int, rate: float, heads: int) -> float:
+    """Upper bound on the logarithm of the probability of so many heads of `count` coins."""
     terms = (
         math.lgamma(count + 1),
-        -math.lgamma(first + 1),
-        -math.lgamma(count - first + 1),
-        first * math.log(rate),
-        (count - first) * math.log1p(-rate),
+        -math.lgamma(heads + 1),
+        -math.lgamma(count - heads + 1),
+        heads * math.log(rate),
+        (count - heads) * math.log1p(-rate),
     )
-    lost = 2.0**-49 * (sum(map(abs, terms)) + count)  # of a logarithm: more than float64 rounds off
-    return min(1.0, math.exp(math.fsum(terms) + lost) / (1 - ratio) * (1 + 2.0**-40))
+    return math.fsum(terms) + 2.0**-49 * (sum(map(abs, terms)) + count)  # more than float64 rounds off
+
+
+def last_place(scheme: Poisson | CyclicPoisson, size: int) -> tuple[float, float] | None:
+    """Upper bounds on (how likely the others leave one place, how likely a unit then has it), in one step.
+
+    With Y the others that are drawn, a = P(Y = size - 1) and b the sum of P(Y = y) size / (y + 1) over
+    y >= size, the kept others are size - 1 with probability a + p b, and the unit is with them with
+    probability p (a + b) / (a + p b). Ratios of P(Y = y) fall in y, so that b / a <= r / (1 - r), r the first.
+
+    Returns:
+        None where such steps are no exception, and for independent groups, whose sizes are random.
+    """
+    if scheme.groups > 1 and not scheme.moves_others:
+        return None
+    members, rate = -(-scheme.examples // scheme.groups), scheme.rate
+    if size >= members:
+        return 0.0, rate  # no batch can be cut
+    if rate >= 1.0 or size - 1 < members * rate * (1 + 2.0**-40):
+        return None
+    ratio = (members - size) / size * rate / (1 - rate) * (1 + 2.0**-50)
+    if ratio >= 1.0:
+        return None
+    others = _log_binomial(members - 1, rate, size - 1)
+    weight = math.exp(others) * (1 + rate * ratio / (1 - ratio)) * (1 + 2.0**-40)
+    return min(1.0, weight), min(1.0, rate / (1 - ratio) * (1 + 2.0**-40))
 
 
 def least_size(scheme: Poisson | CyclicPoisson, probability: float) -> int:

@@ -12,7 +12,7 @@ import anechoic as an
 from anechoic.accounting.accountant import accountant_of
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
-from anechoic.sampling.poisson import Truncated, binomial_tail, least_size
+from anechoic.sampling.poisson import Truncated, binomial_tail, last_place, least_size
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.marks import in_turn
 
@@ -44,7 +44,7 @@ def test_large_tails_are_close():
 
 
 def laws(count, rate, size, others, mine):
-    """{sum of the kept contributions: probability} of one batch of x (the first) and `others`, cut to `size`."""
+    """{sum of what is kept: probability} of one batch of x (the first) and `others`, cut to `size`."""
     found = {}
     values = [mine, *others]
     for drawn in product([0, 1], repeat=count):
@@ -57,14 +57,18 @@ def laws(count, rate, size, others, mine):
     return found
 
 
-def density(law, std):
-    return sum(chance * norm.pdf(GRID, mean, std) for mean, chance in law.items())
+def density(law, std, grid):
+    return sum(chance * norm.pdf(grid, mean, std) for mean, chance in law.items())
 
 
-def true_delta(epsilon, count, rate, size, others, std):
-    """The larger of both directions, by enumeration and quadrature: zero-out adjacency, one step."""
-    with_x, without = (density(laws(count, rate, size, others, mine), std) for mine in (1.0, 0.0))
-    step = GRID[1] - GRID[0]
+def true_delta(epsilon, count, rate, size, others, std, steps=1):
+    """The larger of both directions, by enumeration and quadrature: zero-out adjacency, one step or two."""
+    grid = GRID if steps == 1 else np.linspace(-12.0, 12.0, 801)
+    pair = [density(laws(count, rate, size, others, mine), std, grid) for mine in (1.0, 0.0)]
+    if steps == 2:
+        pair = [np.multiply.outer(one, one) for one in pair]
+    step = (grid[1] - grid[0]) ** steps
+    with_x, without = pair
     return max(
         float(np.maximum(a - math.exp(epsilon) * b, 0.0).sum() * step)
         for a, b in ((with_x, without), (without, with_x))
@@ -80,15 +84,52 @@ def _others(count):
     yield list(draw.uniform(-1, 1, count - 1))
 
 
+CASES = [(4, 1.0, 0.02), (4, 2.0, 0.01), (4, 0.7, 0.05), (2, 1.0, 0.02), (2, 2.0, 0.005), (3, 0.7, 1e-3)]
+
+
 @pytest.mark.slow
-@in_turn("std, delta", [(1.0, 0.02), (2.0, 0.01), (0.7, 0.05)])
-def test_no_batch_of_others_shows_more_than_is_stated(std, delta):
-    count, rate, size = 7, 0.1, 4
-    sampling = Poisson(count, count * rate, 1).at_most(size)
+@pytest.mark.parametrize("steps", [1, 2])
+@in_turn("size, std, delta", CASES)
+def test_no_batch_of_others_shows_more_than_is_stated(size, std, delta, steps):
+    count, rate = 7, 0.1
+    sampling = Poisson(count, count * rate, steps).at_most(size)
     epsilon = accountant(sampling).bound(delta, std)
-    assert epsilon < an.accounting.gaussian_epsilon(delta, 1.0 / std) * 0.8, "amplification is used"
+    unamplified = an.accounting.gaussian_epsilon(delta, steps**0.5 / std)
+    assert epsilon < 0.97 * unamplified, "amplification is used"
     for others in _others(count):
-        assert true_delta(epsilon, count, rate, size, others, std) <= delta
+        assert true_delta(epsilon, count, rate, size, others, std, steps) <= delta
+
+
+@in_turn("count, rate, size", [(7, 0.1, 2), (7, 0.1, 3), (12, 0.2, 5), (9, 0.05, 1), (9, 0.05, 2)])
+def test_the_last_place_against_enumeration(count, rate, size):
+    """How many of the others are kept, and how often x is with them."""
+    kept = {}
+    for drawn in product([0, 1], repeat=count):
+        inside = [i for i in range(count) if drawn[i]]
+        chance = rate ** len(inside) * (1 - rate) ** (count - len(inside))
+        with_x = (min(1.0, size / len(inside)) if inside else 0.0) if drawn[0] else 0.0
+        for here, part in ((True, with_x), (False, 1.0 - with_x)):
+            others = min(size, len(inside)) - here
+            kept.setdefault(others, [0.0, 0.0])[here] += chance * part
+    weight, higher = last_place(Poisson(count, count * rate, 1), size)
+    for others, (absent, present) in kept.items():
+        if not absent + present:
+            continue
+        share = present / (absent + present)
+        if others == size - 1:
+            assert absent + present <= weight <= 1.5 * (absent + present)
+            assert share <= higher <= 2.0 * share
+        else:
+            assert share == pytest.approx(rate if others < size else 0.0)
+
+
+def test_a_place_that_is_often_the_last_says_nothing():
+    assert last_place(Poisson(6, 3.0, 1), 3) is None
+    assert last_place(CyclicPoisson(60, 6.0, 2, 4, "independent"), 20) is None
+    assert last_place(CyclicPoisson(60, 6.0, 2, 4), 30) == (0.0, 0.2)
+    assert accountant(Poisson(6, 3.0, 1).at_most(3)).bound(0.01, 1.0) == pytest.approx(
+        an.accounting.gaussian_epsilon(0.01, 1.0)
+    )
 
 
 def test_without_its_part_of_delta_the_statement_would_be_false():
@@ -122,8 +163,9 @@ def test_what_is_added_to_delta_and_to_epsilon(sampling, strategy):
         assert found >= least
         unamplified = an.accounting.gaussian_epsilon(1e-4, plain.unamplified / 2.0)
         assert found <= unamplified * (1 + 1e-12)
-        if found < unamplified * (1 - 1e-9):  # delta pays for it
-            assert plain.bound(1e-4 - tau * (1 + math.exp(found)), 2.0) <= found * (1 + 1e-12)
+        coupled = cut._by_coupling(1e-4, 2.0)
+        if coupled < math.inf:  # delta pays for it
+            assert plain.bound(1e-4 - tau * (1 + math.exp(coupled)), 2.0) <= coupled * (1 + 1e-12)
     assert found == pytest.approx(least, rel=1e-4), "batches of 140 never come"
 
 
@@ -142,11 +184,23 @@ def test_a_calibrated_mechanism_keeps_its_epsilon():
 
 
 @pytest.mark.slow
+@in_turn("size, more", [(60, 1.1), (66, 1.04), (74, 1.015)])
+def test_sizes_that_are_exceeded_now_and_then_cost_a_little_noise(size, more):
+    """Four to five deviations above the mean: by coupling alone nothing would be shown."""
+    sampling = Poisson(2000, 40, 300)
+    cut = accountant(sampling.at_most(size))
+    least = accountant(sampling).noise_std(1.0, 1e-6)
+    found = cut.noise_std(1.0, 1e-6)
+    assert cut._by_coupling(1e-6, found) > 1.0
+    assert least <= found <= more * least and cut.bound(1e-6, found) <= 1.0
+
+
+@pytest.mark.slow
 def test_sizes_that_are_exceeded_too_often_are_refused_with_the_size_to_take():
     sampling = Poisson(2000, 40, 12)
-    with pytest.raises(ValueError, match=r"Take max_batch_size=\d+") as error:
-        an.calibrate(Identity(12), sampling=sampling.at_most(50), epsilon=1.0, delta=1e-6)
-    size = int(str(error.value).split("max_batch_size=")[-1].rstrip("."))
+    with pytest.raises(ValueError, match=r"With max_batch_size=\d+ next to no more") as error:
+        an.calibrate(Identity(12), sampling=sampling.at_most(41), epsilon=1.0, delta=1e-6)
+    size = int(str(error.value).split("max_batch_size=")[-1].split()[0])
     assert an.calibrate(Identity(12), sampling=sampling.at_most(size), epsilon=1.0, delta=1e-6).epsilon() <= 1
     assert least_size(sampling, 1e-9) < size
     with pytest.raises(ValueError, match="below the expected batch size 40"):
