@@ -264,7 +264,8 @@ def last_place(scheme: Poisson | CyclicPoisson, size: int) -> tuple[float, float
 
     With Y the others that are drawn, a = P(Y = size - 1) and b the sum of P(Y = y) size / (y + 1) over
     y >= size, the kept others are size - 1 with probability a + p b, and the unit is with them with
-    probability p (a + b) / (a + p b). Ratios of P(Y = y) fall in y, so that b / a <= r / (1 - r), r the first.
+    probability p (a + b) / (a + p b). Ratios of P(Y = y) fall in y: with r the first of them, b / a is at
+    most r / (1 - r).
 
     Returns:
         None where such steps are no exception, and for independent groups, whose sizes are random.
