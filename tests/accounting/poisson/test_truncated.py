@@ -6,6 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from scipy.signal import fftconvolve
 from scipy.stats import binom, norm
 
 import anechoic as an
@@ -100,7 +101,7 @@ def test_no_batch_of_others_shows_more_than_is_stated(size, std, delta, steps):
         assert true_delta(epsilon, count, rate, size, others, std, steps) <= delta
 
 
-@in_turn("count, rate, size", [(7, 0.1, 2), (7, 0.1, 3), (12, 0.2, 5), (9, 0.05, 1), (9, 0.05, 2)])
+@in_turn("count, rate, size", [(7, 0.1, 2), (7, 0.1, 3), (12, 0.2, 5), (9, 0.05, 2), (10, 0.05, 3)])
 def test_the_last_place_against_enumeration(count, rate, size):
     """How many of the others are kept, and how often x is with them."""
     kept = {}
@@ -121,6 +122,46 @@ def test_the_last_place_against_enumeration(count, rate, size):
             assert share <= higher <= 2.0 * share
         else:
             assert share == pytest.approx(rate if others < size else 0.0)
+
+
+WIDTH, REACH = 2e-3, 20_000
+
+
+def shown(epsilon, classes, std, steps, *, forth):
+    """A lower bound on delta of steps that tell their class (probability, rate): losses are rounded down."""
+    grid = np.linspace(-60.0, 60.0, 48_001)
+    loss = np.zeros(2 * REACH + 1)
+    for weight, rate in classes:
+        without = norm.pdf(grid, 0.0, std)
+        pair = (1 - rate) * without + rate * norm.pdf(grid, 1.0, std), without
+        p, q = pair if forth else pair[::-1]
+        seen = (p > 1e-300) & (q > 1e-300)
+        cells = np.floor(np.log(p[seen] / q[seen]) / WIDTH).astype(int)
+        np.add.at(loss, np.clip(cells, -REACH, REACH) + REACH, weight * p[seen] * (grid[1] - grid[0]))
+    whole = loss
+    for _ in range(steps - 1):
+        whole = fftconvolve(whole, loss)
+    losses = (np.arange(len(whole)) - REACH * steps) * WIDTH
+    return float((whole * -np.expm1(epsilon - losses))[losses > epsilon].sum())
+
+
+@pytest.mark.slow
+@in_turn("count, rate, size, std, delta, steps", [(9, 0.2, 3, 5.0, 1e-4, 1), (30, 0.1, 5, 2.0, 1e-3, 10)])
+def test_whoever_knows_the_others_does_not_beat_the_statement(count, rate, size, std, delta, steps):
+    """Contributions of others that lie far apart show in each step who of them was kept; nothing shows more.
+
+    A statement that takes the rate of every step as it was before the cut would be beaten.
+    """
+    drawn = np.arange(size, count)
+    one = binom.pmf(size - 1, count - 1, rate)
+    rest = (binom.pmf(drawn, count - 1, rate) * size / (drawn + 1)).sum()
+    tight, free = one + rate * rest, binom.cdf(size - 2, count - 1, rate)
+    classes = [(free, rate), (tight, rate * (one + rest) / tight), (1 - free - tight, 0.0)]
+    sampling = Poisson(count, count * rate, steps)
+    for cut, beaten in ((sampling, True), (sampling.at_most(size), False)):
+        epsilon = accountant(cut).bound(delta, std)
+        found = max(shown(epsilon, classes, std, steps, forth=forth) for forth in (True, False))
+        assert (found > 1.2 * delta) == beaten
 
 
 def test_a_place_that_is_often_the_last_says_nothing():
