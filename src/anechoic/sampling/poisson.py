@@ -211,8 +211,8 @@ class Truncated(Sampling):
     def describe(self, unit: str = "example") -> str:
         return (
             f"{self.inner.describe(unit)}; of more than {self.max_batch_size} in a batch a uniform draw keeps"
-            f" {self.max_batch_size} (probability at most {self.overflow:.3g} in all), and smaller batches"
-            " are padded"
+            f" {self.max_batch_size} (probability at most {self.overflow:.3g} in all)"
+            f"{', and smaller batches are padded' if unit == 'example' else ''}"
         )
 
 

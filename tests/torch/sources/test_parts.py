@@ -139,6 +139,10 @@ def test_a_row_that_is_not_finite_in_one_part_counts_in_none():
         rest = clipping.sums([s[[0, 2]] for s in samples])
         assert all(torch.allclose(a, b) for a, b in zip(whole, rest, strict=True))
     assert finite_rows(samples).tolist() == [True, False, True]
+    edges = torch.full((5, 4), 3e38)  # sums of which overflow
+    edges[1, 0], edges[2, 0], edges[2, 1], edges[3, 0] = float("nan"), float("inf"), -float("inf"), -3e38
+    assert finite_rows([edges]).tolist() == [True, False, False, True, True]
+    assert finite_rows([edges.double(), edges[:, :0]]).tolist() == [True, False, False, True, True]
 
 
 def test_a_part_that_float32_made_too_long_is_taken_out(monkeypatch):

@@ -72,9 +72,11 @@ def finite_rows(samples: list[Tensor]) -> Tensor:
     """Which contributions have no entry that is infinite or no number, shape (contributions,)."""
     finite = torch.ones(len(samples[0]), dtype=torch.bool, device=samples[0].device)
     for sample in samples:
-        if sample.numel():
-            least, most = sample.reshape(len(sample), -1).aminmax(dim=1)  # both are nan where an entry is
-            finite &= torch.isfinite(least) & torch.isfinite(most)
+        flat = sample.reshape(len(sample), math.prod(sample.shape[1:]))
+        # a sum with such an entry is not finite either; one without may overflow
+        doubtful = ~torch.isfinite(flat.sum(1)) & finite
+        if bool(doubtful.any()):
+            finite[doubtful] = torch.isfinite(flat[doubtful]).all(1)
     return finite
 
 
