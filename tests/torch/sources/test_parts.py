@@ -14,7 +14,7 @@ from anechoic.torch.setup.clip_norms import fitted
 from anechoic.torch.sources import grid_sums as grid
 from anechoic.torch.sources.clipping import Clipping, GridClipping
 from anechoic.torch.sources.ghost.gradients import GhostGradients
-from anechoic.torch.sources.parts import Parts, finite_rows
+from anechoic.torch.sources.parts import ClipParts, finite_rows
 from tests.marks import in_turn, slow
 from tests.torch.sources.ghost_setting import flat, ghost, single_rows
 
@@ -41,7 +41,7 @@ def split(name, scale=1.0):
     if SPLITS[name] is None:
         return None
     bounds, places = SPLITS[name]
-    return Parts(fitted(bounds, scale), places)
+    return ClipParts(fitted(bounds, scale), places)
 
 
 def by_hand(samples, clip, parts, gamma, limits=None):
@@ -161,15 +161,15 @@ def test_an_empty_batch_is_zero():
 
 
 def test_bounds_above_the_clip_norm_are_refused():
-    Clipping(1.0, parts=Parts((0.5, 0.75), (0, 1)))
+    Clipping(1.0, parts=ClipParts((0.5, 0.75), (0, 1)))
     for clipping in (Clipping, lambda clip, **given: GridClipping(clip, 20, **given)):
         with pytest.raises(ValueError, match="above clip_norm=1.0"):
-            clipping(1.0, parts=Parts((0.6, 0.8), (0, 1)))  # as floats, by 4e-17
+            clipping(1.0, parts=ClipParts((0.6, 0.8), (0, 1)))  # as floats, by 4e-17
         with pytest.raises(ValueError, match=r"gamma=0\.0 must be positive"):
             clipping(1.0, gamma=0.0)
     for bounds, places in [((1.0,), ()), ((1.0, 1.0), (0, 0)), ((0.0,), (0,)), ((float("inf"),), (0,))]:
         with pytest.raises(ValueError, match="every part has a positive"):
-            Parts(bounds, places)
+            ClipParts(bounds, places)
 
 
 class Words(nn.Module):
@@ -194,7 +194,7 @@ def test_ghost_clipping_has_the_sums_of_the_rows_one_by_one(places, gamma):
         return (output.square().sum(1) + output[:, 0]) * (1.0 + 3.0 * indices)
 
     count = max(places) + 1
-    parts = Parts((0.99 / count**0.5,) * count, places)
+    parts = ClipParts((0.99 / count**0.5,) * count, places)
     source, delivery = ghost(model, rows)
     source = GhostGradients(
         model, source._parameters, source.tracer.ledger, Clipping(1.0, parts=parts, gamma=gamma)

@@ -15,7 +15,7 @@ from anechoic._validate import one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.sources.clipping import Clipping, GridClipping
-from anechoic.torch.sources.parts import Parts
+from anechoic.torch.sources.parts import ClipParts
 
 #: "flat" and "per_layer" are Opacus's words.
 ClippingName = Literal["flat", "per_layer", "per_group", "automatic"]
@@ -112,7 +112,7 @@ def clipping_of(
     if clipping != "flat":
         norms, places = places_of(clipping, max_grad_norm, names)
         if len(norms) > 1:
-            parts = Parts(fitted(norms, mechanism.clip_norm), places)
+            parts = ClipParts(fitted(norms, mechanism.clip_norm), places)
     gamma = GAMMA if clipping == "automatic" else None
     if mechanism.grid_bits is None:
         return Clipping(mechanism.clip_norm, parts=parts, gamma=gamma)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from anechoic.noise.grid import spacing
 from anechoic.torch.sources.grid_sums import grid_sums
-from anechoic.torch.sources.parts import Parts, side_by_side
+from anechoic.torch.sources.parts import ClipParts, side_by_side
 
 #: Entries whose squares are summed in the precision of the samples.
 _PART = 256
@@ -55,7 +55,7 @@ class Clipping:
     """
 
     clip_norm: float
-    parts: Parts | None = field(default=None, kw_only=True)
+    parts: ClipParts | None = field(default=None, kw_only=True)
     gamma: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

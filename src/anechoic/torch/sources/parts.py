@@ -20,8 +20,8 @@ Limits = NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Parts that the trainable parameters are split into.
+class ClipParts:
+    """ClipParts that the trainable parameters are split into.
 
     Args:
         bounds: > 0, the norm that a contribution may have in each part.
