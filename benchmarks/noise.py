@@ -5,8 +5,9 @@
 A fresh row is compared with `normal_` of torch into float32 memory, which is made by a Mersenne Twister that
 one row gives away. A step is compared with a fresh row and one pass over the memory: one matrix-vector
 product over the same (rows, m) buffer by torch, into memory that is there already. A banded inverse is also
-timed without memory, making the fresh rows of earlier steps again ("made again"). A step that is rounded to a
-grid is compared with the same step in float32, on rows of a tenth of the length.
+timed without memory, making the fresh rows of earlier steps again ("made again"); on a grid, where that gives
+the same integers, beside the stored one. A step that is rounded to a grid is compared with the same step in
+float32, on rows of a tenth of the length.
 
 Where long windows are passed over once in several steps, whole cycles of such steps are timed.
 
@@ -24,6 +25,7 @@ import platform
 import statistics
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,7 @@ TARGETS = {  # by the project's own rule
     "16 bands, on a grid": 2.0,
 }
 GRID = 2.0**-22
+RANDOM = ("AES-256", "ChaCha20")
 
 
 def strategies() -> dict[str, tuple[Strategy, str]]:
@@ -80,9 +83,9 @@ def in_turn(works: dict[str, Callable[[], None]], repeats: int) -> dict[str, dic
     }
 
 
-def measure_fresh(backend: str, dimension: int, repeats: int) -> dict[str, Any]:
+def measure_fresh(backend: str, dimension: int, repeats: int, cipher: str) -> dict[str, Any]:
     """A fresh row beside torch's."""
-    stream = NoiseStream(Identity(STEPS), dimension, backend=backend, key=bytes(32))
+    stream = NoiseStream(Identity(STEPS), dimension, backend=backend, key=bytes(32), cipher=cipher)
     out, reference = stream.arrays.empty(dimension), torch.zeros(dimension)
     states = [stream.init()]
 
@@ -92,7 +95,44 @@ def measure_fresh(backend: str, dimension: int, repeats: int) -> dict[str, Any]:
     fresh()
     reference.normal_()
     found = in_turn({"ours": fresh, "torch": lambda: (reference.normal_(), None)[1]}, repeats)
-    return result("fresh row", backend, found["ours"], found["torch"], stream.memory_bytes)
+    name = "fresh row" if cipher == RANDOM[0] else f"fresh row, {cipher}"
+    return result(name, backend, found["ours"], found["torch"], stream.memory_bytes)
+
+
+def measure_on_grid(backend: str, dimension: int, repeats: int) -> list[dict[str, Any]]:
+    """A banded inverse on a grid that is made again beside the same one stored: time, and peak memory."""
+    found: list[dict[str, Any]] = []
+    for bands in (2, 4):
+        inverse = BandedInverse.square_root(prefix_sum(STEPS), bands)
+        works, peaks = {}, {}
+        for memory in ("store", "regenerate"):
+            tracemalloc.start()
+            stream = NoiseStream(inverse, dimension, backend=backend, key=bytes(32), grid=GRID, memory=memory)
+            works[memory] = steps_of(stream, bands + 1)
+            peaks[memory] = tracemalloc.get_traced_memory()[1] - 8 * dimension  # without the row itself
+            tracemalloc.stop()
+        times = in_turn(works, repeats)
+        line = result(
+            f"{bands} bands again, on a grid",
+            backend,
+            times["regenerate"],
+            times["store"],
+            peaks["regenerate"],
+        )
+        found.append(line | {"memory_bytes_stored": peaks["store"]})
+    return found
+
+
+def steps_of(stream: NoiseStream, first: int) -> Callable[[], None]:
+    """A function that makes the next row, after the first ones."""
+    out, states = stream.arrays.empty(stream.dimension), [stream.init()]
+
+    def step() -> None:
+        states.append(stream.next(states.pop(), out=out)[1])
+
+    for _ in range(first):
+        step()
+    return step
 
 
 def measure_step(
@@ -131,17 +171,10 @@ def measure_rounded(
         NoiseStream(strategy, dimension, backend=backend, key=bytes(32), grid=grid) for grid in (GRID, None)
     ]
 
-    def steps(stream: NoiseStream) -> Callable[[], None]:
-        out, states = stream.arrays.empty(dimension), [stream.init()]
-
-        def step() -> None:
-            states.append(stream.next(states.pop(), out=out)[1])
-
-        for _ in range(strategy.recurrence().rows + 1):
-            step()
-        return step
-
-    works = dict(zip(("grid", "float"), map(steps, streams), strict=True))
+    works = {
+        name: steps_of(stream, strategy.recurrence().rows + 1)
+        for name, stream in zip(("grid", "float"), streams, strict=True)
+    }
     found = in_turn(works, whole_cycles(repeats, *streams))
     return result(f"{name}, on a grid", backend, found["grid"], found["float"], streams[0].memory_bytes)
 
@@ -211,8 +244,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     print(f"{'':7}{'':22}{'ours':>8}{'floor':>8}{'ratio':>8}{'median':>8}{'target':>9}{'clock':>9}{'GB':>8}")
     results = []
     for backend in options.backends:
-        results.append(measure_fresh(backend, options.dimension, options.repeats))
-        show(results[-1])
+        for cipher in RANDOM:
+            results.append(measure_fresh(backend, options.dimension, options.repeats, cipher))
+            show(results[-1])
         for name, (strategy, memory) in strategies().items():
             results.append(measure_step(name, strategy, memory, backend, options.dimension, options.repeats))
             show(results[-1])
@@ -223,9 +257,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                 )
             )
             show(results[-1])
+        for line in measure_on_grid(backend, options.dimension // 10, options.repeats):
+            results.append(line)
+            show(line)
     print(
         "floor: torch's normal_ for a fresh row; a fresh row and one pass over the memory for a step;\n"
-        "the step in float32 for one on a grid"
+        "the step in float32 for one on a grid; the stored one for one that is made again on a grid,\n"
+        "whose GB are the most that was allocated besides the row"
     )
     figures = {"benchmark": "noise", "targets": TARGETS, "setting": about, "results": results}
     if options.json:

@@ -19,6 +19,8 @@ import threadpoolctl
 import anechoic as an
 from anechoic import federated, streaming
 from anechoic.noise import NoiseStream
+from anechoic.noise.device_rows import fill_on_device
+from anechoic.noise.gaussian import CHACHA, FreshRow
 from anechoic.participation import Single
 from anechoic.runs import sealing
 from anechoic.sampling import External, Poisson
@@ -83,6 +85,19 @@ def noise():
                 yield f"noise {name} {backend} {precision}", digest(*rows(made))
         grid = NoiseStream(strategy, 200, std=3.0, grid=2.0**-30, key=KEY)
         yield f"noise {name} grid", digest(*rows(grid))
+        for backend in BACKENDS:
+            options = {"backend": backend, "cipher": CHACHA, "key": KEY}
+            yield f"noise {name} {backend} ChaCha20", digest(*rows(NoiseStream(strategy, 1001, **options)))
+
+
+def device():
+    """The rows of a device, made by torch's operators on the CPU."""
+    import torch
+
+    for precision in (torch.float32, torch.float64):
+        row = torch.empty(70_001, dtype=precision)
+        fill_on_device(FreshRow(KEY, 3, CHACHA), row, 5, 1.7)
+        yield f"row of a device {precision}", digest(row.numpy())
 
 
 def mechanism(strategy, unit=None, clients=1):
@@ -152,7 +167,7 @@ def digests():
 
 
 def _digests():
-    return {name: value for part in (noise, streams, rounds, fingerprints) for name, value in part()}
+    return {name: value for part in (noise, device, streams, rounds, fingerprints) for name, value in part()}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.noise.gaussian import FreshRow
+from anechoic.noise.gaussian import AES, CIPHERS, FreshRow
 from tests.marks import every_other
 from tests.noise.streams import KEY
 
@@ -56,10 +56,10 @@ class Totals:
         assert abs(self.lagged) < 4.5 * np.sqrt(n)
 
 
-def totals(draws, change=lambda values: values):
+def totals(draws, change=lambda values: values, cipher=AES):
     found, block, step = Totals(), np.empty(2**18), 0
     while found.count < draws:
-        row = FreshRow(KEY, step)
+        row = FreshRow(KEY, step, cipher)
         for start in range(0, min(ROW, draws - found.count), len(block)):
             row.fill(block, start)
             found.add(change(block))
@@ -77,9 +77,10 @@ def test_a_billion_draws_are_standard_normal():
     assert time.process_time() - start < 600
 
 
+@pytest.mark.parametrize("cipher", CIPHERS)
 @pytest.mark.slow
-def test_ten_million_draws_are_standard_normal():
-    totals(10**7).check()
+def test_ten_million_draws_are_standard_normal(cipher):
+    totals(10**7, cipher=cipher).check()
 
 
 @pytest.mark.parametrize(

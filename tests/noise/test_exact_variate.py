@@ -16,7 +16,7 @@ from tests.noise.streams import KEY
 
 ROW = FreshRow(KEY, 3)
 DETAILS = ROW._details
-WORDS = ROW._words.words(0, 60_000)
+WORDS = ROW.words.words(0, 60_000)
 IN_REST = np.flatnonzero(WORDS % np.uint64(2048) >= RECTANGLES)
 
 

@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from anechoic.noise import gaussian
-from anechoic.noise.gaussian import LARGEST, FreshRow, available_threads, in_blocks
-from anechoic.noise.ziggurat_tail import rest
+from anechoic.noise.gaussian import CIPHERS, LARGEST, FreshRow, available_threads, in_blocks
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.marks import each_once, slow
 from tests.noise.streams import BACKENDS, KEY, fresh_rows, make_stream
@@ -165,11 +164,12 @@ def test_these_tests_see_a_generator_that_is_two_percent_off(backend):
     assert abs(np.mean(row**2) - 1) > 4 * np.sqrt(2 / row.size)
 
 
+@pytest.mark.parametrize("cipher", CIPHERS)
 @pytest.mark.slow
-def test_the_tail_is_that_of_a_billion_draws():
+def test_the_tail_is_that_of_a_billion_draws(cipher):
     # beyond the widest rectangle all numbers come from the rest: 1.5 million of them stand for as many draws
     # as have so many in the rest, 1.02 billion
-    found = rest(FreshRow(KEY, 0)._details, np.arange(1_500_000))
+    found = FreshRow(KEY, 0, cipher).rest(np.arange(1_500_000))
     draws = len(found) * 2048 / 3
     for level in (4.25, 4.5, 5.0, 5.5, 5.75):
         expected = stats.poisson(2 * draws * stats.norm.sf(level))
@@ -180,8 +180,9 @@ def test_the_tail_is_that_of_a_billion_draws():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("cipher", CIPHERS)
 @pytest.mark.parametrize("name", ["float32", "float64"])
-def test_rows_on_a_gpu_are_those_of_the_cpu(name):
+def test_rows_on_a_gpu_are_those_of_the_cpu(name, cipher):
     import torch
 
     if not torch.cuda.is_available():
@@ -189,7 +190,8 @@ def test_rows_on_a_gpu_are_those_of_the_cpu(name):
     for strategy in ("identity", "output", "banded-mixed", "blt-4", "normalised(restarted(blt-4))"):
         pair = []
         for device in ("cpu", "cuda"):
-            stream = make_stream(STRATEGIES[strategy], 1000, "torch", precision=name, device=device)
+            options = {"precision": name, "device": device, "cipher": cipher}
+            stream = make_stream(STRATEGIES[strategy], 1000, "torch", **options)
             state, rows = stream.init(), []
             for t in range(stream.n):
                 row, state = stream.next(state)

@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="dtype"):
         stream_of("banded", dtype=np.float32)
     with pytest.raises(ValueError, match="memory"):
-        stream_of("inverse", memory="regenerate")
+        stream_of("banded", memory="regenerate")
     with pytest.raises(GuaranteeError, match="fades faster"):
         NoiseStream(s.BLT(2**62, [0.2], [1 - 2.0**-40]), 10**6, grid=1.0)
 

@@ -71,7 +71,7 @@ def place_bits(row):
 
 def index_bits(row):
     """The true bits of the words, which an observer of float64 entries would get from divisors."""
-    return (FreshRow(KEY, 0)._words.words(0, len(row)) & np.uint64(1)).astype(int).tolist()
+    return (FreshRow(KEY, 0).words.words(0, len(row)) & np.uint64(1)).astype(int).tolist()
 
 
 KNOWN = 2 * 19937 + 64
@@ -135,7 +135,7 @@ def test_words_of_neighbouring_coordinates_and_steps_are_independent_over_gf2():
     # rows: the words of one step beside each other; a linear generator of 1,024 bits could not have full rank
     size, words = 1600, 25
     found = [
-        int.from_bytes(FreshRow(KEY, step)._words.words(0, words).astype("<u8").tobytes(), "little")
+        int.from_bytes(FreshRow(KEY, step).words.words(0, words).astype("<u8").tobytes(), "little")
         for step in range(size)
     ]
     assert rank(found) >= size - 8

@@ -8,12 +8,14 @@ import pytest
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
+from anechoic.noise.rounding import base, on_device
 from anechoic.strategies import (
     BLT,
     BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
     Dense,
+    Identity,
     Restarted,
     Toeplitz,
     Tree,
@@ -204,3 +206,133 @@ def test_a_horizon_of_a_billion_steps_costs_nothing(family, backend):
     fresh = np.array([np.asarray(stream.fresh(t)) for t in range(6)])
     np.testing.assert_allclose(rows, family(6, [1.0, -0.5, -0.1]).solve(fresh), rtol=1e-12)
     assert dtype_of(backend, "float64") == stream.init().state_dict()["rows"].dtype
+
+
+# On a grid
+
+
+@pytest.mark.parametrize("cipher", ["AES-256", "ChaCha20"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        STRATEGIES["output"],
+        STRATEGIES["inverse-mixed"],
+        ColumnNormalized(STRATEGIES["inverse-mixed"]),
+        Restarted(STRATEGIES["output"], 3, 20),
+        BandedInverse.square_root(prefix_sum(40), 12),  # a window of which sums are made ahead
+    ],
+)
+def test_integers_made_again_are_those_of_the_stored_way(strategy, cipher):
+    options = {"std": 3.0, "grid": 2.0**-30, "key": KEY, "cipher": cipher}
+    expected, _ = emit(NoiseStream(strategy, 900, **options))
+    stream = NoiseStream(strategy, 900, memory="regenerate", **options)
+    found, state = emit(stream)
+    assert found.tobytes() == expected.tobytes()
+    assert stream.memory_bytes == 0 and state.state_dict()["rows"].shape[0] == 0
+    part = NoiseStream(strategy, 900, memory="regenerate", offset=17, length=600, **options)
+    state = part.restore(emit(part, count=4)[1].state_dict())
+    assert emit(part, state)[0].tobytes() == expected[4:, 17:617].tobytes()
+
+
+def test_what_float64_leaves_open_is_decided_from_the_keys(monkeypatch):
+    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY}
+    expected, _ = emit(NoiseStream(SIGNED, 500, **options))
+    bound = base.error_bound
+    monkeypatch.setattr(base, "error_bound", lambda *given: min(1e-2, 1e6 * bound(*given)))
+    stream = NoiseStream(SIGNED, 500, memory="regenerate", **options)
+    state, rows, counted = stream.init(), [], 0
+    for _ in range(stream.n):
+        row, state = stream.next(state)
+        rows.append(row.copy())
+        counted += stream.arrays.exactly
+    assert counted > 5
+    np.testing.assert_array_equal(np.array(rows), expected)
+
+
+def test_the_bound_on_float64_counts_every_row_that_is_made_again(monkeypatch):
+    """For a stream of its own, and for one on a device (the CPU in its place)."""
+    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY, "memory": "regenerate", "cipher": "ChaCha20"}
+    weights = 3.0 * 2.0**20 * np.array([1.3, -0.6, 0.0, 0.2, -0.1])
+    rows = NoiseStream(Identity(11), 500, dtype=np.float64, key=KEY, cipher="ChaCha20")
+    largest = [float(np.abs(rows.fresh(t)).max()) for t in range(11)]
+    given, bound = [], base.error_bound
+
+    def watched(*numbers):
+        given.append(numbers)
+        return bound(*numbers)
+
+    for module in (base, on_device):
+        monkeypatch.setattr(module, "error_bound", watched)
+        stream = NoiseStream(SIGNED, 500, backend="numpy" if module is base else "torch", **options)
+        stream.arrays._on_cpu = module is base
+        emit(stream)
+        assert len(given) == stream.n
+        for t, (terms, total, inexact) in enumerate(given):
+            used = np.abs(weights[: t + 1])
+            assert terms == np.count_nonzero(used[1:])
+            assert total == pytest.approx(float(used @ largest[t::-1][: len(used)]), rel=1e-12)
+            assert inexact == pytest.approx(2.0**-48 * used.sum(), rel=1e-12)
+        given.clear()
+
+
+def test_states_of_one_way_are_not_those_of_the_other():
+    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY}
+    stored, made = (NoiseStream(SIGNED, 5, memory=way, **options) for way in ("store", "regenerate"))
+    for one, other in [(stored, made), (made, stored)]:
+        with pytest.raises(MismatchError):
+            other.restore(one.init().state_dict())
+
+
+@pytest.mark.parametrize("strategy", [BandedToeplitz(9, [1.0, 0.5]), DENSE, BLT(9, [0.2], [0.9]), Tree(9)])
+def test_what_follows_from_rounded_rows_needs_memory(strategy):
+    with pytest.raises(ValueError, match="memory='regenerate' on a grid makes rows of fresh ones"):
+        NoiseStream(strategy, 3, grid=2.0**-20, memory="regenerate")
+
+
+@pytest.mark.slow
+def test_nothing_but_the_row_and_a_block_is_allocated_on_a_grid():
+    inverse = BandedInverse.one_parameter(5, 0.9)
+    stream = NoiseStream(inverse, 4 * 2**20, key=KEY, grid=2.0**-20, memory="regenerate")
+    state, row = stream.init(), np.empty(4 * 2**20, np.int64)
+    tracemalloc.start()
+    for _ in range(4):
+        _, state = stream.next(state, out=row)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 8 * 2**20  # three pieces of float64 for each of two threads, and small things
+
+
+# A number of bytes
+
+
+@pytest.mark.parametrize("grid", [None, 2.0**-20])
+def test_a_number_of_bytes_chooses(grid):
+    options = {"std": 3.0, "grid": grid, "key": KEY}
+    stored = NoiseStream(SIGNED, 100, **options)
+    needed = stored.memory_bytes
+    assert needed == SIGNED.recurrence().rows * 100 * (4 if grid is None else 8)
+    for memory in (needed, float(needed), f"{needed}B", "1GB"):
+        assert NoiseStream(SIGNED, 100, memory=memory, **options).identity == stored.identity
+    made = NoiseStream(SIGNED, 100, memory="regenerate", **options)
+    for memory in (needed - 1, 1):
+        found = NoiseStream(SIGNED, 100, memory=memory, **options)
+        assert found.identity == made.identity and found.memory_bytes == 0
+    part = NoiseStream(SIGNED, 200, memory=needed, offset=50, length=100, **options)
+    assert part.memory_bytes == needed  # what counts is the slice
+
+
+@pytest.mark.parametrize("strategy", [BandedToeplitz(9, [1.0, 0.5]), DENSE, BLT(9, [0.2], [0.9]), Tree(9)])
+@pytest.mark.parametrize("grid", [None, 2.0**-20])
+def test_too_few_bytes_for_what_cannot_be_made_again_are_refused(strategy, grid):
+    needed = NoiseStream(strategy, 100, grid=grid).memory_bytes
+    assert NoiseStream(strategy, 100, grid=grid, memory=needed).memory_bytes == needed
+    with pytest.raises(ValueError, match=f"follows from take {needed} bytes"):
+        NoiseStream(strategy, 100, grid=grid, memory=needed - 1)
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"), [("none", "is unknown: choose"), (0, "memory=0"), ("3 XB", "is not a size")]
+)
+def test_what_is_no_memory_is_refused(memory, said):
+    with pytest.raises(ValueError, match=said):
+        NoiseStream(SIGNED, 3, memory=memory)

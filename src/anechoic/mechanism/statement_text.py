@@ -31,8 +31,8 @@ _ADJACENCY = {
 _OBSERVER = (
     "sees every noisy sum and all that is computed from them (every model), all their digits; knows the code,"
     " C, the sampling scheme and all data but the unit's, and with them the bare noise of other entries; does"
-    " not know the keys or, where batches are secret, which of them the unit joined, and cannot tell AES-256"
-    " and SHAKE-256 from random bits"
+    " not know the keys or, where batches are secret, which of them the unit joined, and cannot tell AES-256,"
+    " ChaCha20 and SHAKE-256 from random bits"
 )
 
 _NOT_COVERED = (

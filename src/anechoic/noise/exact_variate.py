@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anechoic.noise.keystream import AesCounter
+from anechoic.noise.keystream import Counter
 from anechoic.noise.ziggurat import (
     GRID_BITS,
     INDEX_BITS,
@@ -29,28 +30,52 @@ from anechoic.noise.ziggurat import (
 WORDS, PLACE, HEIGHT = range(3)
 _PLACE_BITS = 52
 _EXPONENT = GRID_BITS + _PLACE_BITS
+_PROPOSAL = 4  # words of a proposal
 
 
 @dataclass(frozen=True)
 class Details:
     """What is drawn beyond the one word that every coordinate has, addressed by (coordinate, attempt).
 
-    Attempt 0 is the point in the rectangle; the proposals for the rest follow from 1 on.
+    Attempt 0 is the point in the rectangle; the proposals for the rest follow from 1 on. Where a block of the
+    keystream has room for several proposals, attempts share it.
     """
 
-    stream: AesCounter
+    stream: Counter
+
+    @property
+    def at_once(self) -> int:
+        """Attempts that are best looked at together."""
+        return 3 if self._sharing == 1 else 2 * self._sharing  # about half of all attempts are accepted
+
+    @property
+    def _sharing(self) -> int:
+        """Attempts whose words lie in one block."""
+        return max(1, self.stream.block_words // _PROPOSAL)
 
     def words(self, coordinate: int, attempt: int) -> list[int]:
         """Four words: piece, sign and place, height, step of the tail."""
-        return [w for index in range(2) for w in self._block(coordinate, attempt, WORDS, index)]
+        found: list[int] = self.proposals(np.array([coordinate]), attempt, 1)[0, 0].tolist()
+        return found
+
+    def proposals(self, coordinates: NDArray[np.int64], attempt: int, count: int) -> NDArray[np.uint64]:
+        """The words of `count` attempts from `attempt` >= 1 on, shape (coordinates, count, 4)."""
+        first, skipped = divmod(attempt - 1, self._sharing)
+        groups = np.arange(first, (attempt + count - 2) // self._sharing + 1)
+        indices = np.arange(max(1, _PROPOSAL // self.stream.block_words))
+        low = ((groups + 1)[:, None] << 32 | WORDS << 24 | indices).reshape(-1)
+        high = np.repeat(coordinates, len(low)).astype(np.uint64)
+        found = self.stream.at(high, np.tile(low, len(coordinates)).astype(np.uint64))
+        return found.reshape(len(coordinates), -1, _PROPOSAL)[:, skipped : skipped + count]
 
     def digits(self, coordinate: int, attempt: int, purpose: int, count: int) -> int:
         """The first `count` binary digits of a number of [0, 1), as an integer."""
-        found, blocks = 0, -(-count // 128)
+        width = 64 * self.stream.block_words
+        found, blocks = 0, -(-count // width)
         for index in range(blocks):
-            high, low = self._block(coordinate, attempt, purpose, index)
-            found = found << 128 | high << 64 | low
-        return found >> (128 * blocks - count)
+            for word in self._block(coordinate, attempt, purpose, index):
+                found = found << 64 | word
+        return found >> (width * blocks - count)
 
     def _block(self, coordinate: int, attempt: int, purpose: int, index: int) -> list[int]:
         low = np.array([attempt << 32 | purpose << 24 | index], dtype=np.uint64)

@@ -1,9 +1,10 @@
 """Fresh rows: standard normal numbers as a function of (key, step, coordinate).
 
-Coordinate i of row t has one 64-bit word of the keystream of (key, "noise", t). Eleven bits choose one of
-2,045 rectangles of equal mass under the normal curve (`anechoic.noise.ziggurat`), 53 bits a point in it: one
-multiplication, whose bits are the same on every machine. The three indices left over stand for the rest
-of the curve, tail included, which is sampled by rejection with words addressed by (coordinate, attempt).
+Coordinate i of row t has one 64-bit word of the keystream of (key, t), which AES-256 or ChaCha20 makes
+under a domain of its own. Eleven bits choose one of 2,045 rectangles of equal mass under the normal curve
+(`anechoic.noise.ziggurat`), 53 bits a point in it: one multiplication, whose bits are the same on every
+machine. The three indices left over stand for the rest of the curve, tail included, which is sampled by
+rejection with words addressed by (coordinate, attempt).
 
 Guarantee: the variate is a real number, of which this is the float64 approximation and `enclosure` gives any
 number of digits. Given uniform words its law is exactly N(0, 1) up to |z| < LARGEST; beyond lies a mass of
@@ -22,16 +23,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
-from anechoic.keys import derive_each
+from anechoic.keys import derive, derive_each
+from anechoic.noise.chacha20 import ChaChaCounter
 from anechoic.noise.exact_variate import Details, floor_of, variate
-from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, keystream
+from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, Counter
 from anechoic.noise.ziggurat import INDEX_BITS, layers
 from anechoic.noise.ziggurat_tail import rest
 
 # Entries that a thread works on at a time. They leave no trace in the row.
 BLOCK = 2**20
-DOMAIN = "noise"
-DETAILS = "noise, further words"
+AES, CHACHA = "AES-256", "ChaCha20"  # their names in arguments and saved states
+#: What each cipher is made by, and the domains of its words and of the further ones.
+CIPHERS: dict[str, tuple[type[Counter], str, str]] = {
+    AES: (AesCounter, "noise", "noise, further words"),
+    CHACHA: (ChaChaCounter, "noise by ChaCha20", "noise by ChaCha20, further words"),
+}
 #: No variate is larger than this in absolute value.
 LARGEST = 20.2036
 #: Bound on |entry - variate|, absolute, for float64 entries of any size; 2**-50 for those below 4.
@@ -46,13 +52,18 @@ class FreshRow:
     Args:
         key: 32 secret bytes.
         step: t, >= 0.
+        cipher: one of CIPHERS.
+
+    Attributes:
+        words: the keystream, word i for coordinate i.
     """
 
-    __slots__ = ("_details", "_words")
+    __slots__ = ("_details", "words")
 
-    def __init__(self, key: bytes, step: int) -> None:
-        self._words: AesCounter = keystream(key, DOMAIN, step)
-        self._details = Details(keystream(key, DETAILS, step))
+    def __init__(self, key: bytes, step: int, cipher: str = AES) -> None:
+        made, first, further = CIPHERS[cipher]
+        self.words = made(derive(key, first, step, size=32))
+        self._details = Details(made(derive(key, further, step, size=32)))
 
     def fill(self, out: NDArray[np.floating], start: int, scale: float = 1.0) -> None:
         """out = scale * z_t[start : start + len(out)], rounded from float64.
@@ -63,8 +74,8 @@ class FreshRow:
             scale: factor, applied in float64.
         """
         scratch, table = _SCRATCH, layers().steps
-        odd = start % WORDS_PER_BLOCK  # the keystream comes in blocks of two words
-        read = self._words.reader((start - odd) // WORDS_PER_BLOCK)
+        odd = start % self.words.block_words  # the keystream comes in whole blocks
+        read = self.words.reader((start - odd) // self.words.block_words)
         missing = []
         for begin in range(-odd, len(out), _CHUNK):
             stop = min(begin + _CHUNK, len(out))
@@ -72,22 +83,26 @@ class FreshRow:
             values = scratch.variates(table, stop - begin)
             first = max(begin, 0)
             values = values[first - begin :]
-            missing.append(scratch.missing(values) + first)
             if scale != 1.0:
                 np.multiply(values, scale, out=values)
             out[first:stop] = values
+            missing.append(scratch.missing(out[first:stop]) + first)
         places = np.concatenate(missing) if missing else np.zeros(0, np.int64)
         if len(places):
-            out[places] = rest(self._details, places + start) * scale
+            out[places] = self.rest(places + start) * scale
+
+    def rest(self, coordinates: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The variates of coordinates whose words stand for what the rectangles leave."""
+        return rest(self._details, coordinates)
 
     def enclosure(self, coordinate: int, bits: int) -> tuple[int, int]:
         """See `enclosure`."""
-        word = int(self._words.words(positive_int("coordinate", coordinate, minimum=0), 1)[0])
+        word = int(self.words.words(positive_int("coordinate", coordinate, minimum=0), 1)[0])
         found = variate(word, self._details, coordinate)
         return floor_of(found, self._details, coordinate, positive_int("bits", bits, minimum=0)), bits
 
 
-def fresh_rows(key: bytes, steps: range, start: int, length: int) -> NDArray[np.float64]:
+def fresh_rows(key: bytes, steps: range, start: int, length: int, cipher: str = AES) -> NDArray[np.float64]:
     """Entries start … start + length - 1 of z_t for each step t; shape (len(steps), length).
 
     They are those of `FreshRow.fill`, bit for bit. Where rows are short, many at once take far less time.
@@ -96,26 +111,28 @@ def fresh_rows(key: bytes, steps: range, start: int, length: int) -> NDArray[np.
         key: 32 secret bytes.
         steps: >= 0.
         start, length: a short slice: length at most 2**14.
+        cipher: one of CIPHERS.
     """
+    made, domain, _ = CIPHERS[cipher]
     found = np.empty((len(steps), length))
-    odd = start % WORDS_PER_BLOCK
-    blocks = -(-(odd + length) // WORDS_PER_BLOCK)
-    width, first = WORDS_PER_BLOCK * blocks, (start - odd) // WORDS_PER_BLOCK
+    odd = start % made.block_words
+    blocks = -(-(odd + length) // made.block_words)
+    width, first = made.block_words * blocks, (start - odd) // made.block_words
     group = max(1, _CHUNK // width)
     for begin in range(0, len(steps), group):
         some = steps[begin : begin + group]
-        subkeys = derive_each(key, DOMAIN, some, size=32)
-        _SCRATCH.put(b"".join([AesCounter(subkey).read(first, blocks) for subkey in subkeys]))
+        subkeys = derive_each(key, domain, some, size=32)
+        _SCRATCH.put(b"".join([made(subkey).read(first, blocks) for subkey in subkeys]))
         values = _SCRATCH.variates(layers().steps, len(some) * width).reshape(len(some), width)
         part = found[begin : begin + group]
         part[...] = values[:, odd : odd + length]
         for place, column in np.argwhere(np.isnan(part)).tolist():
-            details = Details(keystream(key, DETAILS, some[place]))
-            part[place, column] = rest(details, np.array([start + column]))[0]
+            row = FreshRow(key, some[place], cipher)
+            part[place, column] = row.rest(np.array([start + column]))[0]
     return found
 
 
-def enclosure(key: bytes, step: int, coordinate: int, bits: int) -> tuple[int, int]:
+def enclosure(key: bytes, step: int, coordinate: int, bits: int, cipher: str = AES) -> tuple[int, int]:
     """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
 
     Args:
@@ -123,6 +140,7 @@ def enclosure(key: bytes, step: int, coordinate: int, bits: int) -> tuple[int, i
         step: t, >= 0.
         coordinate: i, >= 0.
         bits: binary digits wanted after the point, >= 0.
+        cipher: one of CIPHERS.
 
     Returns:
         floor(x * 2**bits) and `bits`: intervals for more bits lie in those for fewer. The float64 entry of
@@ -131,7 +149,7 @@ def enclosure(key: bytes, step: int, coordinate: int, bits: int) -> tuple[int, i
     Raises:
         ValueError: if an argument is out of range.
     """
-    return FreshRow(key, step).enclosure(coordinate, bits)
+    return FreshRow(key, step, cipher).enclosure(coordinate, bits)
 
 
 class _Scratch(threading.local):
@@ -169,7 +187,7 @@ class _Scratch(threading.local):
         np.copyto(values, words)
         return np.multiply(values, steps, out=values)
 
-    def missing(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    def missing(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
         """Places of NaN."""
         return np.flatnonzero(np.isnan(values, out=self._flags[: len(values)]))
 

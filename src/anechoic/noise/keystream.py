@@ -1,16 +1,18 @@
-"""The generator behind noise, batches and allocation: AES-256 in counter mode, read at any place.
+"""The generators behind noise, batches and allocation: ciphers in counter mode, read at any place.
 
 Every address (domain and numbers) has a subkey of its own, derived from the run's 256-bit key. Byte i of its
 keystream is a function of (key, address, i): any slice can be made alone, on any machine, in any order.
-To tell a keystream from random bytes, or to compute one byte of it from others, is to break AES.
+To tell a keystream from random bytes, or to compute one byte of it from others, is to break the cipher:
+AES-256, or ChaCha20 (`anechoic.noise.chacha20`), which takes no instructions or tables of AES.
 
 `cryptography` is imported when a keystream is first made; its calls release the GIL.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +22,21 @@ from anechoic.keys import checked_key, derive
 BLOCK_BYTES = 16
 WORDS_PER_BLOCK = 2
 WORD = np.dtype("<u8")
-_COUNTERS = 2**128
+COUNTERS = 2**128
 
 
-class AesCounter:
-    """The keystream of AES-256-CTR whose first counter block is 0.
-
-    Block i is the encryption of i as a 128-bit big-endian number (NIST SP 800-38A, section 6.5).
+class Counter(ABC):
+    """A keystream that consists of the blocks of the numbers 0, 1, … 2**128 - 1.
 
     Args:
         subkey: 32 bytes, used for this keystream alone.
+
+    Attributes:
+        block_words: words of 64 bits in a block.
     """
 
     __slots__ = ("_subkey",)
+    block_words: ClassVar[int]
 
     def __init__(self, subkey: bytes) -> None:
         self._subkey = checked_key(subkey, "subkey")
@@ -43,29 +47,30 @@ class AesCounter:
         The buffer is 15 bytes longer than that, which `cryptography` asks for, and len(zeros) a multiple
         of 16.
         """
-        if not 0 <= block < _COUNTERS:
+        if not 0 <= block < COUNTERS:
             raise ValueError(f"block={block} must lie between 0 and 2**128 - 1.")
-        encryptor = self._cipher(block).encryptor()
+        return self._reader(block)
 
-        def read(zeros: bytes, buffer: memoryview) -> None:
-            encryptor.update_into(zeros, buffer)
-
-        return read
+    @abstractmethod
+    def _reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+        """`reader` of a block that there is."""
 
     def read(self, block: int, count: int) -> bytes:
         """`count` blocks from block `block` on."""
-        buffer = bytearray(count * BLOCK_BYTES + BLOCK_BYTES - 1)
-        self.reader(block)(bytes(count * BLOCK_BYTES), memoryview(buffer))
-        return bytes(buffer[: count * BLOCK_BYTES])
+        size = 8 * self.block_words * count
+        buffer = bytearray(size + BLOCK_BYTES - 1)
+        self.reader(block)(bytes(size), memoryview(buffer))
+        return bytes(buffer[:size])
 
     def words(self, start: int, count: int) -> NDArray[np.uint64]:
-        """Words start … start + count - 1 of 64 bits, two in a block."""
-        first = start // WORDS_PER_BLOCK
-        blocks = -(-(start + count) // WORDS_PER_BLOCK) - first
-        skipped = start - first * WORDS_PER_BLOCK
+        """Words start … start + count - 1 of 64 bits, little-endian."""
+        first = start // self.block_words
+        blocks = -(-(start + count) // self.block_words) - first
+        skipped = start - first * self.block_words
         found = np.frombuffer(self.read(first, blocks), WORD)
         return found[skipped : skipped + count].astype(np.uint64)
 
+    @abstractmethod
     def at(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The blocks of numbers high * 2**64 + low, as words.
 
@@ -73,8 +78,34 @@ class AesCounter:
             high, low: shape (k,).
 
         Returns:
-            Shape (k, 2).
+            Shape (k, block_words).
         """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(secret)"
+
+
+class AesCounter(Counter):
+    """The keystream of AES-256-CTR whose first counter block is 0.
+
+    Block i is the encryption of i as a 128-bit big-endian number (NIST SP 800-38A, section 6.5).
+
+    Args:
+        subkey: 32 bytes, used for this keystream alone.
+    """
+
+    __slots__ = ()
+    block_words = WORDS_PER_BLOCK
+
+    def _reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+        encryptor = self._cipher(block).encryptor()
+
+        def read(zeros: bytes, buffer: memoryview) -> None:
+            encryptor.update_into(zeros, buffer)
+
+        return read
+
+    def at(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
         counters = np.empty((len(high), WORDS_PER_BLOCK), ">u8")
         counters[:, 0], counters[:, 1] = high, low
         encrypted = self._cipher(None).encryptor().update(counters.tobytes())
@@ -87,12 +118,9 @@ class AesCounter:
         mode = modes.ECB() if block is None else modes.CTR(block.to_bytes(BLOCK_BYTES, "big"))
         return Cipher(algorithms.AES256(self._subkey), mode)
 
-    def __repr__(self) -> str:
-        return "AesCounter(secret)"
-
 
 def keystream(key: bytes, domain: str, *numbers: int) -> AesCounter:
-    """The keystream of an address under a key.
+    """The keystream of an address under a key, by AES-256.
 
     Args:
         key: 32 secret bytes.

@@ -43,6 +43,11 @@ class Recurrence:
         """Rows of memory that a noise stream keeps (0: none)."""
         raise NotImplementedError  # pragma: no cover - abstract
 
+    @property
+    def sources(self) -> int | None:
+        """Fresh rows that a row is a sum of; None for all of the past."""
+        return None
+
     def local(self, t: int) -> int:
         """Steps since the past was last forgotten."""
         return t if self.period is None else t % self.period
@@ -101,6 +106,10 @@ class MovingAverage(_Windowed):
 
     `row(s)`, for s = local(t), gives C^-1[s, s], C^-1[s, s-1], …: min(window, s + 1) entries.
     """
+
+    @property
+    def sources(self) -> int:
+        return min(self.window, self.horizon)
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
-from anechoic._validate import positive_float, positive_int
+from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.fresh import FreshRows, RowKeys
+from anechoic.noise.gaussian import AES, CIPHERS
+from anechoic.noise.memory_choice import BYTES, chosen
 from anechoic.noise.recurrence import Recurrent
-from anechoic.noise.rounding.make import rounded_filter
+from anechoic.noise.rounding.make import make_rounded
 from anechoic.noise.rounding.rows import IntegerArrays
 
 FORMAT = 2
@@ -90,7 +92,7 @@ class NoiseStream:
     `strategy.recurrence()` describes: R Z and L Z are the same noise (docs/guarantees.md), and one fresh row
     a step is enough.
 
-    Entry i of Z[t] is a function of (key, t, i), made by AES-256; see `anechoic.noise.gaussian`. The stream
+    Entry i of Z[t] is a function of (key, t, i) and the cipher; see `anechoic.noise.gaussian`. The stream
     does not change; what changes is the state:
 
         state = stream.init()
@@ -112,16 +114,21 @@ class NoiseStream:
         key: 32 secret bytes, used for one stream only; None for fresh ones from the operating system.
         backend: "numpy" or "torch".
         dtype: float32 (default) or float64 of the backend.
-        device: torch device of the rows, by default the CPU. Noise is drawn on the CPU whatever the device.
+        device: torch device of the rows, by default the CPU.
         memory: "store" keeps what later rows need. "regenerate" keeps nothing, and makes the fresh rows of
             earlier steps again, block by block in the cache: each row then takes as many fresh rows as
             the inverse has bands for moving averages (`BandedInverse`, `Output`), and all t + 1 of them in
             step t for dense, banded and Toeplitz strategies (those since the last restart). Not for
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
-            noise as the stored ones, entry by entry but for rounding.
+            noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
+            moving averages alone. A number of bytes, or a text such as "2GB", stores what fits into it, and
+            makes the rows of moving averages again that do not.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.
+        cipher: what fresh rows are drawn with: "AES-256", on the CPU whatever the device, or "ChaCha20",
+            where the rows are. A saved state belongs to one of them, and goes on with it on any device. The
+            first is the faster one on CPUs that have instructions for it.
 
     Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
 
@@ -156,8 +163,9 @@ class NoiseStream:
         device: Any = None,
         offset: int = 0,
         length: int | None = None,
-        memory: str = "store",
+        memory: str | float = "store",
         grid: float | None = None,
+        cipher: str = AES,
     ) -> None:
         if not isinstance(strategy, Recurrent):
             raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Identity(n).")
@@ -173,19 +181,21 @@ class NoiseStream:
                 " row: choose a slice of it."
             )
         self.grid = None if grid is None else positive_float("grid", grid)
+        self.cipher = one_of("cipher", cipher, tuple(CIPHERS))
         self.arrays: Any = (
-            make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
+            make_arrays(backend, dtype, device)
+            if grid is None
+            else IntegerArrays(backend, dtype, device, self.cipher)
         )
-        self.filter: Any
-        if self.grid is None:
-            self.filter = make_filter(strategy.recurrence(), self.std, self.arrays.precision, memory)
-        else:
-            if memory != "store":
-                raise ValueError(f"memory={memory!r}: rows on a grid need memory='store'.")
-            self.filter = rounded_filter(strategy.recurrence(), self.std / self.grid)
+        recurrence = strategy.recurrence()
+        made: Any = partial(make_filter, recurrence, self.std, self.arrays.precision)
+        if self.grid is not None:
+            made = partial(make_rounded, recurrence, self.std / self.grid)
+        self.filter: Any = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+        if self.grid is not None:
             self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
-        self._keys = RowKeys(self._key)
+        self._keys = RowKeys(self._key, self.cipher)
 
     @property
     def key(self) -> bytes:
@@ -212,7 +222,7 @@ class NoiseStream:
     def memory_bytes(self) -> int:
         """Bytes that a state keeps. Each emitted row is `length` numbers more."""
         rows: int = self.filter.rows
-        return rows * self.length * (4 if self.arrays.precision == "float32" else 8)
+        return rows * self.length * BYTES[self.arrays.precision]
 
     def init(self) -> NoiseState:
         """The state before row 0. Another call gives the same rows again: release each of them once."""
@@ -308,6 +318,8 @@ class NoiseStream:
         """
         if type(saved.get("format")) is int and saved["format"] == 1:
             raise MismatchError(_OLD_FORMAT)
+        if (cipher := saved_cipher(saved)) != self.cipher:
+            raise MismatchError(_difference("cipher", cipher, self.cipher))
         for name, expected in self.identity.items():
             if name not in saved:
                 raise CheckpointError(f"the saved noise state has no {name!r}: it is not one, or damaged.")
@@ -339,7 +351,7 @@ class NoiseStream:
             "precision": self.arrays.precision,
             "coefficients": self.filter.digest(),
             "key_check": derive(self._key, "key check", size=16).hex(),
-        }
+        } | ({} if self.cipher == AES else {"cipher": self.cipher})
 
     def __repr__(self) -> str:
         part = "" if self.length == self.dimension else f", offset={self.offset}, length={self.length}"
@@ -347,6 +359,11 @@ class NoiseStream:
             f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
             f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}{part})"
         )
+
+
+def saved_cipher(saved: Mapping[str, Any]) -> Any:
+    """The cipher of a saved state; those from before there was a choice do not name it."""
+    return saved.get("cipher", AES)
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

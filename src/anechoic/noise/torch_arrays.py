@@ -1,99 +1,17 @@
-"""PyTorch form of a stream's arrays: NumPy's operations on the CPU, the same arithmetic on other devices.
-
-Fresh rows are made on the CPU and moved. On a device every operation is a kernel of its own, so that no
-product is fused with a sum, and the bits are those of the CPU.
-"""
+"""PyTorch form of a stream's arrays: NumPy's operations on the CPU, the same arithmetic on other devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from anechoic._validate import Array
 from anechoic.noise.arrays import Plan, checked_precision
+from anechoic.noise.device_rows import made_here
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.gaussian import in_blocks
+from anechoic.noise.fused_columns import columns_for
 from anechoic.noise.numpy_arrays import aligned_empty, run_on_numpy
 
 if TYPE_CHECKING:
     import torch
-
-_CHUNK = 2**20  # columns whose products take memory at a time
-
-
-class DeviceColumns:
-    """All columns of a stream on one device; see `anechoic.noise.arrays.MemoryColumns`."""
-
-    def __init__(self, memory: torch.Tensor, row: torch.Tensor, fresh: FreshRows, precision: str) -> None:
-        self.memory, self.row = memory, row
-        self._fresh, self._precision = fresh, precision
-
-    def draw(self, target: torch.Tensor, *weights: float) -> None:
-        import torch
-
-        made, factors = aligned_empty(tuple(target.shape), self._precision), np.array(weights)
-
-        def fill(part: slice) -> None:
-            self._fresh.fill(made[part], part.start, factors)
-
-        in_blocks(fill, len(made), torch.get_num_threads())
-        target.copy_(torch.from_numpy(made))
-
-    def combine(self, weights: Array, rows: torch.Tensor, out: torch.Tensor) -> None:
-        for start in range(0, out.shape[0], _CHUNK):
-            here, past = out[start : start + _CHUNK], rows[:, start : start + _CHUNK]
-            here.zero_()
-            for factor, row in zip(self._rounded(weights), past, strict=True):
-                here.add_(row * factor)
-
-    def add(
-        self,
-        sums: Sequence[tuple[Array, torch.Tensor]],
-        out: torch.Tensor,
-        copy: torch.Tensor | None = None,
-    ) -> None:
-        for weights, rows in sums:
-            for start in range(0, out.shape[0], _CHUNK) if len(rows) else ():
-                here, past = out[start : start + _CHUNK], rows[:, start : start + _CHUNK]
-                total = here.new_empty(here.shape)
-                self.combine(weights, past, total)
-                here.add_(total)
-        if copy is not None:
-            copy.copy_(out)
-
-    def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
-        for start in range(0, self.row.shape[0], _CHUNK):
-            here = self.memory[:, start : start + _CHUNK]
-            sums = here.new_empty((len(slots), here.shape[1]))
-            for factors, total in zip(weights, sums, strict=True):
-                self.combine(factors, here[used[0] : used[-1] + 1], total)
-            for slot, total in zip(slots, sums, strict=True):
-                here[slot].copy_(total)
-
-    def assign(self, rows: torch.Tensor, row: torch.Tensor) -> None:
-        rows.copy_(row)
-
-    def feed_back(self, weights: Array, decays: Array) -> None:
-        self.add([(weights, self.memory)], self.row)
-        for fade, past in zip(self._rounded(decays), self.memory, strict=True):
-            past.mul_(fade).add_(self.row)
-
-    def feed_state(self, weights: Array, transition: Array, entry: Array) -> None:
-        self.add([(weights, self.memory)], self.row)
-        inputs = self._rounded(entry)
-        for start in range(0, self.row.shape[0], _CHUNK):  # so that the copy of the state stays small
-            here, past = self.row[start : start + _CHUNK], self.memory[:, start : start + _CHUNK]
-            mixed = past.new_empty(past.shape)
-            for i in range(len(mixed)):
-                self.combine(transition[i], past, mixed[i])
-                mixed[i].add_(here * inputs[i])
-            past.copy_(mixed)
-
-    def _rounded(self, weights: Array) -> list[float]:
-        rounded: list[float] = weights.astype(self._precision).tolist()
-        return rounded
 
 
 class TorchArrays:
@@ -109,6 +27,10 @@ class TorchArrays:
         self._dtype: torch.dtype = getattr(torch, self.precision)
         self._device = torch.empty(0, device="cpu" if device is None else device).device
         self._on_cpu = self._device.type == "cpu"
+
+    def draws(self, cipher: str) -> bool:
+        """Whether fresh rows are made on the device, and not on the CPU for it."""
+        return not self._on_cpu and made_here(cipher, self._device)
 
     def empty(self, *shape: int) -> torch.Tensor:
         import torch
@@ -137,7 +59,9 @@ class TorchArrays:
             if self._on_cpu:
                 run_on_numpy(plan, memory.numpy(), row.numpy(), fresh, torch.get_num_threads())
             else:
-                plan(DeviceColumns(memory, row, fresh, self.precision))
+                columns = columns_for(memory, row, fresh, self.precision)
+                plan(columns)
+                columns.settle()
 
     def export(self, rows: torch.Tensor, *, copy: bool) -> torch.Tensor:
         import torch

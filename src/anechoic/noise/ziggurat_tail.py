@@ -10,50 +10,41 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.noise.exact_variate import WORDS, Details, accepts, proposal
+from anechoic.noise.exact_variate import Details, accepts, proposal
 from anechoic.noise.ziggurat import PICK_BITS, TAIL_STEP, layers
 
 # Bounds on the error of both sides of a comparison, at least 100 times what IEEE arithmetic and an
 # exponential function within 4 units in the last place can bring.
 _RELATIVE = 2.0**-42
 _ABSOLUTE = 2.0**-52  # of a height that is known to 53 of its binary digits
-_AT_ONCE = 3  # attempts that are looked at together; of these the first that is accepted counts
 
 
 def rest(details: Details, coordinates: NDArray[np.int64]) -> NDArray[np.float64]:
     """The variates of coordinates whose index stands for the rest; a function of each coordinate alone."""
     values = np.empty(len(coordinates))
-    left, attempt = np.arange(len(coordinates)), 1
+    left, attempt, together = np.arange(len(coordinates)), 1, details.at_once
     while len(left):
-        found, taken = _tried(details, coordinates[left], attempt)
+        found, taken = _tried(details, coordinates[left], range(attempt, attempt + together))
         values[left[taken]] = found[taken]
-        left, attempt = left[~taken], attempt + _AT_ONCE
+        left, attempt = left[~taken], attempt + together
     return values
 
 
 def _tried(
-    details: Details, coordinates: NDArray[np.int64], attempt: int
+    details: Details, coordinates: NDArray[np.int64], attempts: range
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The first value accepted in the next attempts, and whether there is one, for each coordinate."""
-    words = _words(details, coordinates, attempt)
+    """The first value accepted in these attempts, and whether there is one, for each coordinate."""
+    words = details.proposals(coordinates, attempts[0], len(attempts))
     values, gap, margin = _proposals(words)
     accepted = gap > margin
     for row, column in np.argwhere(np.abs(gap) <= margin).tolist():
-        address = int(coordinates[row]), attempt + column
+        address = int(coordinates[row]), attempts[column]
         accepted[row, column] = accepts(details, *address, proposal(words[row, column].tolist()))
     found, taken = values[:, -1], accepted[:, -1]
-    for column in range(_AT_ONCE - 2, -1, -1):
+    for column in range(len(attempts) - 2, -1, -1):
         found = np.where(accepted[:, column], values[:, column], found)
         taken = taken | accepted[:, column]
     return found, taken
-
-
-def _words(details: Details, coordinates: NDArray[np.int64], attempt: int) -> NDArray[np.uint64]:
-    """Four words for each coordinate and attempt, shape (coordinates, attempts, 4)."""
-    low = np.arange(attempt, attempt + _AT_ONCE)[:, None] << 32 | WORDS << 24 | np.arange(2)
-    high = np.repeat(coordinates, low.size).astype(np.uint64)
-    found = details.stream.at(high, np.tile(low.reshape(-1), len(coordinates)).astype(np.uint64))
-    return found.reshape(len(coordinates), _AT_ONCE, 4)
 
 
 def _proposals(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from anechoic.planning.calibrated import calibrated, may_do_with, row_of
 from anechoic.planning.families import family, label
-from anechoic.planning.memory_budget import BYTES, Room
+from anechoic.planning.memory_budget import BYTES, Room, nanoseconds, nanoseconds_again
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
@@ -181,7 +181,13 @@ def noise_state(best: PlanRow) -> str:
     if best.memory is None or best.history == 0:
         return ""
     models = best.history * best.number_bytes // BYTES
-    return f"Its noise state is {size(best.memory)}, {models} times the model (float{8 * best.number_bytes})."
+    said = f"Its noise state is {size(best.memory)}, {models} times the model (float{8 * best.number_bytes})."
+    recurrence = best.mechanism.strategy.recurrence()
+    again = nanoseconds_again(recurrence)
+    if again is None:
+        return said
+    slower = again / nanoseconds(recurrence)
+    return f"{said} With memory='regenerate' a stream keeps none of it, and takes {slower:.1f} times as long."
 
 
 #: Clipped gradients that the noise of a whole run may weigh where momentum does not profit from less.

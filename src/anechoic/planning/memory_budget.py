@@ -31,6 +31,11 @@ def _(recurrence: Buffered) -> float:
     return FRESH + WRITTEN * recurrence.rows
 
 
+def nanoseconds_again(recurrence: Recurrence) -> float | None:
+    """The same without noise state, where a row is a sum of few fresh ones: these are made again."""
+    return None if recurrence.sources is None else FRESH * recurrence.sources
+
+
 @dataclass(frozen=True)
 class Room:
     """The bound on rows of noise state.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
+from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs.ledger import ReleaseLedger
@@ -63,12 +64,25 @@ class Releaser(Uncopyable):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(self, key: bytes) -> NoiseStream:
-        """The stream of this run's noise rows in sum units, under `key`."""
-        dtype = self._dtype if self.mechanism.grid_bits is None else None
+    def start_noise(self, key: bytes, cipher: str | None = None) -> NoiseStream:
+        """The stream of this run's noise rows in sum units, under `key`.
+
+        Args:
+            cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
+        """
         return self.mechanism.stream(
-            self._dimension, key=key, backend="torch", dtype=dtype, device=self._device
+            self._dimension,
+            key=key,
+            backend="torch",
+            dtype=self._dtype if self.mechanism.grid_bits is None else None,
+            device=self._device,
+            cipher=usual_cipher(self._device) if cipher is None else cipher,
         )
+
+    @property
+    def cipher(self) -> str:
+        """What the noise is drawn with."""
+        return self._stream.cipher
 
     def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
         """Add the rows of `stream` from `state` on."""
@@ -158,6 +172,11 @@ class Releaser(Uncopyable):
         if self._unit is None:
             return noisy.div_(self.divisor)  # sums may be wider than parameters
         return noisy.double().mul_(self._unit)
+
+
+def usual_cipher(device: torch.device) -> str:
+    """What a run that begins draws its noise with: on the CPU, or on the device itself."""
+    return AES if device.type == "cpu" else CHACHA
 
 
 def digest(released: list[Tensor], journal: ReleaseLog) -> str:

@@ -147,6 +147,7 @@ class PrivateRun(Around, Uncopyable):
         releases: int,
         *,
         drawn: str,
+        cipher: str,
     ) -> Callable[[], None]:
         """Prepare to go on under other keys; what is returned carries it out.
 
@@ -154,11 +155,12 @@ class PrivateRun(Around, Uncopyable):
             noise: the saved noise state, or None where it was not kept: then all rows before release
                 `releases` are drawn again.
             drawn: what `drawn` said when it was saved.
+            cipher: what the noise was drawn with.
 
         Raises:
             ReplayError: if noise or batches come out as others here.
         """
-        stream = self.release.start_noise(noise_key)
+        stream = self.release.start_noise(noise_key, cipher)
         state = stream.init() if noise is None else stream.restore(noise)
         row = None
         while noise is None and state.step < releases:

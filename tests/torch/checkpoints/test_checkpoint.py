@@ -12,10 +12,13 @@ import torch
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise import device_rows
+from anechoic.noise.gaussian import AES, CHACHA
+from anechoic.noise.torch_arrays import TorchArrays
 from anechoic.runs import files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
-from anechoic.torch import BatchMemoryManager, CorrectedAdam, read_mechanism
+from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import check_place, environment
 from tests.marks import each_once, every_other, slow
@@ -503,6 +506,78 @@ def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, othe
     resumed = start(keys=not keys)
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 6), train(run, 6))
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize(("began", "goes_on"), [(CHACHA, AES), (AES, CHACHA)])
+def test_a_run_keeps_the_cipher_that_it_began_with(
+    began, goes_on, keys, tmp_path, other_process, monkeypatch
+):
+    path = tmp_path / "run.ckpt"
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: began)  # as on a device, and on the CPU
+    run = start()
+    train(run, 2)
+    run.engine.save_checkpoint(path=path, keys=keys)
+    assert run.optimizer.release.cipher == began
+    other_process()
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: goes_on)
+    resumed = start(keys=not keys)
+    assert resumed.optimizer.release.cipher == goes_on
+    resumed.engine.load_checkpoint(path=path)
+    assert resumed.optimizer.release.cipher == began
+    assert torch.equal(train(resumed, 3), train(run, 3))
+
+
+@pytest.mark.parametrize("grid_bits", [None, 20])
+def test_a_run_moves_from_the_noise_of_a_device_to_the_cpu(grid_bits, tmp_path, other_process, monkeypatch):
+    path = tmp_path / "run.ckpt"
+    mech = Mechanism(BLT(15, [0.2, 0.1], [0.9, 0.5]), FixedOrder(40, 8, steps=15), 0.5, grid_bits=grid_bits)
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: CHACHA)
+    expected = train(start(mech=mech), 5)
+    other_process()
+    ours, drawn = TorchArrays.__init__, []
+
+    def as_on_a_device(self, dtype, device):
+        ours(self, dtype, device)
+        self._on_cpu = False
+
+    fill = device_rows.words_on_device
+    monkeypatch.setattr(device_rows, "words_on_device", lambda *given: drawn.append(1) or fill(*given))
+    with monkeypatch.context() as there:
+        there.setattr(TorchArrays, "__init__", as_on_a_device)
+        run = start(mech=mech)
+        train(run, 3)
+        run.engine.save_checkpoint(path=path)
+    assert len(drawn) >= 3
+    other_process()
+    drawn.clear()
+    resumed = start(mech=mech, keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed, 5), expected) and not drawn
+
+
+def test_a_run_draws_its_noise_where_its_parameters_are():
+    assert noise_adder.usual_cipher(torch.device("cpu")) == AES
+    assert noise_adder.usual_cipher(torch.device("cuda", 1)) == CHACHA
+
+
+def test_a_checkpoint_from_before_there_were_two_ciphers_goes_on(tmp_path, other_process, monkeypatch):
+    path = tmp_path / "run.ckpt"
+    run, content = start(), checkpoint._content
+
+    def before(run, keys):
+        found = content(run, keys)
+        assert found.pop("cipher") == AES
+        return found
+
+    train(run, 2)
+    monkeypatch.setattr(checkpoint, "_content", before)
+    run.engine.save_checkpoint(path=path)
+    other_process()
+    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: CHACHA)
+    resumed = start(keys=False)
+    resumed.engine.load_checkpoint(path=path)
+    assert torch.equal(train(resumed, 3), train(run, 3))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.fresh import FreshRows
+from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.recurrence import Recurrence
 from anechoic.noise.rounding.exact import nearest_between, nearest_of
 from anechoic.noise.rounding.weights import Weights, combined, enclosed
@@ -94,6 +95,7 @@ class RowPlan:
         weights: factors of rows of memory.
         past: (step, factor) of earlier fresh rows, where the memory holds those: then `weights` give the
             float64 value alone.
+        again: whether these are made again, and the memory holds nothing.
         remember: called with each block, to write into its memory; returns {index: largest size} of rows
             whose sizes changed.
         ahead: float64 sums for several steps; None where each makes its own.
@@ -103,6 +105,7 @@ class RowPlan:
     weights: Weights
     remember: Callable[[Block], dict[int, float]]
     past: tuple[tuple[int, Fraction], ...] | None = None
+    again: bool = False
     ahead: Ahead | None = None
 
 
@@ -177,8 +180,7 @@ def advance(
     peaks = memory[used, width]
     # of each row as a whole, so that slices of a row need no common maximum
     carried = float(np.abs(weights) @ peaks)
-    # what is read as a float64 variate is off by so much at most
-    inexact = fresh.error * (abs(lead) + (float(np.abs(weights).sum()) if plan.past is not None else 0.0))
+    earlier, inexact = made_again(plan, fresh), inexact_part(plan, fresh.error)
     combine = _Combination(plan, t, memory)
     counts: list[int] = []
 
@@ -186,19 +188,28 @@ def advance(
         row = np.empty(part.stop - part.start)
         fresh.fill(row, part.start, _ONE)
         spare = np.empty((3, min(BLOCK, len(row))))
+        again, added = np.zeros(len(row) if earlier else 0), 0.0
+        term = np.empty(len(again))
+        for other, factor in earlier:
+            other.fill(term, fresh.offset + part.start)
+            added += abs(factor) * size(term)
+            again += np.multiply(term, factor, out=term)
         return [
-            block(row[start : start + BLOCK], part.start + start, spare)
+            block(row[start : start + BLOCK], part.start + start, spare, again[start : start + BLOCK], added)
             for start in range(0, len(row), BLOCK)
         ]
 
-    def block(own: Array, start: int, spare: Array) -> dict[int, float]:
+    def block(own: Array, start: int, spare: Array, again: Array, added: float) -> dict[int, float]:
         part = slice(start, start + len(own))
         here = memory[:, part]
         value, rounded, term = spare[:, : len(own)]
         np.multiply(own, lead, out=value)
         combine(here, value, term)
+        if len(again):
+            value += again
         largest_own = size(own)
-        error = error_bound(len(used), abs(lead) * largest_own + carried, inexact)
+        total = abs(lead) * largest_own + carried + added
+        error = error_bound(len(used) + len(earlier), total, inexact)
         np.add(value, 0.5, out=rounded)
         np.floor(rounded, out=rounded)
         # |value - rounded| is exact: both are multiples of value's last place, and close
@@ -218,6 +229,20 @@ def advance(
         memory[index, width:] = max(sizes.get(index, 0.0) for sizes in found)
     combine.note(memory)
     return sum(counts)
+
+
+def made_again(plan: RowPlan, fresh: FreshRows) -> list[tuple[FreshRow, float]]:
+    """The earlier fresh rows that the plan needs and no memory holds, with their factors."""
+    return [(fresh.row(step), float(factor)) for step, factor in plan.past or () if plan.again]
+
+
+def inexact_part(plan: RowPlan, error: float) -> float:
+    """What an entry is off at most because float64 variates are off by `error`, in units of the grid."""
+    past = 0.0
+    if plan.past is not None:
+        weights = [float(factor) for _, factor in plan.past] if plan.again else plan.weights.floats
+        past = float(np.abs(weights).sum())
+    return error * (abs(float(plan.lead)) + past)
 
 
 class _Combination:
@@ -308,6 +333,6 @@ def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshR
     return nearest_of(combined(plan.weights, memory), terms, coordinate, fresh.enclosure)
 
 
-def size(values: Array) -> float:
-    """The largest |entry|, 0 where there is none."""
-    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+def size(values: Any) -> float:
+    """The largest |entry|, 0 where there is none; of tensors too."""
+    return max(float(values.max()), -float(values.min()), 0.0) if len(values) else 0.0

@@ -1,14 +1,12 @@
 """Pairs of float64 that stand for their exact sum: 106 bits, by IEEE additions and multiplications alone.
 
-Each operation is one NumPy ufunc, rounded once and never fused, so the bits are the same everywhere.
+Each operation is one of NumPy or torch, rounded once and never fused, so the bits are the same everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-
-import numpy as np
 
 from anechoic._validate import Array
 
@@ -91,9 +89,9 @@ def _product_error(a: Array, b: float, product: Array) -> Array:
     b_high = b * SPLITTER
     b_high = b_high - (b_high - b)
     b_low = b - b_high
-    error = a_high * b_high
+    error: Array = a_high * b_high
     error -= product
     error += a_high * b_low
     error += a_low * b_high
     error += a_low * b_low
-    return np.asarray(error)
+    return error

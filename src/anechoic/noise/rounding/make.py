@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+from anechoic._validate import one_of
+from anechoic.noise.filters.base import MEMORY
 from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
@@ -16,12 +18,40 @@ from anechoic.noise.recurrence import (
 )
 from anechoic.noise.rounding.base import RoundedFilter
 from anechoic.noise.rounding.mixed import RoundedBuffered, RoundedMixed
-from anechoic.noise.rounding.windowed import RoundedAutoregressive, RoundedMovingAverage
+from anechoic.noise.rounding.windowed import (
+    RegeneratedMovingAverage,
+    RoundedAutoregressive,
+    RoundedMovingAverage,
+)
+
+
+def make_rounded(recurrence: Recurrence, std: float, memory: str = "store") -> RoundedFilter[Any]:
+    """The filter that emits `recurrence`'s rows times `std`, rounded to integers.
+
+    Raises:
+        ValueError: if the recurrence is of none of the kinds known, or needs memory that is not wanted.
+    """
+    made = rounded_filter if one_of("memory", memory, MEMORY) == "store" else rounded_without_memory
+    return made(recurrence, std)
+
+
+@singledispatch
+def rounded_without_memory(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
+    """The filter that keeps no rows.
+
+    Raises:
+        ValueError: where what is emitted depends on integers that were rounded before.
+    """
+    raise ValueError(
+        "memory='regenerate' on a grid makes rows of fresh ones, as banded inverses and Output do. This noise"
+        f" is {type(recurrence).__name__}, and follows from {recurrence.rows} rows that were rounded: use"
+        " memory='store'."
+    )
 
 
 @singledispatch
 def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
-    """The filter that emits `recurrence`'s rows times `std`, rounded to integers.
+    """The filter that keeps rows.
 
     Raises:
         ValueError: if the recurrence is of none of the kinds known.
@@ -36,5 +66,6 @@ def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
 rounded_filter.register(Autoregressive, RoundedAutoregressive)
 rounded_filter.register(MovingAverage, RoundedMovingAverage)
 rounded_filter.register(Buffered, RoundedBuffered)
+rounded_without_memory.register(MovingAverage, RegeneratedMovingAverage)
 for kind in (StateSpace, Nested, Stacked):
     rounded_filter.register(kind, RoundedMixed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
@@ -149,4 +150,22 @@ class RoundedMovingAverage(_Window[MovingAverage]):
 
         weights, lags = self.by_slot(t)
         past = tuple((t - j, weight) for j, weight in zip(lags, weights.exact, strict=True))
-        return RowPlan(lead, weights, remember, past, self.sums_ahead(t))
+        return RowPlan(lead, weights, remember, past, ahead=self.sums_ahead(t))
+
+
+class RegeneratedMovingAverage(RoundedMovingAverage):
+    """The fresh rows of earlier steps are made again from their keys: no memory, and the same integers.
+
+    Rounding is exact, so that it is all the same how float64 came to its value.
+    """
+
+    def __init__(self, recurrence: MovingAverage, std: float) -> None:
+        super().__init__(recurrence, std)
+        self.kind, self.rows = f"{self.kind}, regenerated", 0
+
+    def used(self, t: int) -> int:
+        return 0
+
+    def plan(self, t: int) -> RowPlan:
+        stored = super().plan(t)
+        return replace(stored, weights=Weights.of({}), remember=lambda block: {}, again=True, ahead=None)

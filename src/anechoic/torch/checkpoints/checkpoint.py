@@ -22,6 +22,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
+from anechoic.noise.gaussian import AES
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
@@ -91,6 +92,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "kind": run.source.contributions.last_kind,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
+        "cipher": run.release.cipher,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
@@ -157,7 +159,12 @@ def _go_on(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: boo
     _check_states(run, content)
     earlier = run.history.load(content["earlier"])
     resume = run.resume(
-        noise_key, sampling_key, content["noise"], content["releases"], drawn=content["drawn"]
+        noise_key,
+        sampling_key,
+        content["noise"],
+        content["releases"],
+        drawn=content["drawn"],
+        cipher=content.get("cipher", AES),  # earlier versions had no other
     )
     journal = run.recorder.resumed(
         content["journal"], source.parent, noise_key, content["releases"], adopt=adopt

@@ -1,0 +1,43 @@
+"""What a stream keeps: all that later rows need, nothing, or whichever a number of bytes has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from anechoic._validate import byte_count
+from anechoic.noise.filters.base import MEMORY
+from anechoic.noise.recurrence import Recurrence
+
+#: Bytes of a number, by precision.
+BYTES = {"float32": 4, "float64": 8, "integers": 8}
+
+
+def chosen(
+    memory: str | float, make: Callable[[str], Any], recurrence: Recurrence, length: int, precision: str
+) -> Any:
+    """The filter that `make` makes of a word of MEMORY: the one that stores, where the bytes are enough.
+
+    Args:
+        memory: one of MEMORY, or bytes, as a number or a text.
+        length: entries of a row.
+        precision: of the stream's arrays.
+
+    Raises:
+        ValueError: for another word, or where there is no room and a row is not a sum of few fresh ones.
+    """
+    if memory in MEMORY:
+        return make(str(memory))
+    if isinstance(memory, str) and not any(map(str.isdigit, memory)):
+        return make(memory)  # which names the words that there are
+    room, stored = byte_count("memory", memory), make(MEMORY[0])
+    needed = stored.rows * length * BYTES[precision]
+    if needed <= room:
+        return stored
+    if recurrence.sources is None:
+        raise ValueError(
+            f"memory={memory!r}: the rows that this noise follows from take {needed} bytes. Give as many, or"
+            " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and"
+            " makes all fresh rows of the past again in every step."
+        )
+    return make("regenerate")

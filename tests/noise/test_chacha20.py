@@ -1,0 +1,231 @@
+"""The second cipher: RFC 8439's block function three times over, and streams that name it."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from anechoic.errors import MismatchError
+from anechoic.keys import derive
+from anechoic.noise import NoiseStream, exact_variate
+from anechoic.noise.chacha20 import ChaChaCounter
+from anechoic.noise.exact_variate import HEIGHT, PLACE, WORDS, Details
+from anechoic.noise.gaussian import AES, CHACHA, CIPHERS, FreshRow, enclosure, fresh_rows
+from anechoic.noise.ziggurat_tail import rest
+from anechoic.strategies import BLT
+from tests.noise.streams import KEY, emit, make_stream
+from tests.zoo import STRATEGIES
+
+# RFC 8439, section 2.3.2: key, nonce 00 00 00 09 00 00 00 4a 00 00 00 00, counter 1
+RFC_KEY = bytes(range(32))
+RFC_NUMBER = int.from_bytes(bytes.fromhex("01000000 00000009 0000004a 00000000"), "little")
+RFC_BLOCK = bytes.fromhex(
+    "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+    "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+)
+# appendix A.1: test vectors 1 to 5, as (key, counter and nonce, first 16 bytes)
+RFC_MORE = [
+    ("00" * 32, "00" * 16, "76b8e0ada0f13d90405d6ae55386bd28"),
+    ("00" * 32, "01" + "00" * 15, "9f07e7be5551387a98ba977c732d080d"),
+    ("00" * 31 + "01", "01" + "00" * 15, "3aeb5224ecf849929b9d828db1ced4dd"),
+    ("00ff" + "00" * 30, "02" + "00" * 15, "72d54dfbf12ec44b362692df94137f32"),
+    ("00" * 32, "00" * 15 + "02", "c2c64d378cd536374ae204b9ef933fcd"),
+]
+
+
+def arithmetic(stream, first, count):
+    """Blocks from `first` on by NumPy's arithmetic."""
+    numbers = [first + place for place in range(count)]
+    high = np.array([number >> 64 for number in numbers], np.uint64)
+    low = np.array([number % 2**64 for number in numbers], np.uint64)
+    return stream.at(high, low).astype("<u8").tobytes()
+
+
+def test_it_is_the_published_block_function():
+    stream = ChaChaCounter(RFC_KEY)
+    assert stream.read(RFC_NUMBER, 1) == RFC_BLOCK
+    assert arithmetic(stream, RFC_NUMBER, 1) == RFC_BLOCK
+    for key, number, block in RFC_MORE:
+        stream, place = ChaChaCounter(bytes.fromhex(key)), int.from_bytes(bytes.fromhex(number), "little")
+        assert stream.read(place, 1)[:16].hex() == block
+        assert arithmetic(stream, place, 1)[:16].hex() == block
+
+
+@pytest.mark.parametrize("first", [0, 1, 2**31 - 2, 2**32 - 3, 2**64 - 3, 2**96 + 2**63 - 1, 2**128 - 5])
+def test_arithmetic_makes_the_blocks_of_the_library(first):
+    stream = ChaChaCounter(KEY)
+    assert stream.read(first, 5) == arithmetic(stream, first, 5)  # over the ends of counters too
+
+
+def test_many_scattered_blocks_are_those_of_the_whole():
+    stream, numbers = ChaChaCounter(KEY), np.random.default_rng(0).permutation(9000).astype(np.uint64)
+    found = stream.at(np.zeros(9000, np.uint64), numbers)
+    np.testing.assert_array_equal(found, stream.words(0, 8 * 9000).reshape(-1, 8)[numbers.astype(int)])
+
+
+def test_a_reader_goes_on_where_it_stopped():
+    stream, first = ChaChaCounter(KEY), 2**32 - 4
+    read, found = stream.reader(first), b""
+    for size in (16, 64, 32, 160, 48, 256):  # blocks are cut, and the counter of a nonce ends within
+        buffer = bytearray(size + 15)
+        read(bytes(size), memoryview(buffer))
+        found += bytes(buffer[:size])
+    assert found == stream.read(first, 9)
+
+
+def test_every_slice_is_that_of_the_whole():
+    stream = ChaChaCounter(KEY)
+    whole = stream.words(0, 301)
+    for start in (0, 1, 7, 8, 9, 100):
+        for count in (0, 1, 7, 8, 9, 200):
+            np.testing.assert_array_equal(stream.words(start, count), whole[start : start + count])
+    np.testing.assert_array_equal(stream.words(2**60 + 3, 9), stream.words(2**60, 12)[3:])
+
+
+@pytest.mark.parametrize("block", [-1, 2**128])
+def test_blocks_beyond_the_counter_are_refused(block):
+    with pytest.raises(ValueError, match="block="):
+        ChaChaCounter(KEY).read(block, 1)
+
+
+def test_the_subkey_is_kept_out_of_sight():
+    assert repr(ChaChaCounter(b"k" * 32)) == "ChaChaCounter(secret)"
+
+
+# Addresses
+
+
+def test_ciphers_have_subkeys_of_their_own():
+    subkeys = {derive(KEY, domain, 3, size=32) for _, *domains in CIPHERS.values() for domain in domains}
+    assert len(subkeys) == 2 * len(CIPHERS)
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_no_two_numbers_of_a_coordinate_share_words(cipher):
+    made = CIPHERS[cipher][0]
+    asked = []
+
+    class Watched(made):
+        def at(self, high, low):
+            asked.extend(zip(high.tolist(), low.tolist(), strict=True))
+            return super().at(high, low)
+
+    details, places = Details(Watched(KEY)), np.array([5, 2**40])
+    words = details.proposals(places, 1, 7)
+    assert len(set(words.reshape(-1).tolist())) == 2 * 7 * 4
+    for attempt in range(1, 8):  # one at a time, or from another one on: the same
+        np.testing.assert_array_equal(details.proposals(places, attempt, 1)[:, 0], words[:, attempt - 1])
+        np.testing.assert_array_equal(details.proposals(places, attempt, 2)[:, 0], words[:, attempt - 1])
+        assert details.words(2**40, attempt) == words[1, attempt - 1].tolist()
+    kinds = {low >> 24 & 0xFF for _, low in asked}
+    assert kinds == {WORDS}
+    asked.clear()
+    for attempt in range(8):
+        for purpose in (PLACE, HEIGHT):
+            details.digits(5, attempt, purpose, 64 * made.block_words + 1)
+    assert len(set(asked)) == len(asked) == 8 * 2 * 2
+    assert WORDS not in {low >> 24 & 0xFF for _, low in asked}
+
+
+def test_further_digits_refine_those_before():
+    details = Details(ChaChaCounter(KEY))
+    digits = [details.digits(9, 2, PLACE, count) for count in (1, 64, 512, 513, 2000)]
+    for few, many, gap in zip(digits, digits[1:], (63, 448, 1, 1487), strict=False):
+        assert many >> gap == few
+
+
+# Rows
+
+
+def test_a_row_is_within_its_enclosures_and_is_that_of_many_at_once():
+    row = np.empty(4000)
+    FreshRow(KEY, 3, CHACHA).fill(row, 100)
+    for place in [*range(0, 4000, 401), *np.flatnonzero(np.abs(row) > 3)[:6].tolist()]:
+        low, exponent = enclosure(KEY, 3, 100 + place, 60, CHACHA)
+        assert abs(row[place] - low * 2.0**-exponent) <= 2.0**-48
+    together = fresh_rows(KEY, range(2, 5), 101, 77, CHACHA)
+    np.testing.assert_array_equal(together[1], row[1:78])
+    other = np.empty(4000)
+    FreshRow(KEY, 3, AES).fill(other, 100)
+    assert not np.any(row == other)
+
+
+def test_the_rest_is_decided_as_by_exact_arithmetic():
+    row, places = FreshRow(KEY, 1, CHACHA), np.arange(400)
+    found = rest(row._details, places)  # every coordinate, as if its index stood for the rest
+    for place in places[::25].tolist():
+        attempt = 1
+        while True:
+            proposed = exact_variate.proposal(row._details.words(place, attempt))
+            if exact_variate.accepts(row._details, place, attempt, proposed):
+                break
+            attempt += 1
+        exact = exact_variate.candidate(proposed, attempt)
+        low = exact_variate.floor_of(exact, row._details, place, 60)
+        assert abs(found[place] - low * 2.0**-60) < 2.0**-48
+
+
+def test_rows_are_standard_normal():
+    row = np.empty(400_000)
+    FreshRow(KEY, 0, CHACHA).fill(row, 0)
+    assert abs(row.mean()) < 5 / np.sqrt(len(row))
+    assert abs((row**2).mean() - 1) < 5 * np.sqrt(2 / len(row))
+    assert abs((row**4).mean() - 3) < 5 * np.sqrt(96 / len(row))
+    for level, mass in [(2.0, 0.0455002639), (3.0, 0.0026997961), (4.0, 6.334248e-05)]:
+        assert abs((np.abs(row) > level).mean() - mass) < 5 * np.sqrt(mass / len(row))
+
+
+# Streams
+
+
+@pytest.mark.parametrize("name", ["identity", "banded-mixed", "inverse-mixed", "blt-4", "smooth"])
+def test_backends_and_slices_have_the_same_bits(name):
+    whole, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32", cipher=CHACHA))
+    torchs, _ = emit(make_stream(STRATEGIES[name], 300, "torch", precision="float32", cipher=CHACHA))
+    assert torchs.tobytes() == whole.tobytes()
+    part = make_stream(
+        STRATEGIES[name], 300, "numpy", precision="float32", cipher=CHACHA, offset=13, length=99
+    )
+    assert emit(part)[0].tobytes() == whole[:, 13:112].tobytes()
+
+
+def test_a_saved_state_names_its_cipher_and_old_ones_are_of_aes():
+    made = {cipher: make_stream(STRATEGIES["blt-4"], 9, "numpy", cipher=cipher) for cipher in CIPHERS}
+    saved = {cipher: emit(stream, count=3)[1].state_dict() for cipher, stream in made.items()}
+    assert "cipher" not in saved[AES] and saved[CHACHA]["cipher"] == CHACHA
+    for cipher, stream in made.items():
+        rest, _ = emit(stream, stream.restore(saved[cipher]))
+        assert rest.tobytes() == emit(stream)[0][3:].tobytes()
+    for one, other in [(AES, CHACHA), (CHACHA, AES)]:
+        with pytest.raises(MismatchError, match="cipher"):
+            made[one].restore(saved[other])
+
+
+def test_an_unknown_cipher_is_refused():
+    with pytest.raises(ValueError, match="cipher='ChaCha8' is unknown: choose one of 'AES-256', 'ChaCha20'"):
+        NoiseStream(STRATEGIES["identity"], 3, cipher="ChaCha8")
+
+
+def test_rows_on_a_grid_are_those_of_one_at_a_time():
+    blt = BLT(40, [0.2, 0.15, 0.1, -0.05], [0.99, 0.7, 0.3, 0.0])
+    stream = NoiseStream(blt, 5, std=3.0, grid=2.0**-20, key=KEY, cipher=CHACHA)
+    together, _ = stream.several(stream.init(), 40)
+    state, single = stream.init(), []
+    for _ in range(40):
+        row, state = stream.next(state)
+        single.append(row)
+    np.testing.assert_array_equal(np.array(together), np.array(single))
+
+
+# The format: another value is another stream, and needs another name
+
+
+def test_the_bits_of_rows():
+    row = np.empty(200_000)
+    FreshRow(KEY, 5, CHACHA).fill(row, 1)
+    assert row[:4].tolist() == GOLDEN_NUMBERS
+    assert hashlib.sha256(row.astype("<f8").tobytes()).hexdigest() == GOLDEN_ROW
+
+
+GOLDEN_NUMBERS = [1.0728331005950895, -1.3400738990330003, 0.13806867460563102, -1.580264421877837]
+GOLDEN_ROW = "fa5dc0e968e9c5928b9711054348a4e71183e91d0393983a179a8c8033a06fc9"
