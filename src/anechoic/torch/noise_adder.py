@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
+from anechoic.torch.ranks.group import Alone
 from anechoic.torch.structure import bits
 
 
@@ -47,6 +48,8 @@ class Releaser(Uncopyable):
         self, mechanism: Mechanism, ledger: ReleaseLedger, parameters: list[nn.Parameter], divisor: float
     ) -> None:
         self.ledger = ledger
+        #: the processes that make it
+        self.ranks = Alone()
         self.divisor = divisor
         self.journal: ReleaseLog | None = None
         self.mechanism = mechanism
@@ -60,8 +63,8 @@ class Releaser(Uncopyable):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(self, key: bytes) -> NoiseStream:
-        """The stream of this run's noise rows in sum units, under `key`."""
+    def start_noise(self, key: bytes, *, whole: bool = False) -> NoiseStream:
+        """The stream of this run's noise rows in sum units, under `key`: this process's entries, or all."""
         dtype = self._dtype if self.mechanism.grid_bits is None else None
         return self.mechanism.stream(
             self._dimension, key=key, backend="torch", dtype=dtype, device=self._device
@@ -78,6 +81,14 @@ class Releaser(Uncopyable):
     def noise_state(self) -> NoiseState:
         """Where the noise stream stands; it holds secrets."""
         return self._noise
+
+    def saved_noise(self) -> dict[str, Any]:
+        """The same for a checkpoint, whatever part of it is here: that of all entries."""
+        return self._noise.state_dict(copy=False)
+
+    def own_noise(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What `saved_noise` returned, for this process's stream."""
+        return dict(saved)
 
     @property
     def noise_bytes(self) -> int:
@@ -111,6 +122,13 @@ class Releaser(Uncopyable):
     def forget(self) -> None:
         """Drop the partial sum."""
         self._partial = None
+
+    def agree(self, step: int, kind: str) -> str:
+        """Release `step` is about to be made of `kind`; of what all processes make it."""
+        return kind
+
+    def failed(self, step: int, error: BaseException) -> None:
+        """This process cannot make release `step`, or could not."""
 
     def make(self, step: int, sums: list[Tensor]) -> list[Tensor]:
         """Release `step`: noisy gradients, in the shapes of the parameters, made in place of the sums.

@@ -168,7 +168,9 @@ class RowCriterion:
         start = Generators()
         starts = dict.fromkeys(due, start)
         try:
-            gradients, values = vmap(grad_and_value(loss), in_dims=(0, places or 0))(outputs, others)
+            gradients, values = vmap(
+                grad_and_value(loss), in_dims=(0, places or 0), chunk_size=self._source.setup.share and self._source.setup.share.rows
+            )(outputs, others)
         except (RuntimeError, NotImplementedError, TypeError):
             start.restore()
             made = []
