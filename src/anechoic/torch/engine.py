@@ -302,8 +302,9 @@ class PrivacyEngine(Resumable, Uncopyable):
             mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
         one = not isinstance(ranks, Ranks)
         agreed = None if one else agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, share)
-        with ranks.together("the beginning of the run"):
-            self._run, private = begin(
+        said: dict[str, Any] = {}
+        with ranks.together("the beginning of the run", said) as words:
+            run, private = begin(
                 setup,
                 mechanism,
                 arithmetic,
@@ -313,4 +314,11 @@ class PrivacyEngine(Resumable, Uncopyable):
                 share=share,
                 ranks=ranks,
             )
+            said["batches"] = run.loader.feed.batches.name
+        if any(word != words[0] for word in words):  # as a batch sampler of the script's may draw them
+            raise ranks.known(
+                "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
+                " every rank. Nothing was begun."
+            )
+        self._run = run
         return private

@@ -86,7 +86,7 @@ class Releaser(Uncopyable):
         """The same for a checkpoint, whatever part of it is here: that of all entries."""
         return self._noise.state_dict(copy=False)
 
-    def own_noise(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+    def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         """What `saved_noise` returned, for this process's stream."""
         return dict(saved)
 

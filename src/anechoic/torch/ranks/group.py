@@ -38,6 +38,10 @@ class Alone:
     def report(self, where: str, error: BaseException) -> None:
         """Tell the others that this rank failed."""
 
+    def known(self, text: str) -> DesynchronizedError:
+        """An error that every rank raises."""
+        return _of_ranks(text)
+
     @contextmanager
     def together(self, where: str, said: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """Work that each rank does for itself: where it fails on one, all raise.
@@ -116,10 +120,6 @@ class Ranks(Alone, Uncopyable):
                 time.sleep(0.01)
         except RuntimeError:
             self._lost = "a rank is gone"  # and nobody is there to be told
-
-    def known(self, text: str) -> DesynchronizedError:
-        """An error that every rank raises."""
-        return _of_ranks(text)
 
     def _words(self, said: dict[str, Any], where: str) -> list[dict[str, Any]]:
         def told() -> list[bytes]:

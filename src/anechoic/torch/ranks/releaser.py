@@ -75,10 +75,9 @@ class SharedReleaser(Releaser):
         whole = every.view(-1, len(rows))[: self._dimension].t().contiguous()
         return own | {"offset": 0, "length": self._dimension, "rows": whole}
 
-    def own_noise(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        stream = self._stream
+    def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         start, length = stream.offset, stream.length
-        rows = saved["rows"]
+        rows = saved.get("rows")
         if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[1] != self._dimension:
             return dict(saved)  # which restoring it refuses, in its own words
         part = rows[:, start : start + length]
