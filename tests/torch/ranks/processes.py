@@ -9,6 +9,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401 - which the first optimizer of a process imports: once, before forks
 import torch.distributed as dist
 
 #: Seconds after which ranks that have not ended are killed, and the test fails.

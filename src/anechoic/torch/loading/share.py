@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError
 from anechoic.units.batch import UnitBatch
@@ -70,11 +72,10 @@ class Share:
 
     def _items(self, whole: UnitBatch) -> list[range]:
         """Items of each part: as many as fit into it, in order."""
-        sizes = [0] * whole.count
-        for item in whole.items.tolist():
-            sizes[item] += 1
-        starts, filled = [0] * bool(sizes), 0
-        for item, size in enumerate(sizes):
+        if not whole.count:
+            return []
+        starts, filled = [0], 0
+        for item, size in enumerate(np.bincount(whole.items, minlength=whole.count).tolist()):
             if filled and filled + size > self.rows:
                 starts.append(item)
                 filled = 0
