@@ -186,10 +186,14 @@ def test_whatever_the_loss_is_where_each_chunk_is_delivered_by_itself(tmp_path):
 
     poisson = exact("poisson")
     cases = {f"chunks of {rows}": in_chunks(poisson, rows, odd) for rows in (3, 7)}
+    cases["one logit"] = in_chunks(poisson, 5, lambda o, y: _one_logit(o[:, 0], y.float()))
     cases["smoothed"] = in_chunks(poisson, 5, nn.CrossEntropyLoss(label_smoothing=0.1))
     cases["collated"] = in_chunks(poisson, 5, odd, loader={"batch_size": 20, "shuffle": True, "collate_fn": _jitter})
     cases["augmented"] = in_chunks(poisson, 5, odd, dataset=data(60, augmented=True))
     everywhere(tmp_path, cases)
+
+
+_one_logit = nn.BCEWithLogitsLoss()
 
 
 def _jitter(examples):
@@ -197,10 +201,15 @@ def _jitter(examples):
     return x + 0.01 * torch.randn(x.shape), y
 
 
+def _each(loss, outputs, targets):
+    # with reduction="mean" torch multiplies by the number of rows and divides by it, which is no exact one
+    return loss(outputs[:, 0], targets.float(), reduction="none").mean()
+
+
 LOSSES = {
     "cross entropy": nn.functional.cross_entropy,
-    "one logit": lambda o, y: nn.functional.binary_cross_entropy_with_logits(o[:, 0], y.float()),
-    "huber": lambda o, y: nn.functional.huber_loss(o[:, 0], y.float()),
+    "one logit": lambda o, y: _each(nn.functional.binary_cross_entropy_with_logits, o, y),
+    "huber": lambda o, y: _each(nn.functional.huber_loss, o, y),
     "sigmoid": lambda o, y: (o[:, 0].sigmoid() - y).square().mean(),
 }
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
+from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.noise_adder import Releaser, digest
 from anechoic.torch.ranks.agreement import weights_sum
@@ -67,20 +68,22 @@ class SharedReleaser(Releaser):
 
     def saved_noise(self) -> dict[str, Any]:
         """That of one process, on every rank: what a checkpoint holds."""
-        own = self._noise.state_dict(copy=False)
+        own, where = self._noise.state_dict(copy=False), "save_checkpoint"
         rows = own["rows"]
         padded = rows.new_zeros(self._each, len(rows))
         padded[: self.length] = rows.t()[: self.length]
-        every = self.ranks.joined(padded.reshape(-1), "save_checkpoint")
-        whole = every.view(-1, len(rows))[: self._dimension].t().contiguous()
+        every = self.ranks.joined(padded.reshape(-1), where).view(-1, len(rows))
+        # behind the entries: the largest of each row, or the step that a sum was made for, the same everywhere
+        behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(-1, len(rows), PAD).amax(0)
+        whole = torch.cat([every[: self._dimension].t(), behind], 1)
         return own | {"offset": 0, "length": self._dimension, "rows": whole}
 
     def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         start, length = stream.offset, stream.length
         rows = saved.get("rows")
-        if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[1] != self._dimension:
+        if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[1] != self._dimension + PAD:
             return dict(saved)  # which restoring it refuses, in its own words
-        part = rows[:, start : start + length]
+        part = torch.cat([rows[:, start : start + length], rows[:, -PAD:]], 1)
         return dict(saved) | {"offset": start, "length": length, "rows": part}
 
     # -- a release -----------------------------------------------------------------------------
