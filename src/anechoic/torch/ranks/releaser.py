@@ -69,12 +69,12 @@ class SharedReleaser(Releaser):
     def saved_noise(self) -> dict[str, Any]:
         """That of one process, on every rank: what a checkpoint holds."""
         own, where = self._noise.state_dict(copy=False), "save_checkpoint"
-        rows = own["rows"]
-        padded = rows.new_zeros(self._each, len(rows))
+        rows, count = own["rows"], self.ranks.count
+        padded = rows.new_zeros(self._each, len(rows))  # independent noise has no row
         padded[: self.length] = rows.t()[: self.length]
-        every = self.ranks.joined(padded.reshape(-1), where).view(-1, len(rows))
+        every = self.ranks.joined(padded.reshape(-1), where).view(count * self._each, len(rows))
         # behind the entries: the largest of each row, or the step that a sum was made for, the same everywhere
-        behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(-1, len(rows), PAD).amax(0)
+        behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(count, len(rows), PAD).amax(0)
         whole = torch.cat([every[: self._dimension].t(), behind], 1)
         return own | {"offset": 0, "length": self._dimension, "rows": whole}
 
