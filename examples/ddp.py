@@ -1,9 +1,11 @@
-"""A private training loop that several processes share, to copy: each has its rows and its slice of the noise.
+"""A private training loop that several processes share, to copy: each has its rows, and its part of the noise.
 
-torchrun --nproc-per-node 2 examples/ddp.py [FOLDER]     Start it again after it was killed, on as many processes
-                                                          as you like, and it goes on bit for bit.
-accelerate launch --cpu --num_processes 2 examples/ddp.py FOLDER
-python examples/ddp.py [FOLDER]                           One process: the same releases, and the same weights.
+    torchrun --nproc-per-node 2 examples/ddp.py FOLDER
+    accelerate launch --cpu --num_processes 2 examples/ddp.py FOLDER
+    python examples/ddp.py FOLDER
+
+One process makes the same releases as two. Start it again after it was killed, on as many processes as you
+like, and it goes on bit for bit.
 """
 
 import hashlib

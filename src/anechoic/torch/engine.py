@@ -300,8 +300,9 @@ class PrivacyEngine(Resumable, Uncopyable):
             setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
             share = share_of(setup, self._chunk_rows, ranks)
             mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
-        one = not isinstance(ranks, Ranks)
-        agreed = None if one else agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, share)
+        agreed = None
+        if isinstance(ranks, Ranks):
+            agreed = agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, share)
         said: dict[str, Any] = {}
         with ranks.together("the beginning of the run", said) as words:
             run, private = begin(

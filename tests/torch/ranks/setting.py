@@ -15,7 +15,9 @@ STEPS, ROWS = 6, 8
 
 def exact(kind="fixed", **options):
     """A mechanism whose sums are integers."""
-    return replace(mechanism(kind, **{"examples": 60, "batch_size": 20, "steps": STEPS, **options}), grid_bits=20)
+    return replace(
+        mechanism(kind, **{"examples": 60, "batch_size": 20, "steps": STEPS, **options}), grid_bits=20
+    )
 
 
 def begun(
@@ -34,7 +36,9 @@ def begun(
     mech = exact() if mech is None else mech
     dataset = data(mech.sampling.examples or 60) if dataset is None else dataset
     model = network() if model is None else model
-    plain = DataLoader(dataset, **(loader or {"batch_size": round(mech.expected_batch_size), "shuffle": True}))
+    plain = DataLoader(
+        dataset, **(loader or {"batch_size": round(mech.expected_batch_size), "shuffle": True})
+    )
     given = {"noise_key": NOISE_KEY, "sampling_key": SAMPLING_KEY} if keys else {}
     engine = PrivacyEngine(**given, chunk_rows=chunk_rows, journal=journal)
     made = engine.make_private(

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank is refused on all: nobody hangs, and nothing is released that is not counted."""
+"""What goes wrong on one rank is refused on all: nobody hangs, and what is released is counted."""
 
 import os
 import signal
@@ -94,7 +94,9 @@ def test_ranks_that_would_begin_different_runs_are_refused(work, match):
 
 
 def test_what_fails_on_one_rank_at_the_beginning_fails_on_all():
-    found = refused(lambda rank: begun(max_grad_norm=-1.0 if rank else 1.0), match="max_grad_norm", kind=Exception)
+    found = refused(
+        lambda rank: begun(max_grad_norm=-1.0 if rank else 1.0), match="max_grad_norm", kind=Exception
+    )
     assert isinstance(found[0], DesynchronizedError) and "rank 1 failed at make_private" in str(found[0])
     assert isinstance(found[1], ValueError)
 
@@ -152,7 +154,9 @@ def test_every_rank_has_the_keys_of_rank_0_and_draws_noise_of_its_own():
     for _, (offset, length, rows), whole in found:
         assert offset == place
         place += length
-        assert all(same_bits(row, every[offset : offset + length]) for row, every in zip(rows, whole, strict=True))
+        assert all(
+            same_bits(row, every[offset : offset + length]) for row, every in zip(rows, whole, strict=True)
+        )
     assert place == len(found[0][2][0])
     starts = [rows[0][:10] for _, (_, _, rows), _ in found]
     assert not same_bits(starts[0], starts[1])
@@ -179,7 +183,7 @@ def test_noise_keys_of_several_ranks_must_be_one():
 
 def test_a_rank_that_skips_a_batch_stops_all(tmp_path):
     def work(rank):
-        engine, _, module, optimizer, loader = begun(journal=tmp_path)
+        _, _, module, optimizer, loader = begun(journal=tmp_path)
         for number, (x, y) in enumerate(loader):
             if rank == 1 and number == 2:
                 continue  # the next batch is refused then, and this rank ends
@@ -224,7 +228,9 @@ def test_ranks_that_update_otherwise_are_refused(tmp_path):
         run[3].param_groups[0]["lr"] *= 1 + rank
         train(run, 3)
 
-    refused(work, match="the weights of rank 1 are not those of rank 0 at release 2", kind=DesynchronizedError)
+    refused(
+        work, match="the weights of rank 1 are not those of rank 0 at release 2", kind=DesynchronizedError
+    )
     assert len(digests(tmp_path)) == 2
 
 
@@ -307,7 +313,7 @@ def test_a_rank_that_is_killed_stops_the_others_before_the_release(tmp_path):
 
 def test_draws_of_the_script_for_its_rows_are_refused():
     def work(rank):
-        engine, _, module, optimizer, loader = begun()
+        _, _, module, optimizer, loader = begun()
         for x, y in loader:
             nn.functional.cross_entropy(module(x + torch.randn_like(x)), y).backward()
             optimizer.step()

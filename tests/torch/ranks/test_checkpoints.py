@@ -88,7 +88,9 @@ def test_a_stale_slice_is_refused_on_all(tmp_path):
         begun(strategy(), keys=True)[0].load_checkpoint(path=tmp_path / f"{(2, 4)[rank]}.ckpt")
 
     for error in on_ranks(2, stale):
-        assert isinstance(error, DesynchronizedError) and "different checkpoints, of releases 2, 4" in str(error)
+        assert isinstance(error, DesynchronizedError) and "different checkpoints, of releases 2, 4" in str(
+            error
+        )
 
     def missing(rank):
         begun(strategy(), keys=True)[0].load_checkpoint(path=tmp_path / ("4.ckpt", "none.ckpt")[rank])

@@ -17,9 +17,20 @@ ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes")
 
 def said(*command):
     """What the script prints, by name."""
-    variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(re.findall(r"^(accuracy|epsilon|weights) (\S+)$", done.stdout, re.M))

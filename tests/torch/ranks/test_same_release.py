@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from anechoic.accounting import Verified
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
 from anechoic.sampling import External
@@ -25,8 +24,8 @@ from anechoic.torch import BatchMemoryManager
 from tests.floats import same_bits
 from tests.torch.ranks.processes import results
 from tests.torch.ranks.setting import STEPS, begun, digests, exact, train
-from tests.torch.setting import FEATURES, Augmented, data, network
-from tests.torch.units_setting import IDS, SCHEMES, scheme, unit_mechanism
+from tests.torch.setting import FEATURES, data, network
+from tests.torch.units_setting import SCHEMES, scheme, unit_mechanism
 
 RANKS = (1, 2, 3)
 
@@ -114,7 +113,12 @@ def test_of_units_with_several_examples(tmp_path):
     shared = [[int(i) % 12, int(i * 5) % 12] for i in range(40)]
     cases["shared"] = case(
         replace(unit_mechanism(scheme("poisson", 12, STEPS), noise_std=0.5), grid_bits=20),
-        **{"unit_ids": shared, "unit": "user", "dataset": data(40), "loader": {"batch_size": 4, "shuffle": True}},
+        **{
+            "unit_ids": shared,
+            "unit": "user",
+            "dataset": data(40),
+            "loader": {"batch_size": 4, "shuffle": True},
+        },
     )
     everywhere(tmp_path, cases)
 
@@ -188,7 +192,9 @@ def test_whatever_the_loss_is_where_each_chunk_is_delivered_by_itself(tmp_path):
     cases = {f"chunks of {rows}": in_chunks(poisson, rows, odd) for rows in (3, 7)}
     cases["one logit"] = in_chunks(poisson, 5, lambda o, y: _one_logit(o[:, 0], y.float()))
     cases["smoothed"] = in_chunks(poisson, 5, nn.CrossEntropyLoss(label_smoothing=0.1))
-    cases["collated"] = in_chunks(poisson, 5, odd, loader={"batch_size": 20, "shuffle": True, "collate_fn": _jitter})
+    cases["collated"] = in_chunks(
+        poisson, 5, odd, loader={"batch_size": 20, "shuffle": True, "collate_fn": _jitter}
+    )
     cases["augmented"] = in_chunks(poisson, 5, odd, dataset=data(60, augmented=True))
     everywhere(tmp_path, cases)
 

@@ -185,7 +185,7 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
 
 
 def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
-    """Journal, history, and what puts the run in its place: all that may be refused, and nothing is changed."""
+    """Journal, history, and what puts the run in its place: all that may be refused."""
     _check_batches(run.loader.feed.batches.name, content["order"])
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:

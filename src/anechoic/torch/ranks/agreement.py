@@ -1,4 +1,4 @@
-"""What must be the same on every rank before a run begins: code, mechanism, model, weights, data, arguments."""
+"""What must be the same on every rank before a run begins: code, mechanism, weights, data, arguments."""
 
 from __future__ import annotations
 
@@ -115,22 +115,25 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _octets(tensor: Tensor) -> Any:
-    return memoryview(bits(tensor.detach().cpu()).numpy())
+    return bits(tensor.detach().cpu()).numpy().data
 
 
 def _code() -> str:
     """A digest of this library's own files, whatever version they say they are."""
     root = Path(anechoic.__file__).parent
     files = sorted(root.rglob("*.py"))
-    return _digest(part for path in files for part in (str(path.relative_to(root)).encode(), path.read_bytes()))
+    return _digest(
+        part for path in files for part in (str(path.relative_to(root)).encode(), path.read_bytes())
+    )
 
 
 def _data(setup: Setup) -> str:
     """A digest of the data set: whole where it is tensors in memory, else of some examples."""
     dataset, loader = setup.data_loader.dataset, setup.data_loader
     if type(dataset) is TensorDataset and "__getitems__" not in vars(dataset):
-        if sum(t.numel() * t.element_size() for t in dataset.tensors) <= _WHOLE:
-            return _digest(_parts_of(list(dataset.tensors)))
+        tensors = list(dataset.tensors)
+        if sum(t.numel() * t.element_size() for t in tensors) <= _WHOLE:
+            return _digest(_parts_of(tensors))
     if not setup.examples:
         return "empty"
     chosen = sorted({int(place) for place in np.linspace(0, setup.examples - 1, _EXAMPLES)})

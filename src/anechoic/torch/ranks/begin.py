@@ -52,8 +52,8 @@ def agreed_keys(
     check_agreement(ranks, facts)
     if not arithmetic.exact:  # the same on all of them
         raise UnsupportedError(
-            f"{ranks.count} ranks share a release by exact sums alone, and there are none: {arithmetic.reason}"
-            " A sum of floating-point numbers depends on who adds them up. Give exact_sums=True, or train in"
+            f"{ranks.count} ranks share a release by exact sums alone, and there are none:"
+            f" {arithmetic.reason} A sum of floating-point numbers depends on who adds them up. Give exact_sums=True, or train in"
             " one process."
         )
     with ranks.together(where):

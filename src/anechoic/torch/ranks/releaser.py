@@ -36,6 +36,8 @@ class SharedReleaser(Releaser):
         UnsupportedError: for a mechanism without a grid, or fewer trainable entries than ranks.
     """
 
+    ranks: Ranks
+
     def __init__(
         self,
         mechanism: Mechanism,
@@ -61,10 +63,10 @@ class SharedReleaser(Releaser):
     # -- noise ---------------------------------------------------------------------------------
 
     def start_noise(self, key: bytes, *, whole: bool = False) -> NoiseStream:
-        part = {} if whole else {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
-        return self.mechanism.stream(
-            self._dimension, key=key, backend="torch", device=self._device, **part
+        part = (
+            {} if whole else {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
         )
+        return self.mechanism.stream(self._dimension, key=key, backend="torch", device=self._device, **part)
 
     def saved_noise(self) -> dict[str, Any]:
         """That of one process, on every rank: what a checkpoint holds."""
@@ -73,7 +75,7 @@ class SharedReleaser(Releaser):
         padded = rows.new_zeros(self._each, len(rows))  # independent noise has no row
         padded[: self.length] = rows.t()[: self.length]
         every = self.ranks.joined(padded.reshape(-1), where).view(count * self._each, len(rows))
-        # behind the entries: the largest of each row, or the step that a sum was made for, the same everywhere
+        # behind the entries: the largest of each row, or the step for which a sum was made
         behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(count, len(rows), PAD).amax(0)
         whole = torch.cat([every[: self._dimension].t(), behind], 1)
         return own | {"offset": 0, "length": self._dimension, "rows": whole}

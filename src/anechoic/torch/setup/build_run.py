@@ -266,8 +266,8 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Alone) -> Share | None
         return None
     if not source_class(setup.grad_sample_mode).takes_parts:
         raise UnsupportedError(
-            f"chunk_rows={chunk_rows} with grad_sample_mode={setup.grad_sample_mode!r}, which does not work on"
-            " rows chunk by chunk: leave it out, or use 'rows'."
+            f"chunk_rows={chunk_rows} with grad_sample_mode={setup.grad_sample_mode!r}, which does not work"
+            " on rows chunk by chunk: leave it out, or use 'rows'."
         )
     row = sum(p.numel() * p.element_size() for p in setup.module.parameters() if p.requires_grad)
     rows = chunk_rows or min(CHUNK, max(1, MEMORY // max(1, row)))
@@ -283,9 +283,7 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Alone) -> Share | None
     return Share(rows, ranks.rank, ranks.count)
 
 
-def _source(
-    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, share: Share | None
-) -> GradientSource:
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, share: Share | None) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     asked = SourceSetup(

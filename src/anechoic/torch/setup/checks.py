@@ -196,7 +196,7 @@ def check_ranks(setup: Setup) -> None:
     mode = setup.grad_sample_mode
     if not source_class(mode).takes_parts:
         raise UnsupportedError(
-            f"grad_sample_mode={mode!r} on {running_ranks()} ranks: its sums are floating-point numbers, which"
+            f"grad_sample_mode={mode!r} on {running_ranks()} ranks: its sums are floating-point numbers, and"
             " depend on who adds them up. Use 'rows' (the default), or train in one process."
         )
     devices = sorted({p.device.type for p in setup.module.parameters()} - {"cpu"})
@@ -208,8 +208,8 @@ def check_ranks(setup: Setup) -> None:
     if type(getattr(setup.data_loader, "sampler", None)) is DistributedSampler:
         raise UnsupportedError(
             "data_loader has a DistributedSampler, which would be replaced: every rank is given the whole"
-            " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and leave"
-            " out set_epoch()."
+            " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
+            " leave out set_epoch()."
         )
 
 

@@ -277,14 +277,19 @@ class RowsSource(GradientSource):
                 found = [a + b for a, b in zip(found, made, strict=True)] if found else made
             yield rows, found
 
+    @property
+    def chunk(self) -> int | None:
+        """Rows of a part, where batches are cut into parts."""
+        return None if self.setup.share is None else self.setup.share.rows
+
     def slots(self, delivery: Delivery) -> int:
         """Rows of one chunk: a function of public numbers, and so is the shape that kernels work on.
 
-        Those of a part, where batches are cut into parts; else as many as most batches have, rounded up, or as micro-batches have; fewer where their gradients would
-        take more than `memory`.
+        Those of a part, where batches are cut into parts; else as many as most batches have, rounded up, or
+        as micro-batches have; fewer where their gradients would take more than `memory`.
         """
-        if self.setup.share is not None:
-            return self.setup.share.rows
+        if self.chunk is not None:
+            return self.chunk
         most = self.ledger.chunking
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
         held = max(1, self.memory // self._row_bytes)
