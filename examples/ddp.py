@@ -1,4 +1,4 @@
-"""A private training loop that several processes share, to copy: each has its rows, and its part of the noise.
+"""A private training loop that several processes share, to copy: each has its rows and its noise.
 
     torchrun --nproc-per-node 2 examples/ddp.py FOLDER
     accelerate launch --cpu --num_processes 2 examples/ddp.py FOLDER

@@ -123,8 +123,8 @@ class Releaser(Uncopyable):
         """Drop the partial sum."""
         self._partial = None
 
-    def agree(self, step: int, kind: str) -> str:
-        """Release `step` is about to be made of `kind`; of what all processes make it."""
+    def agree(self, step: int, kind: str, manner: str) -> str:
+        """Release `step` is about to be made of `kind`, worked on in this manner; of what all make it."""
         return kind
 
     def failed(self, step: int, error: BaseException) -> None:

@@ -150,7 +150,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                     self.release.add(sums)
                     self.source.used()
                 return None
-            kind = self.release.agree(delivery.step, kind)
+            kind = self.release.agree(delivery.step, kind, self.source.manner(delivery))
             with uninterrupted(), self.ledger.releasing() as step:
                 self.source.contributions.released(kind)
                 self._update.put(self.release.make(step, sums))

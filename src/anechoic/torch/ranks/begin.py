@@ -53,8 +53,8 @@ def agreed_keys(
     if not arithmetic.exact:  # the same on all of them
         raise UnsupportedError(
             f"{ranks.count} ranks share a release by exact sums alone, and there are none:"
-            f" {arithmetic.reason} A sum of floating-point numbers depends on who adds them up. Give exact_sums=True, or train in"
-            " one process."
+            f" {arithmetic.reason} A sum of floating-point numbers depends on who adds them up. Give"
+            " exact_sums=True, or train in one process."
         )
     with ranks.together(where):
         own = keys.draw() if ranks.rank == 0 else None

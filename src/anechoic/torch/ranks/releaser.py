@@ -90,14 +90,14 @@ class SharedReleaser(Releaser):
 
     # -- a release -----------------------------------------------------------------------------
 
-    def agree(self, step: int, kind: str) -> str:
-        """All ranks are about to make release `step`, at the same weights; of what they are made.
+    def agree(self, step: int, kind: str, manner: str) -> str:
+        """All ranks are about to make release `step`, at the same weights and in the same manner; of what.
 
         Raises:
             DesynchronizedError: on every rank; nothing is released.
         """
         where = f"release {step}"
-        words = self.ranks.exchange(where, kind=kind, weights=weights_sum(self._parameters))
+        words = self.ranks.exchange(where, kind=kind, manner=manner, weights=weights_sum(self._parameters))
         sums = [word["weights"] for word in words]
         if len(set(sums)) > 1:
             other = next(rank for rank, one in enumerate(sums) if one != sums[0])
@@ -110,6 +110,12 @@ class SharedReleaser(Releaser):
         if len(kinds) > 1:
             raise self.ranks.known(
                 f"{where} would be made of {' and '.join(kinds)}, on different ranks. Nothing was released."
+            )
+        if len({word["manner"] for word in words} - {""}) > 1:
+            raise self.ranks.known(
+                f"at {where} the model worked on one row after another on some ranks, where torch.func.vmap"
+                " cannot run it on their data, and on many at once on others, which rounds otherwise. Nothing"
+                " was released. Train this model in one process."
             )
         self._agreed = True
         return kinds[0] if kinds else ""

@@ -136,6 +136,10 @@ class GradientSource(ABC):
             GuaranteeError: if something could not be clipped.
         """
 
+    def manner(self, delivery: Delivery) -> str:
+        """How the rows of `delivery` were worked on, where that changes how numbers round; "" for no row."""
+        return ""
+
     @abstractmethod
     def used(self) -> None:
         """The last sums were released, or added to a partial sum: they must not be used again."""

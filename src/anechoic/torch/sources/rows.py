@@ -380,6 +380,11 @@ class RowsSource(GradientSource):
             )
         return [total.clone() for total in self._sums]
 
+    def manner(self, delivery: Delivery) -> str:
+        if not delivery.size:
+            return ""
+        return "one row after another" if self._rows.loops else "many rows at once"
+
     def used(self) -> None:
         self._drop()
         self.types.rest()
