@@ -21,7 +21,7 @@ from anechoic.errors import DesynchronizedError
 from anechoic.runs.uncopyable import Uncopyable
 
 #: Bytes of a word, and letters of an error in it.
-_WORD, _LETTERS = 4096, 1500
+_WORD, _LETTERS = 4096, 1800
 #: Seconds that a rank which failed waits for the others to hear of it, before it goes down.
 _PATIENCE = 20.0
 
@@ -112,7 +112,7 @@ class Ranks(Alone, Uncopyable):
         """Tell the others that this rank failed, and wait a little for them to hear of it."""
         if self._lost or getattr(error, "of_ranks", False):
             return
-        text = f"{type(error).__name__}: {error}"[:_LETTERS]
+        text = f"{type(error).__name__}: {error}"[:_LETTERS].encode("ascii", "replace").decode()
         try:
             _, _, work = self._sent({"where": where, "error": text})
             end = time.monotonic() + _PATIENCE
