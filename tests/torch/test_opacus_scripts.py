@@ -63,7 +63,6 @@ EDITS = {
             ("loss = criterion(model(x), y)", "loss = criterion(model(x), y).mean()"),
         ],
     ),
-    "compiled": ("module=model._orig_mod", [("module=model,", "module=model._orig_mod,")]),
     "gpt2_shifted": (
         r"\(\(losses \* mask\)\.sum\(1\) / mask\.sum\(1\)\.clamp\(min=1\)\)\.mean\(\)",
         [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.utils.data import DataLoader, Sampler
 
 from anechoic._validate import positive_int
@@ -120,6 +121,7 @@ class PrivateDataLoader(DataLoader[Any]):
         """Batches in one pass; for micro-batches of random batches, their number at the expected size."""
         return len(self._requests)
 
+    @_disable_dynamo  # a whole pass under torch.compile: batches are made as they are
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         now = len(self.dataset)  # type: ignore[arg-type]
         if self.feed.examples not in (None, now):
@@ -224,6 +226,7 @@ class _Deliveries(Iterator[Any]):
         self._fetched, self._ledger, self._turn = fetched, ledger, turn
         weakref.finalize(self, ledger.leave, turn).atexit = False
 
+    @_disable_dynamo
     def __next__(self) -> Any:
         self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)

@@ -125,6 +125,8 @@ class Setup:
             remedy = "Only infinitely much noise gives epsilon = 0."
             epsilon = positive_float("target_epsilon", epsilon, remedy=remedy)
             delta = fraction("target_delta", delta)
+        # single rows are run as they are, and what torch.compile made of a model is that model
+        given["module"] = getattr(given["module"], "_orig_mod", given["module"])
         given["mechanism"] = mechanism_in(given["mechanism"])
         mode = given["grad_sample_mode"]
         if isinstance(mode, str):

@@ -154,9 +154,9 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         )
     if "OptimizedModule" in names:
         raise UnsupportedError(
-            "module was made by torch.compile, which runs its layers without the hooks that see single"
-            " examples: pass the plain module, module=model._orig_mod. What make_private returns may be"
-            " given to torch.compile: then evaluation is compiled, and training steps run as they are."
+            "a part of module was made by torch.compile, which runs its layers without seeing single"
+            " examples: leave it plain, or put its _orig_mod in its place. The whole model may be compiled:"
+            " then evaluation is compiled, and training steps run as they are."
         )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
