@@ -7,6 +7,7 @@ gloo reports to the others at once; one that hangs is given up after the timeout
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ class Ranks(Alone, Uncopyable):
             timeout = default._get_backend(torch.device("cpu")).options._timeout
         except (RuntimeError, AttributeError):  # a group for GPUs alone
             timeout = None
-        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._group: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._lost = ""
 
     # -- words ---------------------------------------------------------------------------------
@@ -152,6 +153,8 @@ class Ranks(Alone, Uncopyable):
         if not self._lost:
             self._lost = why
             dist.destroy_process_group(self._group)
+            self._group = None
+            gc.collect()  # connections close with the last that holds the group
 
     # -- numbers -------------------------------------------------------------------------------
 
