@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 from anechoic.errors import AnechoicError, DesynchronizedError, MismatchError, UnsupportedError
-from anechoic.torch.ranks import agreement
+from anechoic.torch.setup import agreement
 from tests.floats import same_bits
 from tests.torch.ranks.processes import Died, on_ranks, results
 from tests.torch.ranks.setting import ROWS, STEPS, begun, digests, exact, train

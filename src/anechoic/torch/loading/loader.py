@@ -18,9 +18,9 @@ from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
-from anechoic.torch.loading.share import Part, Share
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.row_types.numbers import with_numbers
+from anechoic.torch.share import Part, Share
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 

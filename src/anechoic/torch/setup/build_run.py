@@ -27,12 +27,10 @@ from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.selftest import check_keeps_order, try_batches
-from anechoic.torch.loading.share import Share
 from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
-from anechoic.torch.ranks.releaser import SharedReleaser
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
@@ -41,6 +39,8 @@ from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
+from anechoic.torch.share import Share
+from anechoic.torch.shared_release import SharedReleaser
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.clipping import Clipping, GridClipping

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from anechoic._validate import one_of
 from anechoic.errors import DesynchronizedError, MismatchError, ReplayError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.loading.share import Share
 from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.share import Share
 from anechoic.torch.sources.clipping import Clipping
 
 AUTO = "auto"

@@ -11,11 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.keys import Keys, KeySource
-from anechoic.torch.loading.share import Share
 from anechoic.torch.noise_adder import Arithmetic
-from anechoic.torch.ranks.agreement import check_agreement, facts_of
 from anechoic.torch.ranks.group import Ranks
+from anechoic.torch.setup.agreement import check_agreement, facts_of
 from anechoic.torch.setup.asked import Setup
+from anechoic.torch.share import Share
 
 logger = logging.getLogger("anechoic")
 

@@ -10,7 +10,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.loading.loader import Feed, Requests
-from anechoic.torch.loading.share import Share
+from anechoic.torch.share import Share
 from anechoic.units.ownership import Units
 from tests.floats import same_bits
 from tests.torch.ranks.setting import STEPS, begun, exact, train

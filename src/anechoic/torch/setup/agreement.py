@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
-import anechoic
 from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints.replay import environment
@@ -120,7 +118,7 @@ def _octets(tensor: Tensor) -> Any:
 
 def _code() -> str:
     """A digest of this library's own files, whatever version they say they are."""
-    root = Path(anechoic.__file__).parent
+    root = Path(__file__).resolve().parents[2]
     files = sorted(root.rglob("*.py"))
     return _digest(
         part for path in files for part in (str(path.relative_to(root)).encode(), path.read_bytes())
@@ -157,12 +155,3 @@ def _parts_of(examples: Any) -> list[Any]:
         else:
             parts.append((repr(leaf) if type(leaf) in PLAIN else type(leaf).__name__).encode())
     return parts
-
-
-def weights_sum(parameters: Iterable[Tensor]) -> int:
-    """A sum over all words of the weights: another one where a rank's differ, but for contrived cases."""
-    total = 0
-    for p in parameters:
-        kind = torch.int64 if p.element_size() == 8 else torch.int32
-        total += int(p.detach().view(kind).sum(dtype=torch.int64))
-    return total
