@@ -13,6 +13,7 @@ from anechoic.torch.loading.loader import Feed, Requests
 from anechoic.torch.share import Share
 from anechoic.units.ownership import Units
 from tests.floats import same_bits
+from tests.marks import slow
 from tests.torch.ranks.setting import STEPS, begun, exact, train
 from tests.torch.setting import SAMPLING_KEY
 
@@ -30,7 +31,7 @@ def requests(batches, share, most=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("units", [False, *slow(True)])
 def test_every_row_is_worked_on_once_whatever_the_number_of_ranks(kind, units):
     if units:
         inner = FixedOrder(13, 5, steps=12) if kind == "fixed" else Poisson(13, 4, 12)

@@ -12,6 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 from anechoic.errors import AnechoicError, DesynchronizedError, MismatchError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.participation import MinSep
+from anechoic.sampling import External
+from anechoic.strategies import Identity
+from anechoic.torch import PrivacyEngine
 from anechoic.torch.setup import agreement
 from tests.floats import same_bits
 from tests.torch.ranks.processes import Died, on_ranks, results
@@ -103,10 +108,6 @@ def test_what_fails_on_one_rank_at_the_beginning_fails_on_all():
 
 
 def test_batches_that_a_sampler_draws_apart_are_refused():
-    from anechoic.mechanism.mechanism import Mechanism
-    from anechoic.participation import MinSep
-    from anechoic.sampling import External
-    from anechoic.strategies import Identity
 
     mech = replace(Mechanism(Identity(STEPS), External(MinSep(3, 2), 20, STEPS), 0.5), grid_bits=20)
 
@@ -165,8 +166,6 @@ def test_every_rank_has_the_keys_of_rank_0_and_draws_noise_of_its_own():
 
 def test_noise_keys_of_several_ranks_must_be_one():
     def work(rank):
-        from anechoic.torch import PrivacyEngine
-
         engine = PrivacyEngine(noise_key=bytes([rank]) * 32, sampling_key=bytes([9]) * 32)
         model = network()
         engine.make_private(

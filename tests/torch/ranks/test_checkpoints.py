@@ -4,11 +4,11 @@ import os
 import random
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
-from anechoic.errors import AnechoicError, CheckpointError, DesynchronizedError, MismatchError
-from anechoic.runs.journal import read_journal
+from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
 from anechoic.strategies import BLT
 from anechoic.torch.checkpoints import checkpoint
 from tests.floats import same_bits
@@ -21,8 +21,6 @@ AT = 3
 
 
 def strategy():
-    from dataclasses import replace
-
     return replace(exact("fixed"), strategy=BLT(STEPS, [0.4, 0.2], [0.9, 0.5]))
 
 
@@ -179,19 +177,12 @@ def _die_at(run, name, count):
     setattr(owner, name, counted)
 
 
-@pytest.mark.parametrize("first", [0, 10])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", [0, 10, 20, 30])
 def test_whichever_rank_is_killed_no_release_has_two_contents(tmp_path, first):
     whole = results(1, lambda rank: train(begun(strategy(), model=network(dropout=0.2), journal=tmp_path)))[0]
     releases = digests(tmp_path)
-    for seed in range(first, first + 8):
+    for seed in range(first, first + 4):
         weights, found = killed_at(tmp_path, seed)
         assert same_bits(weights, whole) and found == releases
         shutil.rmtree(tmp_path / str(seed))
-
-
-def test_nothing_is_in_the_journal_that_was_not_released_as_it_stands_there(tmp_path):
-    (tmp_path / "a").mkdir()
-    results(2, lambda rank: train(begun(journal=tmp_path / "a")))
-    (found,) = (tmp_path / "a").glob("*.journal")
-    assert read_journal(found).end == STEPS
-    assert AnechoicError
