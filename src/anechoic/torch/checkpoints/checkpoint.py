@@ -187,10 +187,11 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
 def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
     """Journal, history, and what puts the run in its place: all that may be refused."""
     _check_batches(run.loader.feed.batches.name, content["order"])
+    settings = {"clipping": "flat"} | content["settings"]  # files of earlier versions do not say
     for name, value in _settings(run).items():
-        if content["settings"].get(name) != value:
+        if settings.get(name) != value:
             raise MismatchError(
-                f"{name}={value} was {content['settings'].get(name)} when the checkpoint was written: set up"
+                f"{name}={value} was {settings.get(name)} when the checkpoint was written: set up"
                 " the run as it was."
             )
     noise_key, sampling_key = _keys(run, content)
@@ -314,6 +315,7 @@ def _settings(run: PrivateRun) -> dict[str, Any]:
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
         "grad_sample_mode": run.source.mode,
+        "clipping": run.source.clipping.name,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
     }
 

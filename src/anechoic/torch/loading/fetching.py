@@ -26,7 +26,7 @@ class Request:
         step, chunk, chunks: see `Delivery`.
         indices: examples, as Python ints.
         seed: what random augmentations follow from.
-        units: see `Delivery`; goes through a worker untouched.
+        units, padding: see `Delivery`; go through a worker untouched.
         parts, address, alone: see `Delivery`.
         seeds: what random augmentations of each part follow from.
     """
@@ -37,6 +37,7 @@ class Request:
     indices: list[int]
     seed: bytes
     units: UnitBatch | None = None
+    padding: int = 0
     parts: tuple[int, ...] | None = None
     address: int | None = None
     alone: bool = False

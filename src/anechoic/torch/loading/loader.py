@@ -52,7 +52,8 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Made by `PrivacyEngine.make_private`; `dataset`, `collate_fn` and `num_workers` are those of the loader
     given there. Under Poisson sampling a batch may hold no example: its tensors then have length 0, and it
-    is stepped like any other (without a forward pass, if the model cannot make one).
+    is stepped like any other (without a forward pass, if the model cannot make one). Where batches are padded
+    (`Poisson.at_most`), all have one size: rows that add nothing stand at the end.
 
     An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
     guarantee, since batches are drawn as indices. Another length is refused. Without workers two examples,
@@ -165,12 +166,13 @@ class Requests(Sampler[Request]):
             if whole is not None:
                 units = whole.parts(self.most)
                 parts = [part.examples.tolist() for part in units]
+                padding = [0] * len(parts)
             else:
-                parts = split(batches.batch(step).tolist(), self.most)
+                parts, padding = padded(batches.batch(step).tolist(), batches.padded, self.most)
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
-                yield Request(step, chunk, len(parts), indices, seed, part)
+                yield Request(step, chunk, len(parts), indices, seed, part, padding[chunk])
 
     def _shared(self, step: int, share: Share) -> Iterator[Request]:
         """This process's parts of batch `step`: one request at least, so that it is stepped everywhere."""
@@ -203,7 +205,7 @@ class Requests(Sampler[Request]):
             share, sizes = self.feed.share, map(batches.size, range(batches.period))
             cut = ([Part(i, [0] * share.rows) for i in range(-(-size // share.rows))] for size in sizes)
             return sum(len(share.groups(parts, most)) for parts in cut)
-        return sum(max(1, -(-batches.size(t) // most)) for t in range(batches.period))
+        return sum(max(1, -(-(batches.padded or batches.size(t)) // most)) for t in range(batches.period))
 
 
 class _Indices(Sampler[list[int]]):
@@ -235,13 +237,34 @@ class _Deliveries(Iterator[Any]):
         batch = with_numbers(batch, size)
         delivery = Delivery(
             *(asked.step, size, asked.chunk, asked.chunks, asked.units),
+            content=batch,
+            padding=asked.padding,
             parts=asked.parts,
             address=asked.address,
             alone=asked.alone,
-            content=batch,
         )
         self._ledger.deliver(self._turn, delivery)
         return batch
+
+
+def padded(indices: list[int], size: int | None, most: int | None) -> tuple[list[list[int]], list[int]]:
+    """(parts as by `split`, and how many of the last rows of each are padding).
+
+    Padding is example 0 over and over, whoever was drawn: a row that the model can work on.
+
+    Args:
+        size: rows of the whole batch, or None for no padding.
+    """
+    if size is None:
+        parts = split(indices, most)
+        return parts, [0] * len(parts)
+    left, padding = len(indices), []
+    parts = split(indices + [0] * (size - left), most)
+    for part in parts:
+        real = min(left, len(part))
+        left -= real
+        padding.append(len(part) - real)
+    return parts, padding
 
 
 def split(indices: list[int], most: int | None) -> list[list[int]]:

@@ -53,6 +53,7 @@ def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **othe
     found["mechanism"] = mechanism.fingerprint
     found |= {name: str(value) for name, value in others.items()}
     found |= {f"argument {name}": repr(value) for name, value in vars(setup).items() if type(value) in PLAIN}
+    found["argument max_grad_norm"] = repr(setup.max_grad_norm)  # several, where there are groups
     found["argument unit_ids"] = "none" if setup.units is None else setup.units.digest
     found["optimizer"] = type(setup.optimizer).__name__
     for place, group in enumerate(groups):
