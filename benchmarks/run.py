@@ -33,6 +33,7 @@ STUDIES = (
     "optima",  # each class of strategies beside the best matrix
     "optimizers",  # which optimiser gains, at which learning rates
     "planning",  # plan() against its own subsets
+    "ranks",  # noise and steps that two ranks share
     "reach",  # how far each class of strategies goes
     "selection",  # what the choice of a setting costs
     "tables",  # the published tables

@@ -530,13 +530,9 @@ class DistributedDataParallel(nn.Module):
         self.module = module
 
 
-def test_distributed_modules_are_refused(monkeypatch):
+def test_distributed_modules_are_refused():
     with pytest.raises(UnsupportedError, match="DistributedDataParallel"):
         private(model=DistributedDataParallel(network()), mechanism=mechanism())
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(UnsupportedError, match="torch.distributed runs 2 processes"):
-        private(mechanism=mechanism())
 
 
 def test_optimizers_that_do_not_fit_are_refused():

@@ -23,6 +23,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import Sampling
 from anechoic.torch.engine import PrivacyEngine
+from anechoic.torch.setup.checks import check_one_process
 from anechoic.torch.setup.mechanism_fit import loader_options
 from anechoic.torch.sources.base import ALIASES, AUTO
 
@@ -199,6 +200,7 @@ class _CanaryRun:
     def _start(self) -> None:
         model = torch.nn.Linear(self._data._dimension, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
+        check_one_process("audit_training")
         self._engine = PrivacyEngine(noise_key=self._noise_key, sampling_key=self._sampling_key)
         self._model, self._optimizer, self._loader = self._engine.make_private(
             module=model,

@@ -17,6 +17,7 @@ from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local_steps import NO_UNITS, LocalSteps, PseudoGradients
+from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
 from anechoic.torch.setup.asked import (
     ByEpsilon,
     ByNoise,
@@ -27,7 +28,8 @@ from anechoic.torch.setup.asked import (
     WithoutCriterion,
     spelled,
 )
-from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of
+from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of, share_of
+from anechoic.torch.setup.joining import agreed_keys, plain
 from anechoic.torch.sources.base import AUTO
 
 logger = logging.getLogger("anechoic")
@@ -69,6 +71,10 @@ class PrivacyEngine(Resumable, Uncopyable):
             from the first one on; then nothing is written in a run that saves none.
         journal_sync_every: releases between two waits for the disk. Above 1 a killed process still loses
             none; a power cut may take the last ones out of the journal.
+        chunk_rows: rows of a chunk, at least one. Batches are then cut into chunks of so many rows, and a
+            release is the same, bit for bit, on every number of ranks of torch.distributed that share them,
+            one process included (docs/many-devices.md). None: on several ranks 32, or as many as fit into
+            memory; in one process batches are not cut.
 
     Example:
         engine = PrivacyEngine()
@@ -86,6 +92,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         sampling_key: Key = None,
         journal: str | os.PathLike[str] | None = None,
         journal_sync_every: int = 1,
+        chunk_rows: int | None = None,
     ) -> None:
         one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
@@ -104,6 +111,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         self._keys = KeySource(noise_key, sampling_key)
         self._journal = journal
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
+        self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
         self.plan: Plan | None = None
 
     # -- Opacus's names ------------------------------------------------------------------------
@@ -293,14 +301,31 @@ class PrivacyEngine(Resumable, Uncopyable):
                 " notebook, in the cell that makes the model). The guarantees of two runs on the same data"
                 " add up."
             )
-        setup = Setup.of(options)
-        mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
-        self._run, private = begin(
-            setup,
-            mechanism,
-            arithmetic,
-            self._keys.draw(),
-            journal=self._journal,
-            sync_every=self._journal_sync_every,
-        )
+        ranks = Alone() if running_ranks() == 1 else Ranks()
+        with ranks.together("make_private"):
+            setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
+            share = share_of(setup, self._chunk_rows, ranks)
+            mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
+        agreed = None
+        if isinstance(ranks, Ranks):
+            agreed = agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, share)
+        said: dict[str, Any] = {}
+        with ranks.together("the beginning of the run", said) as words:
+            run, private = begin(
+                setup,
+                mechanism,
+                arithmetic,
+                agreed or self._keys.draw(),
+                journal=self._journal,
+                sync_every=self._journal_sync_every,
+                share=share,
+                ranks=ranks,
+            )
+            said["batches"] = run.loader.feed.batches.name
+        if any(word != words[0] for word in words):  # as a batch sampler of the script's may draw them
+            raise ranks.known(
+                "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
+                " every rank. Nothing was begun."
+            )
+        self._run = run
         return private

@@ -60,6 +60,11 @@ class KeySource:
         _check_different(self._noise, self._sampling)
         self._process = os.getpid()
 
+    @property
+    def given(self) -> dict[str, Key]:
+        """What the caller gave, by name."""
+        return {"noise_key": self._noise, "sampling_key": self._sampling}
+
     def draw(self) -> Keys:
         """The keys of the run that begins now, in this process.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
+from anechoic.torch.ranks.group import Alone
 from anechoic.torch.structure import bits
 
 #: Numbers of a sum to which noise is added at a time.
@@ -51,6 +52,8 @@ class Releaser(Uncopyable):
         self, mechanism: Mechanism, ledger: ReleaseLedger, parameters: list[nn.Parameter], divisor: float
     ) -> None:
         self.ledger = ledger
+        #: the processes that make it
+        self.ranks = Alone()
         self.divisor = divisor
         self.journal: ReleaseLog | None = None
         self.mechanism = mechanism
@@ -64,11 +67,12 @@ class Releaser(Uncopyable):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(self, key: bytes, cipher: str | None = None) -> NoiseStream:
-        """The stream of this run's noise rows in sum units, under `key`.
+    def start_noise(self, key: bytes, cipher: str | None = None, *, whole: bool = False) -> NoiseStream:
+        """The stream of this run's noise rows in sum units, under `key`: this process's entries, or all.
 
         Args:
             cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
+            whole: whether all entries are drawn where this process has some of them.
         """
         return self.mechanism.stream(
             self._dimension,
@@ -95,6 +99,14 @@ class Releaser(Uncopyable):
     def noise_state(self) -> NoiseState:
         """Where the noise stream stands; it holds secrets."""
         return self._noise
+
+    def saved_noise(self) -> dict[str, Any]:
+        """The same for a checkpoint, whatever part of it is here: that of all entries."""
+        return self._noise.state_dict(copy=False)
+
+    def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
+        """What `saved_noise` returned, for this process's stream."""
+        return dict(saved)
 
     @property
     def noise_bytes(self) -> int:
@@ -128,6 +140,13 @@ class Releaser(Uncopyable):
     def forget(self) -> None:
         """Drop the partial sum."""
         self._partial = None
+
+    def agree(self, step: int, kind: str, manner: str) -> str:
+        """Release `step` is about to be made of `kind`, worked on in this manner; of what all make it."""
+        return kind
+
+    def failed(self, step: int, error: BaseException) -> None:
+        """This process cannot make release `step`, or could not."""
 
     def make(self, step: int, sums: list[Tensor]) -> list[Tensor]:
         """Release `step`: noisy gradients, in the shapes of the parameters, made in place of the sums.

@@ -121,12 +121,17 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             self._stepping.release()
 
     def _step(self) -> Any:
-        delivery = self.ledger.due()
-        rest()  # the work on the batch is done
+        begun = self.ledger.releases
         try:
-            return self._released(delivery)
-        except BaseException:
-            self._surroundings.take()  # it is in hand still
+            delivery = self.ledger.due()
+            rest()  # the work on the batch is done
+            try:
+                return self._released(delivery)
+            except BaseException:
+                self._surroundings.take()  # it is in hand still
+                raise
+        except BaseException as error:
+            self.release.failed(begun, error)
             raise
 
     def _released(self, delivery: Delivery) -> Any:
@@ -147,6 +152,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                     self.release.add(sums)
                     self.source.used()
                 return None
+            kind = self.release.agree(delivery.step, kind, self.source.manner(delivery))
             with uninterrupted(), self.ledger.releasing() as step:
                 self.source.contributions.released(kind)
                 self._update.put(self.release.make(step, sums))

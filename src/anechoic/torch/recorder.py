@@ -26,6 +26,10 @@ class Recorder:
         path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
             first checkpoint.
         sync_every: see `Journal.open`.
+        follows: whether another process writes the journal of the run; this one writes nothing.
+
+    Attributes:
+        known: releases that the journal of the other process had when the run was resumed.
     """
 
     def __init__(
@@ -34,9 +38,11 @@ class Recorder:
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,
+        follows: bool = False,
     ) -> None:
         self._release = release
-        self._path = None if path is None else Path(path)
+        self.follows, self.known = follows, 0
+        self._path = None if path is None or follows else Path(path)
         self.sync_every = positive_int("journal_sync_every", sync_every)
         self.journal: Journal | None = None
 
@@ -54,7 +60,7 @@ class Recorder:
             return self.journal.end
         place = None if self._path is None else _file(self._path, noise_key)
         if place is None or not begun(place):
-            return 0
+            return self.known
         record = read_journal(place)
         return record.end if record.identity == identity_of(noise_key) else 0
 
@@ -103,8 +109,8 @@ class Recorder:
         place = next((place for place in places if place.exists()), places[0])
         return self._open(place, step, noise_key, mark=mark, adopt=adopt)
 
-    def attach(self, journal: Journal) -> None:
-        """Go on with `journal`."""
+    def attach(self, journal: Journal | None) -> None:
+        """Go on with `journal`; None where another process has it."""
         self.journal = self._release.journal = journal
 
     def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from anechoic.batches.base import Batches
 from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.stream import NoiseState
 from anechoic.runs import digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
 from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
@@ -122,12 +121,10 @@ class PrivateRun(Around, Uncopyable):
         stream = self.release.start_noise(self.keys.noise)
         self.release.take_noise(stream, stream.init())
 
-    def drawn(self, *, noise: bool) -> str:
-        """Digest under the key of the next batch, and of past noise where that is not saved."""
-        state, batches = self.release.noise_state, self.loader.feed.batches
-        return _drawn(
-            state if noise else None, batches, self.ledger.releases, self.mechanism, self.keys.noise
-        )
+    def drawn(self, noise: Mapping[str, Any] | None) -> str:
+        """Digest under the key of the next batch, and of `noise`, a state that is not saved."""
+        batches = self.loader.feed.batches
+        return _drawn(noise, batches, self.ledger.releases, self.mechanism, self.keys.noise)
 
     def give_up(self) -> None:
         """Let go of module and optimizer, which another run has taken; this one makes no release any more."""
@@ -160,13 +157,16 @@ class PrivateRun(Around, Uncopyable):
         Raises:
             ReplayError: if noise or batches come out as others here.
         """
-        stream = self.release.start_noise(noise_key, cipher)
-        state = stream.init() if noise is None else stream.restore(noise)
-        row = None
-        while noise is None and state.step < releases:
-            row, state = stream.next(state, out=row)
+        stream, again = self.release.start_noise(noise_key, cipher), None
+        if noise is None:
+            every = self.release.start_noise(noise_key, cipher, whole=True)
+            past, row = every.init(), None
+            while past.step < releases:
+                row, past = every.next(past, out=row)
+            again = past.state_dict(copy=False)
+        state = stream.restore(self.release.own_noise(noise or again or {}, stream))
         batches = self.batches_under(sampling_key)
-        if _drawn(state if noise is None else None, batches, state.step, self.mechanism, noise_key) != drawn:
+        if _drawn(again, batches, state.step, self.mechanism, noise_key) != drawn:
             raise ReplayError(
                 "noise or batches under the keys of the checkpoint come out as others here than where it was"
                 " written: other versions of numpy or torch draw them. Resume with those."
@@ -183,11 +183,11 @@ class PrivateRun(Around, Uncopyable):
 
 
 def _drawn(
-    noise: NoiseState | None, batches: Batches, step: int, mechanism: Mechanism, noise_key: bytes
+    noise: Mapping[str, Any] | None, batches: Batches, step: int, mechanism: Mechanism, noise_key: bytes
 ) -> str:
     parts: list[Any] = [np.ascontiguousarray(batches.batch(min(step, mechanism.steps - 1)))]
     if noise is not None:
-        parts += [bits(torch.as_tensor(noise.state_dict(copy=False)["rows"]).detach()).cpu().numpy()]
+        parts += [bits(torch.as_tensor(noise["rows"]).detach()).cpu().numpy()]
     return digest_of(parts, digest_key_of(noise_key))
 
 

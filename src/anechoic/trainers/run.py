@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import MismatchError
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
+from anechoic.torch.setup.checks import check_one_process
 from anechoic.trainers.files import found_twin, made, private_folder, twin
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
@@ -76,6 +77,7 @@ class TrainerRun:
                 )
         else:
             options["scheduler"] = scheduler
+        check_one_process("a trainer")
         make = self.engine.make_private_with_epsilon if privacy.by_epsilon else self.engine.make_private
         self._loss = module
         self.module, self.optimizer, private = make(

@@ -49,6 +49,24 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
         ValueError: if `extra` could not be read back safely, `path` is no file name, or a file is to be
             sealed and nobody could give the keys again.
     """
+    ranks, where = run.release.ranks, "save_checkpoint"
+    with ranks.together(where):
+        target = _target(run, path, keys)
+        extra = plain("checkpoint_dict", extra)
+    noise = run.release.saved_noise()
+    with ranks.together(where):
+        chunking = run.ledger.chunking
+        if ranks.rank == 0:
+            content = plain("checkpoint", _content(run, noise, keys)) | {"extra": extra}
+            content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
+            with writing(target, MAGIC) as file:
+                torch.save(content, cast("Any", file))
+    run.ledger.fix_chunking(chunking)
+    run.source.contributions.expect(run.source.contributions.last_kind)
+
+
+def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
+    """Where a checkpoint is written, if it can be."""
     target = _path(path)
     if target.is_dir():
         raise CheckpointError(
@@ -68,21 +86,16 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
             " pass noise_key and sampling_key (or functions that return them) to PrivacyEngine."
         )
-    content = plain("checkpoint", _content(run, keys)) | {"extra": plain("checkpoint_dict", extra)}
-    content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
-    with writing(target, MAGIC) as file:
-        torch.save(content, cast("Any", file))
-    run.ledger.fix_chunking(content["chunking"])
-    run.source.contributions.expect(run.source.contributions.last_kind)
+    return target
 
 
-def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
+def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {
             "noise_key": run.keys.noise.hex(),
             "sampling_key": run.keys.sampling.hex(),
-            "noise": run.release.noise_state.state_dict(copy=False),
+            "noise": noise,
         }
     return secret | {
         "mechanism": run.mechanism.to_json(),
@@ -100,7 +113,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
-        "drawn": run.drawn(noise=not keys),
+        "drawn": run.drawn(None if keys else noise),
         "earlier": run.history.saved(),
     }
 
@@ -111,7 +124,44 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     Raises:
         CheckpointError, MismatchError, ReplayError: see `PrivacyEngine.load_checkpoint`; `run` is as before.
     """
-    source = _path(path)
+    ranks, where, planned = run.release.ranks, "load_checkpoint", run.mechanism
+    said: dict[str, Any] = {}
+    try:
+        with ranks.together(where, said) as words:
+            source = _path(path)
+            content = _admitted(run, source)
+            journal, earlier, resume = _prepared(run, source, content, adopt_journal)
+            said |= {
+                "file": _digest_in(source),
+                "releases": content["releases"],
+                "end": 0 if journal is None else journal.end,
+            }
+        if any(word["file"] != words[0]["file"] for word in words):
+            raise ranks.known(
+                "the ranks loaded different checkpoints, of releases"
+                f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
+            )
+        run.plain.load_state_dict(content["module"])
+        run.optimizer.restore(content["optimizer"])
+    except BaseException:
+        if run.mechanism is not planned:
+            run.take(planned)
+        raise
+    resume()
+    run.recorder.known = words[0]["end"]
+    run.recorder.attach(journal)
+    run.history.earlier = earlier
+    run.optimizer.forget()
+    run.optimizer.guard.retake()
+    run.ledger.begun = True
+    run.ledger.fix_chunking(content["chunking"])
+    run.source.contributions.expect(content["kind"])
+    set_rng_state(content["rng"])
+    return dict(content["extra"])
+
+
+def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
+    """The content of a checkpoint of this run's mechanism, which `run` takes as it was begun."""
     content = read(source)
     if "drawn" not in content:
         raise CheckpointError(
@@ -119,8 +169,7 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             " otherwise: finish that run with the version that began it; or start a new run, and count"
             " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
         )
-    planned = run.mechanism
-    begun, fingerprint = as_begun(planned, content["mechanism"]), content["fingerprint"]
+    begun, fingerprint = as_begun(run.mechanism, content["mechanism"]), content["fingerprint"]
     if fingerprint != begun.fingerprint:
         bits = json.loads(content["mechanism"]).get("grid_bits")
         grid = "" if bits == run.mechanism.grid_bits else f" (grid_bits={bits})"
@@ -130,20 +179,15 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             f" {run.mechanism.fingerprint[:12]}…{own}: pass mechanism=anechoic.torch.read_mechanism(path) to"
             " make_private."
         )
-    if begun is planned:
-        return _go_on(run, source, content, adopt_journal)
-    if run.ledger.releases:
-        raise _already(run)
-    run.take(begun)
-    try:
-        return _go_on(run, source, content, adopt_journal)
-    except BaseException:
-        run.take(planned)
-        raise
+    if begun is not run.mechanism:
+        if run.ledger.releases:
+            raise _already(run)
+        run.take(begun)
+    return content
 
 
-def _go_on(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> dict[str, Any]:
-    """Put `run` where the checkpoint was written, whose mechanism it has."""
+def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
+    """Journal, history, and what puts the run in its place: all that may be refused."""
     _check_batches(run.loader.feed.batches.name, content["order"])
     settings = {"clipping": "flat"} | content["settings"]  # files of earlier versions do not say
     for name, value in _settings(run).items():
@@ -166,27 +210,18 @@ def _go_on(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: boo
         drawn=content["drawn"],
         cipher=content.get("cipher", AES),  # earlier versions had no other
     )
-    journal = run.recorder.resumed(
-        content["journal"], source.parent, noise_key, content["releases"], adopt=adopt
-    )
+    journal = None
+    if not run.recorder.follows:
+        journal = run.recorder.resumed(
+            content["journal"], source.parent, noise_key, content["releases"], adopt=adopt
+        )
     check_place(
         content["environment"],
         environment(_device(run)),
-        repeated=journal.end - content["releases"],
+        repeated=0 if journal is None else journal.end - content["releases"],
         sync_every=content["sync_every"],
     )
-    run.plain.load_state_dict(content["module"])
-    run.optimizer.restore(content["optimizer"])
-    resume()
-    run.recorder.attach(journal)
-    run.history.earlier = earlier
-    run.optimizer.forget()
-    run.optimizer.guard.retake()
-    run.ledger.begun = True
-    run.ledger.fix_chunking(content["chunking"])
-    run.source.contributions.expect(content["kind"])
-    set_rng_state(content["rng"])
-    return dict(content["extra"])
+    return journal, earlier, resume
 
 
 def _already(run: PrivateRun) -> ReplayError:
@@ -214,6 +249,13 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{source} holds no checkpoint.")
     return cast("dict[str, Any]", unplain(content))
+
+
+def _digest_in(source: Path) -> str:
+    """The digest that a checkpoint, which was read and is whole, says it has."""
+    with source.open("rb") as file:
+        file.readline()
+        return file.readline().decode().strip()
 
 
 def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
@@ -273,7 +315,10 @@ def only_none(**options: Any) -> None:
 
 
 def _settings(run: PrivateRun) -> dict[str, Any]:
+    share = run.loader.feed.share
     return {
+        # None in what was written before there were any
+        "PrivacyEngine(chunk_rows)": None if share is None else share.rows,
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
         "grad_sample_mode": run.source.mode,

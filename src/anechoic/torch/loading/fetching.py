@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from anechoic.torch.randomness.generators import seeded
+from anechoic.errors import UnsupportedError
+from anechoic.torch.randomness.generators import same, seeded, states
 from anechoic.units.batch import UnitBatch
 
 
@@ -26,6 +27,8 @@ class Request:
         indices: examples, as Python ints.
         seed: what random augmentations follow from.
         units, padding: see `Delivery`; go through a worker untouched.
+        parts, address, alone: see `Delivery`.
+        seeds: what random augmentations of each part follow from.
     """
 
     step: int
@@ -35,10 +38,10 @@ class Request:
     seed: bytes
     units: UnitBatch | None = None
     padding: int = 0
-
-
-#: (step, chunk, chunks, size, batch, units, padding).
-Fetched = tuple[int, int, int, int, Any, UnitBatch | None, int]
+    parts: tuple[int, ...] | None = None
+    address: int | None = None
+    alone: bool = False
+    seeds: tuple[bytes, ...] = ()
 
 
 class Fetcher(Dataset[Any]):
@@ -63,12 +66,32 @@ class Fetcher(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
 
-    def __getitems__(self, request: Request) -> Fetched:
-        """Called with whatever the batch sampler yields."""
-        size = len(request.indices)
+    def __getitems__(self, request: Request) -> tuple[Request, Any]:
+        """The request and its batch; called with whatever the batch sampler yields."""
+        if request.seeds and self._draws:
+            return request, self._in_parts(request)
         with seeded(request.seed) if self._draws else nullcontext():
-            batch = self.collate(self.examples(request.indices)) if size else self._empty_batch()
-        return request.step, request.chunk, request.chunks, size, batch, request.units, request.padding
+            batch = self.collate(self.examples(request.indices)) if request.indices else self._empty_batch()
+        return request, batch
+
+    def _in_parts(self, request: Request) -> Any:
+        """A batch of several parts: each is fetched as if it were alone."""
+        found, start = [], 0
+        for seed, size in zip(request.seeds, request.parts or (), strict=True):
+            with seeded(seed):
+                found += self.examples(request.indices[start : start + size])
+            start += size
+        with seeded(request.seed):
+            before = states(cuda=False)
+            batch = self.collate(found)
+            if not same(before, states(cuda=False)):
+                raise UnsupportedError(
+                    "collate_fn draws random numbers, and a batch is cut into chunks of chunk_rows examples,"
+                    " for which it would draw others on another number of processes. Draw in the data set; or"
+                    " let anechoic.torch.BatchMemoryManager deliver each chunk by itself"
+                    " (max_physical_batch_size=chunk_rows)."
+                )
+        return batch
 
     def examples(self, indices: list[int]) -> list[Any]:
         """Of the data set, in that order."""

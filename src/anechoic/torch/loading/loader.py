@@ -20,6 +20,7 @@ from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.row_types.numbers import with_numbers
+from anechoic.torch.share import Part, Share
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 
@@ -30,12 +31,14 @@ class Feed:
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
         same: looks whether they keep their places.
+        share: how batches are cut into parts; None where they are not.
     """
 
     batches: Batches
     key: bytes
     examples: int | None = None
     same: SameExamples = field(default_factory=SameExamples)
+    share: Share | None = None
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -82,6 +85,8 @@ class PrivateDataLoader(DataLoader[Any]):
     ) -> None:
         if max_physical_batch_size is not None:
             positive_int("max_physical_batch_size", max_physical_batch_size)
+            if feed.share is not None:
+                feed.share.check(max_physical_batch_size)
             if feed.batches.units is not None:
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
         requests = Requests(feed, ledger, max_physical_batch_size)
@@ -153,6 +158,9 @@ class Requests(Sampler[Request]):
         batches, key = self.feed.batches, self.feed.key
         start, period = self.ledger.releases, batches.period
         for step in range(start, min((start // period + 1) * period, self.ledger.steps)):
+            if self.feed.share is not None:
+                yield from self._shared(step, self.feed.share)
+                continue
             units: list[UnitBatch] | list[None]
             whole = batches.unit_batch(step)
             if whole is not None:
@@ -166,10 +174,37 @@ class Requests(Sampler[Request]):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
                 yield Request(step, chunk, len(parts), indices, seed, part, padding[chunk])
 
+    def _shared(self, step: int, share: Share) -> Iterator[Request]:
+        """This process's parts of batch `step`: one request at least, so that it is stepped everywhere."""
+        key = self.feed.key
+        parts, whole = share.parts(self.feed.batches, step)
+        groups = share.groups(parts, self.most)
+        for chunk, group in enumerate(groups):
+            indices = [index for part in group for index in part.indices]
+            units = None
+            if whole is not None:
+                units = whole.only([item for part in group for item in part.items or ()])
+            place = group[0].number if group else len(parts)
+            seeds = [derive(key, "augment", step, part.number, size=SEED_BYTES) for part in group]
+            alone = share.alone(self.most)
+            yield Request(
+                *(step, chunk, len(groups), indices),
+                seed=seeds[0] if alone and seeds else derive(key, "collate", step, size=SEED_BYTES),
+                units=units,
+                parts=tuple(len(part.indices) for part in group),
+                address=None if self.most is None else place,
+                alone=alone,
+                seeds=() if alone else tuple(seeds),
+            )
+
     def __len__(self) -> int:
         batches, most = self.feed.batches, self.most
         if most is None:
             return batches.period
+        if self.feed.share is not None and batches.unit_batch(0) is None:
+            share, sizes = self.feed.share, map(batches.size, range(batches.period))
+            cut = ([Part(i, [0] * share.rows) for i in range(-(-size // share.rows))] for size in sizes)
+            return sum(len(share.groups(parts, most)) for parts in cut)
         return sum(max(1, -(-(batches.padded or batches.size(t)) // most)) for t in range(batches.period))
 
 
@@ -197,9 +232,18 @@ class _Deliveries(Iterator[Any]):
     def __next__(self) -> Any:
         self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)
-        step, chunk, chunks, size, batch, units, padding = next(self._fetched)
+        asked, batch = next(self._fetched)
+        size = len(asked.indices)
         batch = with_numbers(batch, size)
-        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, batch, padding))
+        delivery = Delivery(
+            *(asked.step, size, asked.chunk, asked.chunks, asked.units),
+            content=batch,
+            padding=asked.padding,
+            parts=asked.parts,
+            address=asked.address,
+            alone=asked.alone,
+        )
+        self._ledger.deliver(self._turn, delivery)
         return batch
 
 

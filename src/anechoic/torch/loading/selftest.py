@@ -86,7 +86,7 @@ def _two_fetches(fetcher: Fetcher, chosen: list[int]) -> tuple[str, str, str]:
     """What differs between two fetches, and what `with_others` finds; "" for nothing."""
     request = Request(0, 0, 1, chosen, _SEEDS[0])
     try:
-        first, second = (fetcher.__getitems__(request)[4] for _ in range(2))
+        first, second = (fetcher.__getitems__(request)[1] for _ in range(2))
         where = different(first, second, "batch")
     except _ERRORS:
         return "", "", ""

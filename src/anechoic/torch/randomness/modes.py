@@ -76,7 +76,8 @@ class SecretDraws(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.idle:
             return func(*args, **kwargs)
-        in_secret = facts_of(func).drawing and not types
+        drawing = facts_of(func).drawing
+        in_secret = drawing and not types
         if not ACTIVE or _PAUSED:
             return drawn_in_secret(func, args, kwargs) if in_secret else func(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
@@ -89,6 +90,9 @@ class SecretDraws(TorchDispatchMode):
                 run.failed(call)
             raise
         made = [out] if isinstance(out, Tensor) else tensors_in(out)
+        if drawing:
+            for run, _ in calls:
+                run.check_drawn(made)
         _PAUSED.append(True)
         try:
             for run, call in calls:

@@ -113,7 +113,7 @@ class Surroundings:
         delivery: Any = self._delivery
         again = (self._fixed,) if self._fixed else ()
         self._fixed += 1
-        seed = derive(self._feed.key, "training step", delivery.step, delivery.chunk, *again, size=SEED_BYTES)
+        seed = derive(self._feed.key, "training step", delivery.step, delivery.place, *again, size=SEED_BYTES)
         fix(seed, cuda=True, secret=True)
 
     def _check_alone(self) -> None:

@@ -14,6 +14,7 @@ from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.given import Given, Owning
 from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
+from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
@@ -29,6 +30,7 @@ from anechoic.torch.loading.selftest import check_keeps_order, try_batches
 from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
+from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
@@ -38,14 +40,19 @@ from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
+from anechoic.torch.share import Share
+from anechoic.torch.shared_release import SharedReleaser
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
+from anechoic.torch.sources.rows import MEMORY
 from anechoic.workloads import prefix_sum
 
 logger = logging.getLogger("anechoic")
 
 #: Steps whose expected sizes tell how large batches are as a rule: an open run has a million.
 _LOOKED_AT = 1000
+#: Rows of a part of a batch: kernels that work entry by entry then see whole vectors, whatever the processor.
+CHUNK = 32
 
 
 def check(setup: Setup) -> list[nn.Parameter]:
@@ -54,6 +61,8 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if setup.grad_sample_mode == "ghost":
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
+    if running_ranks() > 1:
+        checks.check_ranks(setup)
     check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
     checks.check_loader(setup.data_loader)
     check_units(setup)
@@ -164,6 +173,8 @@ def begin(
     *,
     journal: Any = None,
     sync_every: int = 1,
+    share: Share | None = None,
+    ranks: Alone | None = None,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
 
@@ -171,11 +182,14 @@ def begin(
         mechanism, arithmetic: see `mechanism_of`.
         keys: of the run.
         journal, sync_every: see `Recorder`.
+        share: how batches are cut into parts; None where they are not.
+        ranks: the processes of the run; None for this one alone.
     """
+    ranks = ranks or Alone()
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
-    feed = Feed(batches, keys.sampling, setup.examples)
+    feed = Feed(batches, keys.sampling, setup.examples, share=share)
     if batches.units is not None:
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
@@ -185,9 +199,10 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger, batches.padded)
+        source = _source(setup, mechanism, ledger, batches.padded, share)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-        release = Releaser(mechanism, ledger, source.parameters, divisor)
+        made = (mechanism, ledger, source.parameters, divisor)
+        release = SharedReleaser(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
         optimizer = CorrelatedOptimizer(
             source,
             release,
@@ -209,7 +224,7 @@ def begin(
             batches_under=batches_under,
             keys=keys,
             surroundings=surroundings,
-            recorder=Recorder(release, path=journal, sync_every=sync_every),
+            recorder=Recorder(release, path=journal, sync_every=sync_every, follows=ranks.rank > 0),
             history=History(mechanism),
         )
         run.start()
@@ -238,7 +253,40 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: int | None) -> GradientSource:
+def share_of(setup: Setup, chunk_rows: int | None, ranks: Alone) -> Share | None:
+    """How batches are cut into parts: as asked for, or where there are several processes.
+
+    Args:
+        chunk_rows: of a part; None for as many as fit, at most `CHUNK`, which depends on no number of ranks.
+        ranks: the processes.
+
+    Raises:
+        UnsupportedError: where the mode has no sums of parts.
+    """
+    if chunk_rows is None and ranks.count == 1:
+        return None
+    if not source_class(setup.grad_sample_mode).takes_parts:
+        raise UnsupportedError(
+            f"chunk_rows={chunk_rows} with grad_sample_mode={setup.grad_sample_mode!r}, which does not work"
+            " on rows chunk by chunk: leave it out, or use 'rows'."
+        )
+    row = sum(p.numel() * p.element_size() for p in setup.module.parameters() if p.requires_grad)
+    rows = chunk_rows or min(CHUNK, max(1, MEMORY // max(1, row)))
+    size = setup.data_loader.batch_size
+    if size is not None and ranks.count > 1 and size * setup.examples < setup.count * rows * ranks.count:
+        logger.warning(
+            "a batch of %d makes fewer than %d chunks of %d rows, so some ranks have nothing to do in most"
+            " steps: give PrivacyEngine(chunk_rows=…) a smaller number, or larger batches.",
+            size,
+            ranks.count,
+            rows,
+        )
+    return Share(rows, ranks.rank, ranks.count)
+
+
+def _source(
+    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: int | None, share: Share | None
+) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     parameters = [p for group in groups for p in group["params"] if p.requires_grad]
@@ -254,6 +302,7 @@ def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: i
         criterion=setup.criterion,
         wrap=setup.wrap_model,
         rows=padded or _usual_rows(setup, mechanism),
+        share=share,
     )
     return source_class(setup.grad_sample_mode)(asked)
 

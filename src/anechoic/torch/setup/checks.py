@@ -15,12 +15,13 @@ from opacus.validators import ModuleValidator
 from opacus.validators.errors import UnsupportedModuleError
 from torch import Tensor, nn, optim
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
 
 from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
 from anechoic.torch.guard import MIXING, check_not_mixing
 from anechoic.torch.history import STAMP
+from anechoic.torch.ranks.group import running_ranks
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
@@ -123,21 +124,11 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
     for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
         if name in names:
-            raise UnsupportedError(
-                f"module is {name}: distributed training is not supported yet. Pass the plain module."
-            )
+            raise UnsupportedError(f"module is {name}: pass the plain module (docs/many-devices.md).")
     if any(name.startswith(("FSDP", "FullySharded")) for name in names):
         raise UnsupportedError(
-            "module is sharded (FSDP): distributed training is not supported yet. Pass the plain module."
-        )
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
-        raise UnsupportedError(
-            f"torch.distributed runs {torch.distributed.get_world_size()} processes: each would make"
-            " releases of its own. Train in one process."
+            "module is sharded (FSDP): no rank has all of it, and shards are not supported. Pass the plain"
+            " module on every rank (docs/many-devices.md)."
         )
     scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:
@@ -162,6 +153,49 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     except UnsupportedModuleError as error:
         raise UnsupportedError(_no_rule(module)) from error
     check_not_mixing(module.modules())
+
+
+def check_one_process(who: str) -> None:
+    """Refuse several processes of torch.distributed.
+
+    Args:
+        who: would make releases of its own in each of them.
+
+    Raises:
+        UnsupportedError: where there are several.
+    """
+    if running_ranks() > 1:
+        raise UnsupportedError(
+            f"torch.distributed runs {running_ranks()} processes, and {who} would make releases of its own in"
+            " each of them. Train in one process; or write the loop yourself, with grad_sample_mode='rows'"
+            " and exact sums (docs/many-devices.md)."
+        )
+
+
+def check_ranks(setup: Setup) -> None:
+    """Refuse what several processes cannot share.
+
+    Raises:
+        UnsupportedError: naming the remedy.
+    """
+    mode = setup.grad_sample_mode
+    if not source_class(mode).takes_parts:
+        raise UnsupportedError(
+            f"grad_sample_mode={mode!r} on {running_ranks()} ranks: its sums are floating-point numbers, and"
+            " depend on who adds them up. Use 'rows' (the default), or train in one process."
+        )
+    devices = sorted({p.device.type for p in setup.module.parameters()} - {"cpu"})
+    if devices:
+        raise UnsupportedError(
+            f"parameters are on {devices[0]!r}, and {running_ranks()} ranks share a release on the CPU only."
+            " Train on one device in one process, or move the model to the CPU."
+        )
+    if type(getattr(setup.data_loader, "sampler", None)) is DistributedSampler:
+        raise UnsupportedError(
+            "data_loader has a DistributedSampler, which would be replaced: every rank is given the whole"
+            " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
+            " leave out set_epoch()."
+        )
 
 
 def _no_rule(module: nn.Module) -> str:

@@ -17,6 +17,7 @@ from anechoic._validate import one_of
 from anechoic.errors import DesynchronizedError, MismatchError, ReplayError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.share import Share
 from anechoic.torch.sources.clipping import Clipping
 
 AUTO = "auto"
@@ -46,6 +47,7 @@ class SourceSetup:
         batch_first, loss_reduction, criterion: as given to make_private.
         wrap: whether the training loop calls a wrapper, or the plain module.
         rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
+        share: how batches are cut into parts; None where they are not.
     """
 
     module: nn.Module
@@ -57,6 +59,7 @@ class SourceSetup:
     criterion: Any = None
     wrap: bool = True
     rows: int = 64
+    share: Share | None = None
 
 
 class GradientSource(ABC):
@@ -78,6 +81,8 @@ class GradientSource(ABC):
     takes_units: ClassVar[bool] = True
     #: Whether it has single contributions, which can be rounded to a grid before they are added up.
     takes_grid: ClassVar[bool] = True
+    #: Whether what it makes of a part of a batch depends on nothing outside of the part.
+    takes_parts: ClassVar[bool] = False
     #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
     by_layers: ClassVar[bool] = True
 
@@ -116,6 +121,8 @@ class GradientSource(ABC):
 
     def delivered(self, delivery: Delivery) -> None:
         """A batch is in hand: its rows are followed to the loss."""
+        share = self.setup.share
+        self.types.apart = share is not None and share.ranks > 1 and not delivery.alone
         self.types.begin(delivery)
 
     @abstractmethod
@@ -128,6 +135,10 @@ class GradientSource(ABC):
             DesynchronizedError: if what was computed does not belong to the delivery.
             GuaranteeError: if something could not be clipped.
         """
+
+    def manner(self, delivery: Delivery) -> str:
+        """How the rows of `delivery` were worked on, where that changes how numbers round; "" for no row."""
+        return ""
 
     @abstractmethod
     def used(self) -> None:

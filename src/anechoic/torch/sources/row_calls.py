@@ -70,6 +70,7 @@ class RowCall:
         seed: of the random numbers that rows draw, in [0, 2**64): a function of no data.
         slots: rows of one chunk; a public number.
         order: the rows in the order of their slots, shape (rows,); None for their own.
+        parts: rows that are worked on apart from one another, in that order; None for no such parts.
         watch: refuses tensors of the batch that the model holds; None to do without.
 
     Attributes:
@@ -90,6 +91,7 @@ class RowCall:
         *,
         slots: int,
         order: Tensor | None = None,
+        parts: tuple[int, ...] | None = None,
         watch: RowTypes | None = None,
     ) -> None:
         self._model = model
@@ -114,8 +116,13 @@ class RowCall:
         self.rows = lengths.pop()
         self._slots, self._seed = slots, seed
         self._watch = nullcontext() if watch is None else Strangers(watch, self.inputs)
-        self._in_order = order is None
-        self.chunks = (torch.arange(self.rows) if order is None else order).split(slots)
+        # with parts no tensor is taken as it is: its layout in memory would tell how many rows there are
+        self._in_order = order is None and parts is None
+        every = torch.arange(self.rows) if order is None else order
+        # another number of rows than was delivered is refused by whoever pulls them back
+        self._parts = parts if parts is not None and sum(parts) == self.rows else None
+        apart = [every] if self._parts is None else every.split(list(self._parts))
+        self.chunks = [chunk for part in apart for chunk in part.split(slots) if len(chunk) or not self.rows]
         self._random: list[int] | None = None
         self._randomness: RowRandomness | None = None
         self._context = Autocast(self.inputs[0].device.type)
@@ -218,7 +225,10 @@ class RowCall:
         """The same call once more, with the weights of the model as they are now."""
         with self._again():
             return RowCall(
-                self._model, *self._given, self._seed, slots=self._slots, order=torch.cat(self.chunks)
+                *(self._model, *self._given, self._seed),
+                slots=self._slots,
+                order=torch.cat(self.chunks),
+                parts=self._parts,
             )
 
     # -- how -----------------------------------------------------------------------------------

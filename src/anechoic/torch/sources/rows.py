@@ -128,6 +128,7 @@ class RowsSource(GradientSource):
     """
 
     mode = "rows"
+    takes_parts = True
     by_layers = False
     memory = MEMORY
 
@@ -188,7 +189,9 @@ class RowsSource(GradientSource):
         self.check_weights()
         self.types.check_inputs((arguments, keywords))
         held = self.types.check_held(self.setup.module)
-        seed = self.ledger.derived("rows", delivery.step, delivery.chunk, self._made, size=8)
+        # by parts a row draws the same wherever it is worked on
+        place = delivery.chunk if delivery.parts is None else 0
+        seed = self.ledger.derived("rows", delivery.step, place, self._made, size=8)
         self._made += 1
         rows = RowCall(
             self._rows,
@@ -197,6 +200,7 @@ class RowsSource(GradientSource):
             int.from_bytes(seed),
             slots=self.slots(delivery),
             order=None if delivery.units is None else _by_items(delivery),
+            parts=delivery.parts,
             watch=self.types if self.single.rows(delivery) else None,
         )
         if self._rows.loops:
@@ -278,12 +282,19 @@ class RowsSource(GradientSource):
                 found = [a + b for a, b in zip(found, made, strict=True)] if found else made
             yield rows, found
 
+    @property
+    def chunk(self) -> int | None:
+        """Rows of a part, where batches are cut into parts."""
+        return None if self.setup.share is None else self.setup.share.rows
+
     def slots(self, delivery: Delivery) -> int:
         """Rows of one chunk: a function of public numbers, and so is the shape that kernels work on.
 
-        As many as most batches have, rounded up, or as micro-batches have; fewer where their gradients would
-        take more than `memory`.
+        Those of a part, where batches are cut into parts; else as many as most batches have, rounded up, or
+        as micro-batches have; fewer where their gradients would take more than `memory`.
         """
+        if self.chunk is not None:
+            return self.chunk
         most = self.ledger.chunking
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
         held = max(1, self.memory // self._row_bytes)
@@ -373,6 +384,11 @@ class RowsSource(GradientSource):
                 " loss, before step()."
             )
         return [total.clone() for total in self._sums]
+
+    def manner(self, delivery: Delivery) -> str:
+        if not delivery.size:
+            return ""
+        return "one row after another" if self._rows.loops else "many rows at once"
 
     def used(self) -> None:
         self._drop()

@@ -168,7 +168,8 @@ class RowCriterion:
         start = Generators()
         starts = dict.fromkeys(due, start)
         try:
-            gradients, values = vmap(grad_and_value(loss), in_dims=(0, places or 0))(outputs, others)
+            side_by_side = vmap(grad_and_value(loss), in_dims=(0, places or 0), chunk_size=self._source.chunk)
+            gradients, values = side_by_side(outputs, others)
         except (RuntimeError, NotImplementedError, TypeError):
             start.restore()
             made = []

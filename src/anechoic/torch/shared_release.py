@@ -1,0 +1,169 @@
+"""A release that several ranks make: each has a slice of the flat vector, its noise and its noise's memory.
+
+Every rank adds up its rows as integers, and one sum over ranks, in which no order matters, makes the integers
+of the whole batch. Each rank adds noise to its slice alone, and what they gather is the release: the same one
+for every number of ranks, since entry i of a noise row is a function of (key, t, i), wherever it is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anechoic.errors import DesynchronizedError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise import NoiseStream
+from anechoic.noise.rounding.base import PAD
+from anechoic.runs.ledger import ReleaseLedger
+from anechoic.torch.noise_adder import Releaser, digest, usual_cipher
+from anechoic.torch.ranks.group import Ranks
+
+
+class SharedReleaser(Releaser):
+    """A `Releaser` of which each rank has a part; see there.
+
+    Guarantee: no rank is given a release before rank 0 has it in the journal, and none adds noise to sums of
+    another step, of other weights, or of fewer ranks.
+
+    Args:
+        ranks: of the run.
+
+    Raises:
+        UnsupportedError: for a mechanism without a grid, or fewer trainable entries than ranks.
+    """
+
+    ranks: Ranks
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        ledger: ReleaseLedger,
+        parameters: list[nn.Parameter],
+        divisor: float,
+        ranks: Ranks,
+    ) -> None:
+        super().__init__(mechanism, ledger, parameters, divisor)
+        if self._dimension < ranks.count:
+            raise UnsupportedError(
+                f"{self._dimension} trainable entries on {ranks.count} ranks: each draws the noise of a slice"
+                " of them. Start fewer ranks."
+            )
+        self.ranks = ranks
+        self._parameters = parameters
+        # slices of one length, but the last ones, which may be shorter
+        self._each = -(-self._dimension // ranks.count)
+        self.offset = min(ranks.rank * self._each, self._dimension)
+        self.length = min(self._each, self._dimension - self.offset)
+        self._agreed = False
+
+    # -- noise ---------------------------------------------------------------------------------
+
+    def start_noise(self, key: bytes, cipher: str | None = None, *, whole: bool = False) -> NoiseStream:
+        part = (
+            {} if whole else {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
+        )
+        return self.mechanism.stream(
+            self._dimension,
+            key=key,
+            backend="torch",
+            device=self._device,
+            cipher=usual_cipher(self._device) if cipher is None else cipher,
+            **part,
+        )
+
+    def saved_noise(self) -> dict[str, Any]:
+        """That of one process, on every rank: what a checkpoint holds."""
+        own, where = self._noise.state_dict(copy=False), "save_checkpoint"
+        rows, count = own["rows"], self.ranks.count
+        padded = rows.new_zeros(self._each, len(rows))  # independent noise has no row
+        padded[: self.length] = rows.t()[: self.length]
+        every = self.ranks.joined(padded.reshape(-1), where).view(count * self._each, len(rows))
+        # behind the entries: the largest of each row, or the step for which a sum was made
+        behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(count, len(rows), PAD).amax(0)
+        whole = torch.cat([every[: self._dimension].t(), behind], 1)
+        return own | {"offset": 0, "length": self._dimension, "rows": whole}
+
+    def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
+        start, length = stream.offset, stream.length
+        rows = saved.get("rows")
+        if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[1] != self._dimension + PAD:
+            return dict(saved)  # which restoring it refuses, in its own words
+        part = torch.cat([rows[:, start : start + length], rows[:, -PAD:]], 1)
+        return dict(saved) | {"offset": start, "length": length, "rows": part}
+
+    # -- a release -----------------------------------------------------------------------------
+
+    def agree(self, step: int, kind: str, manner: str) -> str:
+        """All ranks are about to make release `step`, at the same weights and in the same manner; of what.
+
+        Raises:
+            DesynchronizedError: on every rank; nothing is released.
+        """
+        where = f"release {step}"
+        words = self.ranks.exchange(where, kind=kind, manner=manner, weights=weights_sum(self._parameters))
+        sums = [word["weights"] for word in words]
+        if len(set(sums)) > 1:
+            other = next(rank for rank, one in enumerate(sums) if one != sums[0])
+            raise self.ranks.known(
+                f"the weights of rank {other} are not those of rank 0 at {where}: the ranks were given"
+                " different weights or learning rates, or update them differently. Nothing was released. Load"
+                " the same weights on every rank, and let schedulers follow the same numbers."
+            )
+        kinds = sorted({word["kind"] for word in words} - {""})
+        if len(kinds) > 1:
+            raise self.ranks.known(
+                f"{where} would be made of {' and '.join(kinds)}, on different ranks. Nothing was released."
+            )
+        if len({word["manner"] for word in words} - {""}) > 1:
+            raise self.ranks.known(
+                f"at {where} the model worked on one row after another on some ranks, where torch.func.vmap"
+                " cannot run it on their data, and on many at once on others, which rounds otherwise. Nothing"
+                " was released. Train this model in one process."
+            )
+        self._agreed = True
+        return kinds[0] if kinds else ""
+
+    def failed(self, step: int, error: BaseException) -> None:
+        if self._agreed:  # others wait for numbers, not for words
+            self.ranks.leave(f"{type(error).__name__}: {error}")
+        elif self.ledger.releases == step:  # else they know
+            self.ranks.report(f"release {step}", error)
+
+    def make(self, step: int, sums: list[Tensor]) -> list[Tensor]:
+        self.ledger.check_releasing()
+        if self._noise.step != step:
+            raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
+        released = self._made(sums, f"release {step}")
+        self._agreed = False
+        with self.ranks.together(f"the journal of release {step}"):  # nobody uses it before it is there
+            if self.journal is not None:
+                self.journal.record(step, digest(released, self.journal))
+        return released
+
+    def _made(self, sums: list[Tensor], where: str) -> list[Tensor]:
+        self.add(sums)
+        totals, self._partial = self._partial or [], None
+        flat = torch.zeros(self._each * self.ranks.count, dtype=torch.int64)
+        torch.cat([total.reshape(-1) for total in totals], out=flat[: self._dimension])
+        self.ranks.add_up(flat, where)
+        own = flat[self.offset : self.offset + self.length]
+        self._row, self._noise = self._stream.next(self._noise, out=self._row)
+        own += self._row[: self.length]
+        part = torch.zeros(self._each, dtype=self._dtype)
+        part[: self.length] = own.double().mul_(self._unit or 1.0)
+        whole = self.ranks.joined(part, where)[: self._dimension]
+        parts = whole.split([shape.numel() for shape in self._shapes])
+        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
+        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+
+
+def weights_sum(parameters: Iterable[Tensor]) -> int:
+    """A sum over all words of the weights: another one where a rank's differ, but for contrived cases."""
+    total = 0
+    for p in parameters:
+        kind = torch.int64 if p.element_size() == 8 else torch.int32
+        total += int(p.detach().view(kind).sum(dtype=torch.int64))
+    return total
