@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
-from anechoic.sampling import External
+from anechoic.sampling import External, Poisson
 from anechoic.strategies import (
     BLT,
     BandedInverse,
@@ -73,6 +73,8 @@ def test_one_process_and_two_ranks(tmp_path):
 @pytest.mark.slow
 def test_for_every_sampling_scheme(tmp_path):
     cases = {name: case(mech, loader=loader_of(mech)) for name, mech in schemes().items()}
+    cut = replace(exact("poisson"), sampling=Poisson(60, 20, STEPS).at_most(24))
+    cases["cut"] = case(cut, loader={"batch_size": 20, "shuffle": True})
     outside = External(MinSep(3, 2), 20, STEPS)
     order = [list(range(at, at + 20)) for at in (0, 20, 40)]
     given = replace(Mechanism(BandedToeplitz(STEPS, [1.0, 0.5]), outside, 0.5, 1.0), grid_bits=20)
