@@ -11,8 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from anechoic._validate import Array, at_least
-from anechoic.linear.fitting import class_residuals, fit_by_descent
-from anechoic.linear.keys import keys_of
+from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent
 from anechoic.linear.losses import classifier_loss, softmax
 from anechoic.linear.privacy import (
     CLASSES_READ,
@@ -22,7 +21,6 @@ from anechoic.linear.privacy import (
     warn_of_noise,
     warn_of_selection,
 )
-from anechoic.linear.scaling import FeatureScale, checked_bounds
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.units.batch import Indices
 
@@ -37,8 +35,17 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         tags.classifier_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
         return tags
 
-    def _fit(self, features: Any, labels: Any, unit_ids: Any, *, loss: str, penalty: float, **more: Any) -> None:
-        """Fit to classes; leaves coef_, intercept_, classes_, n_iter_, and what `_released` leaves."""
+    def _fit(
+        self, features: Any, labels: Any, unit_ids: Any, *, loss: str, penalty: float, mean: bool = False
+    ) -> None:
+        """Fit to classes; leaves coef_, intercept_, classes_, n_iter_, and what `_released` leaves.
+
+        Args:
+            features, labels, unit_ids: as given.
+            loss: name.
+            penalty: beside the sum of the losses, or beside their mean.
+            mean: which of the two.
+        """
         warn_of_selection()
         X, y = validate_data(self, features, labels, dtype=[np.float64, np.float32], order="C")
         check_classification_targets(y)
@@ -46,19 +53,14 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         public = given_classes(self.classes)  # type: ignore[attr-defined]
         self.classes_, codes = coded(y, self.classes)  # type: ignore[attr-defined]
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
-        d, bounds = X.shape[1], self.feature_bounds  # type: ignore[attr-defined]
-        checked = None if bounds is None else checked_bounds("feature_bounds", bounds, d)
-        scale = FeatureScale(d, checked, bool(self.fit_intercept))  # type: ignore[attr-defined]
-        asked = self._asked(len(X), units, outputs * scale.dimension, **more)
-        keys = keys_of(self.random_state, (X, codes) if units is None else (X, codes, *units.owners))
         residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
-        fitted = fit_by_descent(
-            asked, X, residuals, scale, outputs, units=units, penalty=penalty / len(X), keys=keys
-        )
-        warn_of_noise(fitted.planned, asked.dimension)
+        scale = self._scale(X.shape[1])
+        problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X), loss)
+        asked = self._in_order(self._asked(len(X), units, outputs * scale.dimension))
+        fitted = fit_by_descent(asked, problem, outputs, units, self.random_state, warn_of_noise)
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
-        self._released(fitted.planned.mechanism, keys, *(() if public else (CLASSES_READ,)))
+        self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
 
 
 class LogisticRegression(PrivateClassifier):
@@ -162,7 +164,7 @@ class LogisticRegression(PrivateClassifier):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, shape (rows, classes): what is computed from a release is private too."""
+        """Probabilities of the classes, shape (rows, classes), computed from what was released."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.stack([np.zeros_like(scores), scores], axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from anechoic.planning.objective import PlanObjective
 from anechoic.planning.on_grid import on_finest_grid
 from anechoic.planning.result import Plan, mechanism_in
 from anechoic.planning.update import ScheduleName, UpdateRule, with_schedule
-from anechoic.sampling import FixedOrder
+from anechoic.sampling import External
 from anechoic.units.ownership import Units
 
 #: Largest multiplications of a fit: batches become smaller beyond them.
@@ -29,6 +30,8 @@ WORK = 3e9
 #: The advice is for inputs of about unit size; rows here have norm at most 1, and this many times the rate.
 RATE = 10.0
 MOMENTUM = 0.9
+#: Classes of strategies that are planned at once.
+QUICK = ("identity", "blt")
 #: Bits of the grid that may be given up where the noise is large.
 _FEWER = 12
 
@@ -50,6 +53,9 @@ class Asked:
         momentum: of heavy ball.
         schedule: of the rate.
         shuffled: whether a fixed order is a permutation of the data, else their own.
+        slower: factor of the rate, > 0.
+        quick: whether "auto" compares independent noise and BLTs alone, which takes no time.
+        outside: how batches are formed that come from outside, or None.
     """
 
     epsilon: float
@@ -66,6 +72,9 @@ class Asked:
     momentum: float = MOMENTUM
     schedule: ScheduleName = "cooldown"
     shuffled: bool = True
+    slower: float = 1.0
+    quick: bool = False
+    outside: External | None = None
 
     @property
     def update(self) -> UpdateRule:
@@ -82,16 +91,27 @@ class Planned:
         plan: where it was planned.
         advice: on the rate.
         predicted: noise in the model at a rate of 1, in clip norms.
+        slower: factor of the rate.
     """
 
     mechanism: Mechanism
     plan: Plan | None
     advice: Advice
     predicted: float
+    slower: float = 1.0
+
+    @property
+    def rate(self) -> float:
+        """The largest."""
+        return RATE * self.slower * self.advice.rate
 
     def rates(self) -> Array:
         """Of each step, shape (n,)."""
-        return RATE * self.advice.rate * np.array([self.advice.factor(t) for t in range(self.mechanism.steps)])
+        return self.rate * np.array([self.advice.factor(t) for t in range(self.mechanism.steps)])
+
+    def noise(self) -> float:
+        """Standard deviation of the noise in a weight of the model, predicted."""
+        return self.rate * self.predicted * self.mechanism.clip_norm
 
 
 def size_of(asked: Asked) -> int:
@@ -100,7 +120,7 @@ def size_of(asked: Asked) -> int:
     Raises:
         ValueError: for a size that is out of range.
     """
-    if asked.batch_size == "auto":
+    if isinstance(asked.batch_size, str) and asked.batch_size == "auto":
         return max(1, min(asked.units, int(WORK / (asked.steps * asked.dimension))))
     size = asked.batch_size
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= asked.units:
@@ -109,6 +129,12 @@ def size_of(asked: Asked) -> int:
             f" {asked.units}."
         )
     return int(size)
+
+
+def wants_mechanism(asked: Asked) -> bool:
+    """Whether all about the releases is left to the library."""
+    choices = (asked.mechanism, asked.sampling, asked.batch_size)
+    return all(isinstance(one, str) and one == "auto" for one in choices)
 
 
 def planned(asked: Asked) -> Planned:
@@ -137,8 +163,10 @@ def planned(asked: Asked) -> Planned:
         delta=asked.delta,
         dimension=asked.dimension,
         random_sampling=not whole and asked.shuffled,
+        participation=None if asked.outside is None else asked.outside.participation,
         optimizer=asked.update,
-        strategy=given,
+        strategy=QUICK if asked.quick and given == "auto" else given,  # type: ignore[arg-type]
+        keep="last" if asked.outside is None else "all",
         sampling=sampling,
         clip_norm=asked.clip_norm,
         adjacency=asked.adjacency,
@@ -148,41 +176,42 @@ def planned(asked: Asked) -> Planned:
     advice = advice_for(found.chosen, asked.update)
     if advice is None:
         raise ValueError(f"epsilon={asked.epsilon!r} leaves no noise: give a smaller one.")
-    return Planned(found.mechanism, found, advice, found.chosen.predicted)
+    return Planned(found.mechanism, found, advice, found.chosen.predicted, asked.slower)
 
 
 def _given(asked: Asked, mechanism: Mechanism) -> Planned:
     sampling = mechanism.sampling
-    if sampling.formed_outside:
+    if sampling.formed_outside != (asked.outside is not None):
+        said = sampling.describe(mechanism.unit)
         raise MismatchError(
-            f"the mechanism's batches are formed outside ({sampling.describe(mechanism.unit)}), and fit() forms"
-            " them itself: take another sampling, or the estimators with partial_fit."
+            f"the mechanism has {said}: fit() forms batches itself, and partial_fit() has those of its calls,"
+            " of External sampling."
         )
-    if sampling.examples != asked.units:
+    if asked.outside is None and sampling.examples != asked.units:
         raise MismatchError(
-            f"the mechanism is for {sampling.examples} {mechanism.unit}s, and the data hold {asked.units}: "
-            "calibrate one for these."
+            f"the mechanism is for {sampling.examples} {mechanism.unit}s, and the data hold {asked.units}:"
+            " calibrate one for these."
         )
     if mechanism.unit != asked.unit:
         raise MismatchError(
-            f"the mechanism protects one {mechanism.unit!r}, and unit={asked.unit!r} here: give unit_ids where"
-            " a unit owns several rows, and the same word for it."
+            f"the mechanism protects one {mechanism.unit!r}, and unit={asked.unit!r} here: give unit_ids"
+            " where a unit owns several rows, and the same word for it."
         )
     if mechanism.grid_bits is None:
         raise MismatchError(
             f"the mechanism adds up floating-point numbers, and sums here are exact: give grid_bits={MOST} to"
             " calibrate."
         )
-    return with_advice(asked.update, mechanism)
+    return with_advice(asked.update, mechanism, asked.slower)
 
 
-def with_advice(update: UpdateRule, mechanism: Mechanism) -> Planned:
+def with_advice(update: UpdateRule, mechanism: Mechanism, slower: float) -> Planned:
     """A given mechanism with the rates that follow from its noise."""
     sampling = mechanism.sampling
     objective = PlanObjective.of(update.workload(mechanism.steps, mechanism.steps), "last")
     predicted = mechanism.noise_std * objective.measure(mechanism.strategy) / sampling.expected_batch_size
     advice = advice_of(predicted, mechanism.clip_norm, update, objective.workload.rates)
-    return Planned(mechanism, None, advice, predicted)
+    return Planned(mechanism, None, advice, predicted, slower)
 
 
 def batches_for(asked: Asked, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
@@ -241,26 +270,16 @@ class Descent:
         self.weights = self.weights - self._velocity
 
 
-def descend(
-    descent: Descent, sums: RankOneSums, batches: Batches, steps: int, units: Units | None
-) -> Array:
+def descend(descent: Descent, sums: RankOneSums, batches: Batches, steps: int, units: Units | None) -> Array:
     """All steps of a fit; returns the weights, shape (outputs, m)."""
     for t in range(steps):
-        if units is not None:
-            batch = batches.unit_batch(t)
-            if batch is None:
-                raise MismatchError("batches of units do not say which rows are whose.")
-            descent.step(lambda weights, batch=batch: sums.of_units(weights, batch))
+        if units is None:
+            places = batches.batch(t)
+            whole = len(places) == sums.rows.count  # of distinct rows: the order of a sum is all the same
+            descent.step(partial(sums.of_rows, places=None if whole else places))
             continue
-        places = batches.batch(t)
-        everything = len(places) == sums.rows.count
-        descent.step(
-            lambda weights, places=None if everything else places: sums.of_rows(weights, places)
-        )
+        batch = batches.unit_batch(t)
+        if batch is None:
+            raise MismatchError("batches of units do not say which rows are whose.")
+        descent.step(partial(sums.of_units, batch=batch))
     return descent.weights
-
-
-def whole_batch(mechanism: Mechanism) -> bool:
-    """Whether every step takes all units."""
-    sampling = mechanism.sampling
-    return isinstance(sampling, FixedOrder) and sampling.batch_size == sampling.examples

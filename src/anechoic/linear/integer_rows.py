@@ -1,7 +1,7 @@
 """Rows of features as integers, so that every sum over them is exact in whatever order BLAS takes it.
 
-Row i is `integers[i] * 2**exponents[i]`: its entries are rounded to a power of two of its own, at which its
-2-norm lies below 2**bits and mostly above 2**(bits - 1). Products of such integers, and of sums of them, stay
+Row i is integers[i] * units[i]: its entries are rounded to a power of two of its own, at which its 2-norm
+lies below 2**bits and mostly above 2**(bits - 1). Products of such integers, and of sums of them, stay
 below 2**53, where float64 holds every integer: a matrix product makes no rounding error, whatever its order.
 So what a row adds to a step is a function of that row and of the model alone, bit for bit.
 """
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.units.batch import Indices
 
 #: Rows that are worked on at once: a few of them fit into the cache of one core.
-BLOCK = 2048
+BLOCK = 4096
 #: float64 holds every integer up to 2**53.
 EXACT = 53
 #: Most bits of a row: its integers are kept in 16.
@@ -40,12 +39,12 @@ class IntegerRows:
 
     Attributes:
         integers: shape (N, m), of 2-norm about 2**bits at most; `squares` has it exactly.
-        exponents: shape (N,).
+        units: powers of two, shape (N,).
         squares: sum of squares of the integers of each row, shape (N,), exact.
     """
 
     integers: Small
-    exponents: NDArray[np.int32]
+    units: Array
     squares: NDArray[np.int64]
 
     @classmethod
@@ -64,8 +63,8 @@ class IntegerRows:
             _rounded(mapped(np.asarray(features[part], dtype=np.float64)), bits)
             for part in blocks(len(features))
         ]
-        integers, exponents, squares = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return cls(integers, exponents, squares)
+        integers, units, squares = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return cls(integers, units, squares)
 
     @property
     def count(self) -> int:
@@ -77,26 +76,22 @@ class IntegerRows:
         """m, entries of a row."""
         return self.integers.shape[1]
 
-    def block(self, rows: Indices | slice) -> IntegerRows:
-        """Some of the rows."""
-        return IntegerRows(self.integers[rows], self.exponents[rows], self.squares[rows])
+    def scores(self, weights: Array) -> Callable[[Array, Array], Array]:
+        """From (integers, units) of some rows to those rows times weights, shape (outputs, rows).
 
-    def scores(self, weights: Array) -> Array:
-        """Rows times weights, shape (outputs, N): each a function of its row and of the weights alone.
-
-        The weights are rounded to a common power of two first, at which no partial sum reaches 2**53.
+        Each is a function of its row and of the weights alone: these are rounded to a common power of two
+        first, at which no partial sum reaches 2**53.
 
         Args:
             weights: shape (outputs, m).
         """
         spare = EXACT - MOST_BITS - 1 - math.ceil(math.log2(max(2, self.dimension)))
         peak = float(np.abs(weights).max(initial=0.0))
-        if not (math.isfinite(peak) and peak > 0.0):
-            return np.full((len(weights), self.count), 0.0 if peak == 0.0 else math.nan)
+        if not math.isfinite(peak):
+            return lambda integers, units: np.full((len(weights), len(units)), math.nan)
         exponent = math.frexp(peak)[1] - spare
-        rounded = np.rint(np.ldexp(weights, -exponent))
-        exact = rounded @ self.integers.T.astype(np.float64)
-        return np.asarray(np.ldexp(exact, self.exponents + exponent))
+        rounded, unit = np.rint(np.ldexp(weights, -exponent)), math.ldexp(1.0, exponent)
+        return lambda integers, units: np.asarray((rounded @ integers.T) * (units * unit))
 
 
 def blocks(count: int, size: int = BLOCK) -> Iterator[slice]:
@@ -105,8 +100,8 @@ def blocks(count: int, size: int = BLOCK) -> Iterator[slice]:
         yield slice(start, min(start + size, count))
 
 
-def _rounded(rows: Array, bits: int) -> tuple[Small, NDArray[np.int32], NDArray[np.int64]]:
-    """(integers, exponents, squares) of a block of rows; zeros where an entry is not finite."""
+def _rounded(rows: Array, bits: int) -> tuple[Small, Array, NDArray[np.int64]]:
+    """(integers, units, squares) of a block of rows; zeros where an entry is not finite."""
     m = rows.shape[1]
     if m > MOST_FEATURES:
         raise UnsupportedError(
@@ -127,4 +122,4 @@ def _rounded(rows: Array, bits: int) -> tuple[Small, NDArray[np.int32], NDArray[
     most = 2.0**bits - 1.0
     whole = np.clip(np.rint(np.ldexp(rows, -exponents[:, None])), -most, most)
     squares = np.einsum("ij,ij->i", whole, whole).astype(np.int64)
-    return whole.astype(np.int16), exponents.astype(np.int32), squares
+    return whole.astype(np.int16), np.ldexp(1.0, exponents), squares

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.linear.descent import Asked, Planned
 from anechoic.linear.keys import Keys
+from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
@@ -54,6 +56,8 @@ class PrivateLinear(BaseEstimator):
         sampling: Any
         batch_size: Any
         max_iter: int
+        feature_bounds: Any
+        fit_intercept: bool
         adjacency: Adjacency
         unit: str
         random_state: Any
@@ -63,8 +67,11 @@ class PrivateLinear(BaseEstimator):
 
     # -- before the fit ------------------------------------------------------------------------
 
-    def _asked(self, rows: int, units: Units | None, dimension: int, **more: Any) -> Asked:
-        """The arguments, checked, for so many rows and entries of the model."""
+    def _asked(
+        self, rows: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
+    ) -> Asked:
+        """The arguments, checked, for so many rows and entries; `clip_norm` is the automatic one."""
+        one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         unit = self.unit
         if not isinstance(unit, str) or not unit.strip():
             raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'patient'.")
@@ -83,21 +90,30 @@ class PrivateLinear(BaseEstimator):
         epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
             warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
-        clip_norm = CLIP_NORM if isinstance(self.clip_norm, str) and self.clip_norm == "auto" else self.clip_norm
+        automatic = isinstance(self.clip_norm, str) and self.clip_norm == "auto"
         return Asked(
             epsilon=epsilon,
             delta=delta,
-            clip_norm=positive_float("clip_norm", clip_norm, remedy='Or "auto".'),
+            clip_norm=positive_float(
+                "clip_norm", clip_norm if automatic else self.clip_norm, remedy='Or "auto".'
+            ),
             mechanism=self.mechanism,
             sampling=self.sampling,
             batch_size=self.batch_size,
             steps=positive_int("max_iter", self.max_iter, remedy="It counts steps, each one release."),
             units=count,
             dimension=dimension,
-            adjacency=one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove")),
+            adjacency=self.adjacency,
             unit=unit,
             **more,
         )
+
+    def _scale(self, features: int) -> FeatureScale:
+        return scale_of(self.feature_bounds, features, self.fit_intercept)
+
+    def _in_order(self, asked: Asked) -> Asked:
+        """What the order of the rows means for a fit: nothing, where they are shuffled."""
+        return asked
 
     # -- after it ------------------------------------------------------------------------------
 
@@ -195,9 +211,9 @@ def warn_of_noise(planned: Planned, dimension: int) -> None:
 def warn_of_selection() -> None:
     """Say what a search or a cross-validation around this fit costs, where one is found among the callers.
 
-    A search fits with parameters of its own, which scikit-learn hands to `_fit_and_score`, in whatever process.
+    A search fits with parameters of its own, which scikit-learn hands on in whatever process.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     inside = searching = False
     while frame is not None:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
@@ -206,12 +222,12 @@ def warn_of_selection() -> None:
             searching |= module.endswith("._search") or (
                 name == "_fit_and_score" and bool(frame.f_locals.get("parameters"))
             )
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if searching:
         warnings.warn(
-            "a search over parameters: every fit is a release of its own, and the choice of the best is outside"
-            " of the guarantee that each states. anechoic.select chooses among private fits and says what that"
-            " costs (docs/linear.md).",
+            "a search over parameters: every fit is a release of its own, and the choice of the best is"
+            " outside of the guarantee that each states. anechoic.select chooses among private fits and says"
+            " what that costs (docs/linear.md).",
             UserWarning,
             stacklevel=4,
         )

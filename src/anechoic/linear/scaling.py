@@ -88,10 +88,20 @@ class FeatureScale:
         return found
 
     def coefficients(self, weights: Array) -> tuple[Array, Array]:
-        """(coefficients, intercepts) for the features as they were given, of weights of shape (outputs, m)."""
+        """(coefficients, intercepts) for features as they were given, of weights of shape (outputs, m)."""
         found = weights[:, : self.features] * self.factor
         constant = INTERCEPT * weights[:, -1] if self.intercept else np.zeros(len(weights))
         return found, constant - found @ self.centre
+
+
+def scale_of(bounds: Any, features: int, intercept: bool) -> FeatureScale:
+    """Of `feature_bounds`, as given.
+
+    Raises:
+        ValueError: as `checked_bounds`.
+    """
+    checked = None if bounds is None else checked_bounds("feature_bounds", bounds, features)
+    return FeatureScale(features, checked, bool(intercept))
 
 
 @dataclass(frozen=True)
