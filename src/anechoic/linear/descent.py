@@ -13,6 +13,7 @@ from anechoic._validate import Array
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError
+from anechoic.linear.scaling import INTERCEPT
 from anechoic.linear.sums import RankOneSums
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.grid import MOST
@@ -32,6 +33,8 @@ RATE = 10.0
 MOMENTUM = 0.9
 #: Classes of strategies that are planned at once.
 QUICK = ("identity", "blt")
+#: Of the largest stable rate.
+_STABLE = 0.9
 #: Bits of the grid that may be given up where the noise is large.
 _FEWER = 12
 
@@ -54,6 +57,8 @@ class Asked:
         schedule: of the rate.
         shuffled: whether a fixed order is a permutation of the data, else their own.
         slower: factor of the rate, > 0.
+        curvature: bound on the second derivative of the loss by the score, or None where it has none: then
+            nothing but the clip norm bounds a step, which is harmless where scores may grow.
         quick: whether "auto" compares independent noise and BLTs alone, which takes no time.
         outside: how batches are formed that come from outside, or None.
     """
@@ -73,6 +78,7 @@ class Asked:
     schedule: ScheduleName = "cooldown"
     shuffled: bool = True
     slower: float = 1.0
+    curvature: float | None = None
     quick: bool = False
     outside: External | None = None
 
@@ -91,19 +97,27 @@ class Planned:
         plan: where it was planned.
         advice: on the rate.
         predicted: noise in the model at a rate of 1, in clip norms.
-        slower: factor of the rate.
+        asked: of it.
     """
 
     mechanism: Mechanism
     plan: Plan | None
     advice: Advice
     predicted: float
-    slower: float = 1.0
+    asked: Asked
 
     @property
     def rate(self) -> float:
-        """The largest."""
-        return RATE * self.slower * self.advice.rate
+        """The largest: as advised, and where the loss is curved no more than heavy ball is stable at.
+
+        That is 2 (1 + momentum) over the largest eigenvalue of the mean of x x^T, times the curvature; rows
+        with bounds have norm 1 at most, but for the intercept.
+        """
+        advised = RATE * self.asked.slower * self.advice.rate
+        if self.asked.curvature is None:
+            return advised
+        largest = self.asked.curvature * (1.0 + INTERCEPT**2)
+        return min(advised, _STABLE * 2.0 * (1.0 + self.asked.momentum) / largest)
 
     def rates(self) -> Array:
         """Of each step, shape (n,)."""
@@ -176,7 +190,7 @@ def planned(asked: Asked) -> Planned:
     advice = advice_for(found.chosen, asked.update)
     if advice is None:
         raise ValueError(f"epsilon={asked.epsilon!r} leaves no noise: give a smaller one.")
-    return Planned(found.mechanism, found, advice, found.chosen.predicted, asked.slower)
+    return Planned(found.mechanism, found, advice, found.chosen.predicted, asked)
 
 
 def _given(asked: Asked, mechanism: Mechanism) -> Planned:
@@ -202,16 +216,16 @@ def _given(asked: Asked, mechanism: Mechanism) -> Planned:
             f"the mechanism adds up floating-point numbers, and sums here are exact: give grid_bits={MOST} to"
             " calibrate."
         )
-    return with_advice(asked.update, mechanism, asked.slower)
+    return with_advice(asked, mechanism)
 
 
-def with_advice(update: UpdateRule, mechanism: Mechanism, slower: float) -> Planned:
+def with_advice(asked: Asked, mechanism: Mechanism) -> Planned:
     """A given mechanism with the rates that follow from its noise."""
-    sampling = mechanism.sampling
+    sampling, update = mechanism.sampling, asked.update
     objective = PlanObjective.of(update.workload(mechanism.steps, mechanism.steps), "last")
     predicted = mechanism.noise_std * objective.measure(mechanism.strategy) / sampling.expected_batch_size
     advice = advice_of(predicted, mechanism.clip_norm, update, objective.workload.rates)
-    return Planned(mechanism, None, advice, predicted, slower)
+    return Planned(mechanism, None, advice, predicted, asked)
 
 
 def batches_for(asked: Asked, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
@@ -228,7 +242,7 @@ class Descent:
         rates: of the steps, shape (n,).
         shape: of the weights, (outputs, m).
         momentum: in [0, 1).
-        penalty: added to the gradient: times the weights, shape (m,). It needs no noise.
+        penalty: lambda of lambda / 2 times the squared weights, shape (m,). It needs no noise.
         key: of the noise, 32 bytes.
     """
 
@@ -265,9 +279,10 @@ class Descent:
         row, self._state = self._stream.next(self._state)
         total = sum_of(self.weights).reshape(-1)
         mean = self._mechanism.grid.release(total, row).reshape(self.weights.shape)
-        gradient = mean + self._penalty * self.weights
-        self._velocity = self._momentum * self._velocity + self._rates[t] * gradient
-        self.weights = self.weights - self._velocity
+        self._velocity = self._momentum * self._velocity + self._rates[t] * mean
+        # the penalty at the end of the step: no rate is too large for it
+        held = 1.0 + self._rates[t] / (1.0 - self._momentum) * self._penalty
+        self.weights = (self.weights - self._velocity) / held
 
 
 def descend(descent: Descent, sums: RankOneSums, batches: Batches, steps: int, units: Units | None) -> Array:

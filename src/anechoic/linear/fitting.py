@@ -10,7 +10,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.linear.descent import Asked, Descent, Planned, batches_for, descend, planned
-from anechoic.linear.integer_rows import IntegerRows
+from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
 from anechoic.linear.keys import Keys, keys_of
 from anechoic.linear.losses import Derivative
 from anechoic.linear.scaling import FeatureScale
@@ -88,10 +88,15 @@ def number_residuals(derivative: Derivative, targets: Array) -> Residuals:
     return lambda scores, places: derivative(scores, targets[places][None, :])
 
 
+def row_bits(grid_bits: int) -> int:
+    """Bits of the rows' own grids, where their products with residuals are multiples of the mechanism's."""
+    return min(grid_bits // 2, MOST_BITS)
+
+
 def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
-    """Exact sums over the rows of a problem; the bits of the grid are shared between rows and residuals."""
+    """Exact sums over the rows of a problem."""
     bits = mechanism.grid_bits or MOST
-    rows = IntegerRows.of(problem.features, bits // 2, problem.scale.rows)
+    rows = IntegerRows.of(problem.features, row_bits(bits), problem.scale.rows)
     return RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
 
 

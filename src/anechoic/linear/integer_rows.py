@@ -60,7 +60,7 @@ class IntegerRows:
             UnsupportedError: for more than `MOST_FEATURES` entries.
         """
         parts = [
-            _rounded(mapped(np.asarray(features[part], dtype=np.float64)), bits)
+            rounded_rows(mapped(np.asarray(features[part], dtype=np.float64)), bits)
             for part in blocks(len(features))
         ]
         integers, units, squares = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -100,26 +100,35 @@ def blocks(count: int, size: int = BLOCK) -> Iterator[slice]:
         yield slice(start, min(start + size, count))
 
 
-def _rounded(rows: Array, bits: int) -> tuple[Small, Array, NDArray[np.int64]]:
+def rounded_rows(rows: Array, bits: int) -> tuple[Small, Array, NDArray[np.int64]]:
     """(integers, units, squares) of a block of rows; zeros where an entry is not finite."""
     m = rows.shape[1]
     if m > MOST_FEATURES:
         raise UnsupportedError(
             f"a row has {m} entries, and at most {MOST_FEATURES} are supported: take fewer features."
         )
-    peaks = np.abs(rows).max(axis=1, initial=0.0)
-    good = np.isfinite(peaks) & (peaks > 0.0)
+    good, exponents, norms = exact_norms(rows)
     if not good.all():
         rows = np.where(good[:, None], rows, 0.0)
-        peaks = np.where(good, peaks, 1.0)
-    # first by the largest entry, so that the norm can be had exactly
-    first = min(_FIRST_BITS, (EXACT - math.ceil(math.log2(max(2, m)))) // 2)
-    exponents = np.frexp(peaks)[1] - first
-    whole = np.rint(np.ldexp(rows, -exponents[:, None]))
-    norms = np.sqrt(np.einsum("ij,ij->i", whole, whole))  # of an integer below 2**53
     shift = np.frexp(norms)[1] - bits
     exponents = exponents + shift
     most = 2.0**bits - 1.0
     whole = np.clip(np.rint(np.ldexp(rows, -exponents[:, None])), -most, most)
     squares = np.einsum("ij,ij->i", whole, whole).astype(np.int64)
     return whole.astype(np.int16), np.ldexp(1.0, exponents), squares
+
+
+def exact_norms(rows: Array) -> tuple[NDArray[np.bool_], NDArray[np.int64], Array]:
+    """(which are finite and not zero, exponents, norms): the 2-norm of row i is norms[i] * 2**exponents[i].
+
+    Each is a function of its row alone, bit for bit: entries are rounded to 2**exponents[i], at which the
+    largest has 20 bits, and squares of integers add up without rounding. So it is off by less than
+    root(m) * 2**-20 of itself.
+    """
+    peaks = np.abs(rows).max(axis=1, initial=0.0)
+    good = np.isfinite(peaks) & (peaks > 0.0)
+    whole = rows if good.all() else np.where(good[:, None], rows, 0.0)
+    first = min(_FIRST_BITS, (EXACT - math.ceil(math.log2(max(2, rows.shape[1])))) // 2)
+    exponents = np.frexp(np.where(good, peaks, 1.0))[1] - first
+    whole = np.rint(np.ldexp(whole, -exponents[:, None]))
+    return good, exponents, np.sqrt(np.einsum("ij,ij->i", whole, whole))

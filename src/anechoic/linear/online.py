@@ -20,7 +20,7 @@ from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, nu
 from anechoic.linear.losses import classifier_loss, regressor_loss, softmax
 from anechoic.linear.online_run import OnlineRun
 from anechoic.linear.privacy import CLASSES_READ, PrivateLinear, given_classes, units_of, warn_of_selection
-from anechoic.linear.regressors import CLIP_NORM, SLOWER
+from anechoic.linear.regressors import CLIP_NORM
 from anechoic.linear.scaling import FeatureScale, TargetScale
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation import Single
@@ -30,6 +30,8 @@ from anechoic.units.ownership import Units
 
 #: Steps of a pass where the batch size is automatic.
 STEPS = 100
+#: Of the rate of a regressor, beside that of classifiers.
+SLOWER = 0.1
 
 
 class Online(PrivateLinear):
@@ -166,7 +168,7 @@ class SGDClassifier(Online, PrivateClassifier):
         alpha: float = 0.0,
         fit_intercept: bool = True,
         max_iter: int = 1,
-        momentum: float = 0.9,
+        momentum: float = 0.0,
         steps: int = 1000,
         batch_size: Any = "auto",
         participation: Participation | None = None,
@@ -277,7 +279,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         alpha: float = 0.0,
         fit_intercept: bool = True,
         max_iter: int = 1,
-        momentum: float = 0.9,
+        momentum: float = 0.0,
         steps: int = 1000,
         batch_size: Any = "auto",
         participation: Participation | None = None,
@@ -318,7 +320,9 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         self.__dict__.pop("_run", None)
         problem = self._problem(X, y, reset=True)
         units = units_of(unit_ids, problem.count)
-        asked = self._asked(problem.count, units, problem.scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER)
+        asked = self._asked(
+            problem.count, units, problem.scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
+        )
         fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self.random_state)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._set_weights(fitted.weights, problem.scale)
@@ -329,7 +333,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         """One step, and one release; see `SGDClassifier.partial_fit`."""
         problem = self._problem(X, y, reset=not hasattr(self, "mechanism_"))
         units = units_of(unit_ids, problem.count)
-        self._step(problem, 1, units, unit_ids, clip_norm=CLIP_NORM, slower=SLOWER)
+        self._step(problem, 1, units, unit_ids, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0)
         return self
 
     def _problem(self, features: Any, targets: Any, *, reset: bool) -> Problem:

@@ -26,7 +26,7 @@ SOLVERS = ("auto", "descent", "moments")
 SLOWER, CLIP_NORM = 0.25, 0.05
 #: Squared error that descent leaves with hardly any noise, for targets in [-1, 1]; and one over the variance
 #: of a feature, times their count, where features fill a half of their bounds. Measured in docs/linear.md.
-LEFT, SPREAD = 2e-3, 12.0
+LEFT, SPREAD = 5e-3, 12.0
 
 
 class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
@@ -50,7 +50,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
         problem = Problem(X, scaled, residuals, scale, penalty / len(X), "squared_error")
-        asked = self._asked(len(X), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER)
+        asked = self._asked(len(X), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0)
         self.solver_, self.predicted_errors_ = self._chosen(asked, scale, target, units)
         if self.solver_ == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
@@ -99,7 +99,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
                 ' they are, or take solver="descent".'
             )
         sums, mechanism = MomentSums(problem.scale), moments_mechanism(asked)
-        found = with_advice(asked.update, mechanism, asked.slower)
+        found = with_advice(asked, mechanism)
         keys = replace(problem, loss="moments").keys(self.random_state, found, units)
         weights = fit_by_moments(
             sums, mechanism, problem.features, problem.targets, units, problem.penalty, keys.noise

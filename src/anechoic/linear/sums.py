@@ -8,6 +8,7 @@ integers, which is held to the limit of the grid: no rounding can take a row bey
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.linear.integer_rows import IntegerRows, blocks
-from anechoic.noise.grid import SPARE, Integers, largest_square, to_grid
+from anechoic.linear.integer_rows import IntegerRows, blocks, exact_norms
+from anechoic.noise.grid import SPARE, Integers, is_short, largest_square
 from anechoic.units.batch import Indices, UnitBatch
 
+#: Entries of gradients of single rows that are made at once.
+_ENTRIES = 2**20
+#: Part of the limit within which a sum of squares is counted in integers.
+_NEAR = 2.0**-30
 #: residuals(scores, places): of rows at some places of the data, from scores, both of shape (outputs, rows).
 Residuals = Callable[[Array, Indices | slice], Array]
 
@@ -98,22 +103,46 @@ class RankOneSums:
             weights: shape (outputs, m).
             batch: rows, the item of each, and what part of the clip norm each may use.
         """
-        total = np.zeros(weights.shape, np.int64)
+        total = np.zeros(weights.size, np.int64)
         scores = self.rows.scores(weights)
-        order = np.lexsort((batch.examples, batch.items))
-        starts = np.searchsorted(batch.items[order], np.arange(batch.count + 1))
-        for item in range(batch.count):
-            places = batch.examples[order[starts[item] : starts[item + 1]]]
-            found = self._gradient(scores, places) * float(batch.scales[item])
-            total += to_grid(found, self.clip_norm, self.grid_bits, limit=float(batch.limits[item]))
-        return total
+        order = np.lexsort((batch.examples, batch.items))  # within an item in the order of the data
+        places, items = batch.examples[order], batch.items[order]
+        starts = np.searchsorted(items, np.arange(batch.count + 1))
+        most = max(1, _ENTRIES // weights.size)
+        first = 0
+        while first < batch.count:  # as many whole items as fit, at least one
+            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + most, side="right")) - 1)
+            part = places[starts[first] : starts[stop]]
+            gradients = np.add.reduceat(self._gradients(scores, part), starts[first:stop] - starts[first])
+            scaled = gradients * batch.scales[first:stop, None]
+            total += self._on_grid(scaled, batch.limits[first:stop]).sum(axis=0)
+            first = stop
+        return total.reshape(weights.shape)
 
-    def _gradient(self, scores: Callable[[Array, Array], Array], places: Indices) -> Array:
-        """The sum of the gradients of the rows of one unit, in the order of the data."""
+    def _gradients(self, scores: Callable[[Array, Array], Array], places: Indices) -> Array:
+        """Of single rows, shape (rows, outputs * m)."""
         integers, units = self.rows.integers[places].astype(np.float64), self.rows.units[places]
         with np.errstate(all="ignore"):
             scaled = self.residuals(scores(integers, units), places) * units
-            return np.asarray(np.where(np.isfinite(scaled), scaled, 0.0) @ integers)
+        kept = np.where(np.isfinite(scaled), scaled, 0.0)
+        return np.asarray((kept.T[:, :, None] * integers[:, None, :]).reshape(len(places), -1))
+
+    def _on_grid(self, gradients: Array, limits: Array) -> Integers:
+        """Each clipped to its part of the clip norm, as integers: `noise.grid.to_grid` for many at once."""
+        good, exponents, norms = exact_norms(gradients)
+        spare = 1.0 - math.sqrt(gradients.shape[1]) * 2.0**-19 - 2.0 * SPARE
+        with np.errstate(all="ignore"):
+            shrunk = limits * spare / np.ldexp(norms, exponents)
+            whole = 1.0 / self.clip_norm
+            factors = 2.0**self.grid_bits * np.where(shrunk < whole, shrunk, whole)
+            found = np.trunc(gradients * np.where(good, factors, 0.0)[:, None])
+        found[~np.isfinite(found).all(axis=1)] = 0.0
+        integers = found.astype(np.int64)
+        near = np.einsum("ij,ij->i", found, found) > largest_square(self.grid_bits) * (1.0 - _NEAR)
+        for i in np.flatnonzero(near):
+            if not is_short(integers[i], self.grid_bits):
+                integers[i] = 0
+        return integers
 
 
 def _squares(values: Array) -> Array:
