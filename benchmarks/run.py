@@ -27,6 +27,7 @@ STUDIES = (
     "finetune",  # loss of a small language model, fine-tuned with and without the plan
     "ftrl",  # private FTRL on real data
     "gradient_modes",  # a training step by grad_sample_mode
+    "linear",  # linear estimators beside diffprivlib, Opacus and scikit-learn
     "kept",  # what a plan that reads the run gains
     "optima",  # each class of strategies beside the best matrix
     "optimizers",  # which optimiser gains, at which learning rates

@@ -6,9 +6,10 @@
     mech = an.calibrate(best.strategy, sampling=order, epsilon=8, delta=1e-6)
     print(mech)
 
-`anechoic.torch` trains with a mechanism (it needs PyTorch and Opacus), `anechoic.streaming` releases running
-statistics of a live stream, `anechoic.federated` and `anechoic.flower` train on the data of clients that keep
-it, `anechoic.theory` bounds what is learned. Each part is imported when it is first used.
+`anechoic.torch` trains with a mechanism (it needs PyTorch and Opacus), `anechoic.linear` fits linear models
+(it needs scikit-learn), `anechoic.streaming` releases running statistics of a live stream,
+`anechoic.federated` and `anechoic.flower` train on the data of clients that keep it, `anechoic.theory` bounds
+what is learned. Each part is imported when it is first used.
 """
 
 from importlib import import_module
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from anechoic import federated as federated
     from anechoic import flower as flower
+    from anechoic import linear as linear
     from anechoic import streaming as streaming
     from anechoic import theory as theory
     from anechoic import torch as torch
@@ -83,7 +85,18 @@ __all__ = [
 
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
-    *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
+    *(
+        "accounting",
+        "audit",
+        "errors",
+        "extend",
+        "federated",
+        "flower",
+        "linear",
+        "lower_bounds",
+        "noise",
+        "optimize",
+    ),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
     "workloads",
 }

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
+
 from anechoic.audit.bounds import mu_by_threshold
 from anechoic.linear.descent import Descent
 from anechoic.linear.fitting import class_residuals

@@ -65,7 +65,11 @@ def made(kind, **options):
 # -- scikit-learn's own checks --------------------------------------------------------------------
 
 #: Checks that cannot pass, and why.
-EXPECTED = {}
+EXPECTED = {
+    # it calls partial_fit after fit, whose noise is used up: later rows need an estimator of their own
+    SGDClassifier: {"check_fit_score_takes_y"},
+    SGDRegressor: {"check_fit_score_takes_y"},
+}
 
 
 def small(kind):
@@ -85,7 +89,7 @@ def test_the_checks_of_scikit_learn(kind):
         except Exception as error:
             if type(error).__name__ != "SkipTest":
                 failed[name] = repr(error)
-    assert set(failed) == set(EXPECTED), failed
+    assert set(failed) == EXPECTED.get(kind, set()), failed
 
 
 # -- what a fit learns ----------------------------------------------------------------------------
@@ -249,7 +253,7 @@ def test_units_are_protected_as_a_whole():
 def test_few_rows_are_told_what_they_cost():
     x, y = classes(20)
     with pytest.warns(UserWarning, match="say next to nothing at epsilon"):
-        made(LogisticRegression, epsilon=0.1).fit(x, y)
+        made(LogisticRegression, epsilon=0.1, delta=1e-6).fit(x, y)
     with pytest.raises(ValueError, match="at least two"):
         made(Ridge).fit(x[:1], y[:1])
     with pytest.raises(ValueError, match="at least 2 classes"):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
 import threadpoolctl
 
 from anechoic.linear import integer_rows, moments
