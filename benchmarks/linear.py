@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,18 @@ def plain(data: Data, x: Array, y: Array) -> Any:
     return linear_model.LogisticRegression(max_iter=2000).fit(x, y)
 
 
+@cache
+def multiplier_of(epsilon: float, count: int, size: int) -> float:
+    """Of Opacus's own accountant."""
+    from opacus.accountants.utils import get_noise_multiplier
+
+    steps = EPOCHS * math.ceil(count / size)
+    found = get_noise_multiplier(
+        target_epsilon=epsilon, target_delta=count**-1.1, sample_rate=1 / math.ceil(count / size), steps=steps
+    )
+    return float(found)
+
+
 class ByOpacus:
     """DP-SGD on the same scaled features, with the interface that scores need."""
 
@@ -139,9 +152,10 @@ class ByOpacus:
         torch.nn.init.zeros_(model.weight)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=self.rate)
         loader: Any = DataLoader(TensorDataset(rows, given), batch_size=max(1, round(SHARE * len(x))))
-        model, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
-            module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0, epochs=EPOCHS,
-            target_epsilon=self.epsilon, target_delta=len(x) ** -1.1,
+        multiplier = multiplier_of(self.epsilon, len(x), max(1, round(SHARE * len(x))))
+        model, optimizer, loader = PrivacyEngine().make_private(
+            module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0,
+            noise_multiplier=multiplier,
         )  # fmt: skip
         loss = torch.nn.MSELoss() if numbers else torch.nn.CrossEntropyLoss()
         for _ in range(EPOCHS):

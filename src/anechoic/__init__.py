@@ -6,10 +6,9 @@
     mech = an.calibrate(best.strategy, sampling=order, epsilon=8, delta=1e-6)
     print(mech)
 
-`anechoic.torch` trains with a mechanism (it needs PyTorch and Opacus), `anechoic.linear` fits linear models
-(it needs scikit-learn), `anechoic.streaming` releases running statistics of a live stream,
-`anechoic.federated` and `anechoic.flower` train on the data of clients that keep it, `anechoic.theory` bounds
-what is learned. Each part is imported when it is first used.
+`anechoic.torch` trains with a mechanism (PyTorch, Opacus), `anechoic.linear` fits tables (scikit-learn),
+`anechoic.streaming` releases running statistics of a stream, `anechoic.federated` and `anechoic.flower` train
+on data that clients keep, `anechoic.theory` bounds what is learned. Each part is imported when it is used.
 """
 
 from importlib import import_module
@@ -85,20 +84,9 @@ __all__ = [
 
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
-    *(
-        "accounting",
-        "audit",
-        "errors",
-        "extend",
-        "federated",
-        "flower",
-        "linear",
-        "lower_bounds",
-        "noise",
-        "optimize",
-    ),
+    *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
-    "workloads",
+    *("linear", "workloads"),
 }
 #: Where other names are defined.
 _HOMES = {

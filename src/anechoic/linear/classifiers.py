@@ -24,6 +24,9 @@ from anechoic.linear.privacy import (
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.units.batch import Indices
 
+#: Of the rate, for two classes and one output, which gets half the gradient that two outputs get.
+BINARY = 2.0
+
 
 class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """What linear classifiers share: classes, the fit, and coefficients."""
@@ -56,7 +59,8 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
         scale = self._scale(X.shape[1])
         problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X), loss)
-        asked = self._in_order(self._asked(len(X), units, outputs * scale.dimension))
+        slower = BINARY if outputs == 1 and loss == "log_loss" else 1.0
+        asked = self._in_order(self._asked(len(X), units, outputs * scale.dimension, slower=slower))
         fitted = fit_by_descent(asked, problem, outputs, units, self.random_state, warn_of_noise)
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps

@@ -40,7 +40,7 @@ _FEWER = 12
 
 
 @dataclass(frozen=True)
-class Asked:
+class FitRequest:
     """What a fit asks a plan for.
 
     Attributes:
@@ -104,7 +104,7 @@ class Planned:
     plan: Plan | None
     advice: Advice
     predicted: float
-    asked: Asked
+    asked: FitRequest
 
     @property
     def rate(self) -> float:
@@ -128,7 +128,7 @@ class Planned:
         return self.rate * self.predicted * self.mechanism.clip_norm
 
 
-def size_of(asked: Asked) -> int:
+def size_of(asked: FitRequest) -> int:
     """Units a step: as given, or all of them unless that takes too long.
 
     Raises:
@@ -145,13 +145,13 @@ def size_of(asked: Asked) -> int:
     return int(size)
 
 
-def wants_mechanism(asked: Asked) -> bool:
+def wants_mechanism(asked: FitRequest) -> bool:
     """Whether all about the releases is left to the library."""
     choices = (asked.mechanism, asked.sampling, asked.batch_size)
     return all(isinstance(one, str) and one == "auto" for one in choices)
 
 
-def planned(asked: Asked) -> Planned:
+def planned(asked: FitRequest) -> Planned:
     """The mechanism of a fit, planned or given.
 
     Raises:
@@ -193,7 +193,7 @@ def planned(asked: Asked) -> Planned:
     return Planned(found.mechanism, found, advice, found.chosen.predicted, asked)
 
 
-def _given(asked: Asked, mechanism: Mechanism) -> Planned:
+def _given(asked: FitRequest, mechanism: Mechanism) -> Planned:
     sampling = mechanism.sampling
     if sampling.formed_outside != (asked.outside is not None):
         said = sampling.describe(mechanism.unit)
@@ -219,7 +219,7 @@ def _given(asked: Asked, mechanism: Mechanism) -> Planned:
     return with_advice(asked, mechanism)
 
 
-def with_advice(asked: Asked, mechanism: Mechanism) -> Planned:
+def with_advice(asked: FitRequest, mechanism: Mechanism) -> Planned:
     """A given mechanism with the rates that follow from its noise."""
     sampling, update = mechanism.sampling, asked.update
     objective = PlanObjective.of(update.workload(mechanism.steps, mechanism.steps), "last")
@@ -228,7 +228,7 @@ def with_advice(asked: Asked, mechanism: Mechanism) -> Planned:
     return Planned(mechanism, None, advice, predicted, asked)
 
 
-def batches_for(asked: Asked, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
+def batches_for(asked: FitRequest, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
     """Batches of rows, or of units with their rows."""
     inner = batches_of(mechanism.sampling, key, shuffled=asked.shuffled)
     return inner if units is None else UnitBatches(units, inner, key, secret=mechanism.amplified)

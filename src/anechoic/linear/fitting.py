@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.linear.descent import Asked, Descent, Planned, batches_for, descend, planned
+from anechoic.linear.descent import Descent, FitRequest, Planned, batches_for, descend, planned
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
-from anechoic.linear.keys import Keys, keys_of
+from anechoic.linear.keys import FitKeys, keys_of
 from anechoic.linear.losses import Derivative
 from anechoic.linear.scaling import FeatureScale
 from anechoic.linear.sums import RankOneSums, Residuals
@@ -48,7 +48,7 @@ class Problem:
         """N."""
         return len(self.features)
 
-    def keys(self, random_state: Any, found: Planned, units: Units | None = None) -> Keys:
+    def keys(self, random_state: Any, found: Planned, units: Units | None = None) -> FitKeys:
         """From a seed, and all that the releases depend on: no two different fits share noise."""
         centre, factor = self.scale.centre, self.scale.factor
         owners = () if units is None else units.owners
@@ -69,7 +69,7 @@ class Fitted:
 
     weights: Array
     planned: Planned
-    keys: Keys
+    keys: FitKeys
 
 
 def class_residuals(derivative: Derivative, codes: Indices, outputs: int) -> Residuals:
@@ -100,7 +100,7 @@ def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
     return RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
 
 
-def descent_of(asked: Asked, found: Planned, problem: Problem, outputs: int, keys: Keys) -> Descent:
+def descent_of(asked: FitRequest, found: Planned, problem: Problem, outputs: int, keys: FitKeys) -> Descent:
     """Before its first step."""
     penalty = np.full(problem.scale.dimension, float(problem.penalty))
     penalty[problem.scale.features :] = 0.0
@@ -111,7 +111,7 @@ def descent_of(asked: Asked, found: Planned, problem: Problem, outputs: int, key
 
 
 def fit_by_descent(
-    asked: Asked,
+    asked: FitRequest,
     problem: Problem,
     outputs: int,
     units: Units | None,

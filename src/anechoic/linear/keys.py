@@ -14,7 +14,7 @@ from anechoic.keys import checked_key, derive, new_key
 
 
 @dataclass(frozen=True, repr=False)
-class Keys:
+class FitKeys:
     """What noise and batches are drawn with.
 
     Attributes:
@@ -27,7 +27,7 @@ class Keys:
     secret: bool
 
 
-def keys_of(random_state: Any, given: Sequence[ArrayLike], text: str) -> Keys:
+def keys_of(random_state: Any, given: Sequence[ArrayLike], text: str) -> FitKeys:
     """Keys of one fit.
 
     From a seed they depend on the data and on all settings too: two fits never share noise unless all is the
@@ -43,7 +43,7 @@ def keys_of(random_state: Any, given: Sequence[ArrayLike], text: str) -> Keys:
         ValueError: for anything else.
     """
     if random_state is None:
-        return Keys(new_key(), new_key(), secret=True)
+        return FitKeys(new_key(), new_key(), secret=True)
     if isinstance(random_state, bytes):
         root, secret = checked_key(random_state, "random_state"), True
     elif isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
@@ -60,4 +60,4 @@ def keys_of(random_state: Any, given: Sequence[ArrayLike], text: str) -> Keys:
         digest.update(array.reshape(-1).view(np.uint8).data)
     words = np.frombuffer(digest.digest(), dtype="<u8").tolist()
     noise, sampling = (derive(root, f"linear {name}", *words, size=32) for name in ("noise", "sampling"))
-    return Keys(noise, sampling, secret)
+    return FitKeys(noise, sampling, secret)

@@ -15,7 +15,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.linear.descent import Asked
+from anechoic.linear.descent import FitRequest
 from anechoic.linear.integer_rows import blocks
 from anechoic.linear.scaling import INTERCEPT, FeatureScale
 from anechoic.mechanism.calibrate import calibrate
@@ -114,7 +114,7 @@ class MomentSums:
         return matrix + np.triu(matrix, 1).T, values[size:] / DIAGONAL
 
 
-def moments_mechanism(asked: Asked) -> Mechanism:
+def moments_mechanism(asked: FitRequest) -> Mechanism:
     """One release of all units: the Gaussian mechanism, in clip norms of 1."""
     return calibrate(
         Identity(1),

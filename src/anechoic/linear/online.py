@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 from anechoic._validate import Array, at_least, fraction, positive_int
 from anechoic.errors import MismatchError
 from anechoic.linear.classifiers import PrivateClassifier, coded
-from anechoic.linear.descent import Asked, planned
+from anechoic.linear.descent import FitRequest, planned
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, number_residuals
 from anechoic.linear.losses import classifier_loss, regressor_loss, softmax
 from anechoic.linear.online_run import OnlineRun
@@ -39,7 +39,7 @@ class Online(PrivateLinear):
 
     _run: OnlineRun
 
-    def _in_order(self, asked: Asked) -> Asked:
+    def _in_order(self, asked: FitRequest) -> FitRequest:
         """Of `fit`: passes over chunks of the data as they stand."""
         passes = asked.steps
         size = asked.batch_size

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.linear.descent import Asked, Descent, Planned
+from anechoic.linear.descent import Descent, FitRequest, Planned
 from anechoic.linear.fitting import Problem, descent_of, sums_of
-from anechoic.linear.keys import Keys
+from anechoic.linear.keys import FitKeys
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation.accounts import accounts_of
 from anechoic.runs.fork_guard import OwnProcess
@@ -36,7 +36,9 @@ class OnlineRun(Uncopyable):
         self._by_units: bool | None = None
 
     @classmethod
-    def of(cls, asked: Asked, found: Planned, problem: Problem, outputs: int, keys: Keys) -> OnlineRun:
+    def of(
+        cls, asked: FitRequest, found: Planned, problem: Problem, outputs: int, keys: FitKeys
+    ) -> OnlineRun:
         """At its first call."""
         descent = descent_of(asked, found, problem, outputs, keys)
         return cls(descent, found.mechanism, secret_of(keys.sampling))

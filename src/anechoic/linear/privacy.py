@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
-from anechoic.linear.descent import Asked, Planned
-from anechoic.linear.keys import Keys
+from anechoic.linear.descent import FitRequest, Planned
+from anechoic.linear.keys import FitKeys
 from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
@@ -69,7 +69,7 @@ class PrivateLinear(BaseEstimator):
 
     def _asked(
         self, rows: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
-    ) -> Asked:
+    ) -> FitRequest:
         """The arguments, checked, for so many rows and entries; `clip_norm` is the automatic one."""
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         unit = self.unit
@@ -91,7 +91,7 @@ class PrivateLinear(BaseEstimator):
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
             warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
         automatic = isinstance(self.clip_norm, str) and self.clip_norm == "auto"
-        return Asked(
+        return FitRequest(
             epsilon=epsilon,
             delta=delta,
             clip_norm=positive_float(
@@ -111,13 +111,13 @@ class PrivateLinear(BaseEstimator):
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
 
-    def _in_order(self, asked: Asked) -> Asked:
+    def _in_order(self, asked: FitRequest) -> FitRequest:
         """What the order of the rows means for a fit: nothing, where they are shuffled."""
         return asked
 
     # -- after it ------------------------------------------------------------------------------
 
-    def _released(self, mechanism: Mechanism, keys: Keys, *caveats: str) -> None:
+    def _released(self, mechanism: Mechanism, keys: FitKeys, *caveats: str) -> None:
         """Note what the fitted model was released under."""
         self.mechanism_, self.delta_ = mechanism, mechanism.delta
         self.epsilon_ = float(mechanism.epsilon())

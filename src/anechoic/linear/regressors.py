@@ -11,9 +11,9 @@ from sklearn.linear_model._base import LinearModel
 from sklearn.utils.validation import validate_data
 
 from anechoic._validate import Array, at_least, one_of
-from anechoic.linear.descent import Asked, planned, wants_mechanism, with_advice
+from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
 from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
-from anechoic.linear.keys import Keys
+from anechoic.linear.keys import FitKeys
 from anechoic.linear.losses import regressor_loss
 from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
 from anechoic.linear.privacy import PrivateLinear, units_of, warn_of_noise, warn_of_selection
@@ -65,7 +65,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         self._released(mechanism, keys)
 
     def _chosen(
-        self, asked: Asked, scale: FeatureScale, target: TargetScale, units: Units | None
+        self, asked: FitRequest, scale: FeatureScale, target: TargetScale, units: Units | None
     ) -> tuple[str, dict[str, float]]:
         """(solver, predicted squared errors of both, of targets in [-1, 1])."""
         solver = one_of("solver", self.solver, SOLVERS)  # type: ignore[attr-defined]
@@ -91,8 +91,8 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         return min(errors, key=lambda name: errors[name]), errors
 
     def _by_moments(
-        self, asked: Asked, problem: Problem, units: Units | None
-    ) -> tuple[Array, Mechanism, Keys]:
+        self, asked: FitRequest, problem: Problem, units: Units | None
+    ) -> tuple[Array, Mechanism, FitKeys]:
         if not wants_mechanism(asked):
             raise ValueError(
                 'solver="moments" makes one release of its own: leave mechanism, sampling and batch_size as'
