@@ -25,7 +25,9 @@ STUDIES = (
     "federated_costs",  # bytes and seconds of a round on the server
     "figures",  # the monograph's figures
     "finetune",  # loss of a small language model, fine-tuned with and without the plan
+    "finetune_memory",  # speed and memory of private fine-tuning, beside Opacus
     "ftrl",  # private FTRL on real data
+    "ghost_ways",  # which way to the norms of rows is the cheapest
     "gradient_modes",  # a training step by grad_sample_mode
     "linear",  # linear estimators beside diffprivlib, Opacus and scikit-learn
     "kept",  # what a plan that reads the run gains

@@ -1,16 +1,19 @@
-"""What a trainer's own loop costs beside the bare engine: processor time of a step, both sides in one run.
+"""What a trainer's own loop costs beside the bare engine: processor time of a step, all in one run.
 
-    python benchmarks/trainers.py [--steps 40] [--rounds 5] [--json FILE]
+    python benchmarks/trainers.py [--arms trainer …] [--steps 40] [--rounds 5] [--json FILE]
 
 A GPT-2-shaped model (width 128, two layers, 64 tokens), batches of 16 in a fixed order, AdamW. Each round
-trains the same steps by Hugging Face's Trainer with a private run inside (logging every tenth step) and by a
-bare loop; rounds take turns in going first. Needs transformers: make test-all installs it.
+trains the same steps by Hugging Face's Trainer and by Lightning's with a private run inside (both log every
+tenth step), by the loops of Accelerate and Fabric, and by a bare loop; rounds take turns in going first.
+`bare, again` is the bare loop a second time: its ratio shows what the machine adds. Needs transformers,
+lightning and accelerate: make test-all installs them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import statistics
 import tempfile
@@ -19,13 +22,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import lightning
 import torch
+from accelerate import Accelerator
+from lightning.fabric import Fabric
 from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from anechoic.torch import PrivacyEngine
 from anechoic.trainers import Privacy
+from anechoic.trainers.lightning import PrivateStrategy
 from anechoic.trainers.transformers import PrivateTrainer
 
 WORDS, LENGTH, BATCH, WARM = 500, 64, 16, 4
@@ -105,7 +112,52 @@ def by_trainer(steps: int) -> float:
     return clock.a_step
 
 
-def by_hand(steps: int) -> float:
+class Module(lightning.LightningModule):
+    """The model's own loss, in Lightning's clothes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = model()
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        return self.network(**batch).loss  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3, weight_decay=0.0)
+
+
+class LightningClock(lightning.Callback):
+    """The same, after Lightning's steps."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        self.clock.on_step_end()
+
+
+def by_lightning(steps: int) -> float:
+    ticking = LightningClock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            strategy=PrivateStrategy(Privacy(**ASKED)),
+            accelerator="cpu",
+            devices=1,
+            log_every_n_steps=10,
+            callbacks=[ticking],
+            logger=False,
+            default_root_dir=folder,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Module().train(), DataLoader(Sentences(BATCH * steps), batch_size=BATCH, shuffle=True))
+    return ticking.clock.a_step
+
+
+def by_loop(steps: int, prepare: Any = None) -> float:
+    """A loop of one's own; `prepare` gives model, optimizer and what runs the backward pass."""
     clock, network = Clock(), model()
     net, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
         module=network.train(),
@@ -114,36 +166,70 @@ def by_hand(steps: int) -> float:
         steps=steps,
         **ASKED,
     )
+    backward = torch.Tensor.backward
+    if prepare is not None:
+        net, optimizer, backward = prepare(net, optimizer)
     for batch in loader:
         optimizer.zero_grad()
-        net(**batch).loss.backward()
+        backward(net(**batch).loss)
         optimizer.step()
         clock.on_step_end()
     return clock.a_step
 
 
+def by_accelerate(steps: int) -> float:
+    def prepare(net: Any, optimizer: Any) -> tuple[Any, Any, Any]:
+        accelerator = Accelerator(cpu=True)
+        return *accelerator.prepare(net, optimizer), accelerator.backward
+
+    return by_loop(steps, prepare)
+
+
+def by_fabric(steps: int) -> float:
+    def prepare(net: Any, optimizer: Any) -> tuple[Any, Any, Any]:
+        fabric = Fabric(accelerator="cpu", devices=1)
+        return *fabric.setup(net, optimizer), fabric.backward
+
+    return by_loop(steps, prepare)
+
+
+#: Door: a run of so many steps, and what one of them took.
+DOORS = {
+    "Trainer": by_trainer,
+    "Lightning": by_lightning,
+    "Accelerate": by_accelerate,
+    "Fabric": by_fabric,
+    "bare, again": by_loop,
+}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A trainer's loop beside the bare engine.")
+    parser = argparse.ArgumentParser(description="Trainers and frameworks beside the bare engine.")
+    parser.add_argument("--arms", nargs="+", choices=list(DOORS), default=list(DOORS))
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    found: dict[str, list[float]] = {"trainer": [], "bare": []}
-    sides = {"trainer": by_trainer, "bare": by_hand}
+    sides: dict[str, Any] = {"bare": by_loop} | {name: DOORS[name] for name in options.arms}
+    found: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(options.rounds):
         for name in list(sides)[:: -1 if turn % 2 else 1]:
-            found[name].append(sides[name](options.steps))
-    ratios = [one / other for one, other in zip(found["trainer"], found["bare"], strict=True)]
-    middle = {name: 1e3 * statistics.median(times) for name, times in found.items()}
-    print(
-        f"processor time of a step: Trainer {middle['trainer']:.1f} ms, bare loop {middle['bare']:.1f} ms,"
-        f" ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-    )
-    if options.json:
-        options.json.write_text(json.dumps({"ms": middle, "ratios": ratios}))
+            found[name].append(1e3 * sides[name](options.steps))
+        if options.json:  # a round is whole: what was measured so far
+            options.json.write_text(json.dumps(found))
+    print(f"processor time of a step: bare loop {statistics.median(found['bare']):.1f} ms\n")
+    print("| | ms | over the bare loop (range) |\n|---|---|---|")
+    for name in options.arms:
+        ratios = [one / other for one, other in zip(found[name], found["bare"], strict=True)]
+        print(
+            f"| {name} | {statistics.median(found[name]):.1f} |"
+            f" {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) |"
+        )
 
 
 if __name__ == "__main__":

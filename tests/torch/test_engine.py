@@ -366,17 +366,8 @@ def test_a_refused_call_leaves_everything_as_it_was():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (
-            {"clipping": "per_layer", "max_grad_norm": [3.0, 4.0]},
-            UnsupportedError,
-            "Write clipping='flat', max_grad_norm=5",
-        ),
-        (
-            {"clipping": "adaptive", "max_grad_norm": 2.0},
-            UnsupportedError,
-            "Write clipping='flat', max_grad_norm=2.0",
-        ),
-        ({"max_grad_norm": [1.0]}, UnsupportedError, "per-layer"),
+        ({"clipping": "adaptive", "max_grad_norm": 2.0}, UnsupportedError, "Write clipping='automatic'"),
+        ({"max_grad_norm": [1.0]}, ValueError, "clipping='per_layer'"),
         ({"max_grad_norm": -1.0}, ValueError, "max_grad_norm=-1.0"),
         ({"noise_generator": torch.Generator()}, UnsupportedError, "noise_generator"),
         ({"rand_on_empty": True}, UnsupportedError, "rand_on_empty"),

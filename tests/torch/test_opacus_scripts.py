@@ -44,10 +44,6 @@ EDITS = {
             ("    noise_scheduler.step()\n", ""),
         ],
     ),
-    "per_layer": (
-        "Write clipping='flat', max_grad_norm=1",
-        [('clipping="per_layer", max_grad_norm=[0.5, 0.5, 0.5, 0.5]', 'clipping="flat", max_grad_norm=1')],
-    ),
     "expanded_weights": (
         r"grad_sample_mode='ew' is not supported: use one of .*'auto'",
         [('grad_sample_mode="ew", poisson_sampling=False', 'grad_sample_mode="auto"')],
@@ -63,7 +59,6 @@ EDITS = {
             ("loss = criterion(model(x), y)", "loss = criterion(model(x), y).mean()"),
         ],
     ),
-    "compiled": ("module=model._orig_mod", [("module=model,", "module=model._orig_mod,")]),
     "gpt2_shifted": (
         r"\(\(losses \* mask\)\.sum\(1\) / mask\.sum\(1\)\.clamp\(min=1\)\)\.mean\(\)",
         [
@@ -120,7 +115,7 @@ REFUSED = {
     "mixup": "rows are taken from places that the data, or the script, decide",
 }
 
-QUICK = ("mnist", "metrics", *EDITS)
+QUICK = ("mnist", "metrics", "per_layer", *EDITS)
 
 
 def run(name, edits=(), *, ours=True):

@@ -136,6 +136,29 @@ def test_a_checkpoint_without_keys_is_refused(tmp_path):
         start(tmp_path, resume=str(checkpoint))
 
 
+def test_a_journal_in_another_folder_is_named(tmp_path):
+    run, model = start(tmp_path / "a")
+    checkpoint = tmp_path / "a" / "out" / "checkpoint-3"
+    checkpoint.mkdir(parents=True)
+    train(run, 3)
+    run.save(str(checkpoint))
+    train(run)
+    (journal,) = (tmp_path / "a" / "out.private").glob("*.journal")
+    again, _ = start(tmp_path / "b", resume=str(checkpoint))
+    with pytest.raises(CheckpointError, match=rf"b/out.private.*written with {journal}.*default_root_dir"):
+        again.load()
+    run.engine._current().recorder.journal.close()
+    journal.rename(tmp_path / "b" / "out.private" / journal.name)  # as the message says
+    again, other = start(
+        tmp_path / "b",
+        privacy=Privacy(**ASKED, **KEYS, poisson_sampling=False, exact_sums=False, adopt_journal=True),
+        resume=str(checkpoint),
+    )
+    again.load()
+    train(again)
+    assert same_bits(flat(model), flat(other))
+
+
 def test_training_stops_before_the_budget_is_passed(tmp_path):
     run, _ = start(tmp_path, privacy=Privacy(**ASKED, **FIXED, stop_at_epsilon=6.0), steps=12)
     assert 0 < run.last < 12

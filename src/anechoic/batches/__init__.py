@@ -10,6 +10,13 @@ to all who cannot break it.
 """
 
 from anechoic._moved import keep_old_names
-from anechoic.batches import balls_in_bins, fixed_order, min_sep, poisson, random_allocation  # noqa: F401
+from anechoic.batches import (  # noqa: F401
+    balls_in_bins,
+    fixed_order,
+    min_sep,
+    poisson,
+    random_allocation,
+    truncated,
+)
 
 keep_old_names(__name__)

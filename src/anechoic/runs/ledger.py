@@ -39,6 +39,7 @@ class Delivery:
         chunk, chunks: it is part `chunk` of `chunks` of its logical batch.
         units: which of its rows are clipped together; None where a row is a unit.
         content: what the training loop was handed.
+        padding: its last rows, which fill it up to a size and add nothing.
     """
 
     step: int
@@ -47,6 +48,12 @@ class Delivery:
     chunks: int = 1
     units: UnitBatch | None = field(default=None, compare=False, repr=False)
     content: Any = field(default=None, compare=False, repr=False)
+    padding: int = 0
+
+    @property
+    def real(self) -> int:
+        """Rows that are drawn examples: the first ones."""
+        return self.size - self.padding
 
     @property
     def last(self) -> bool:

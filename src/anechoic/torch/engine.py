@@ -140,7 +140,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
                 sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
                 whatever mechanism is planned; mechanism="identity" takes this very noise.
-            max_grad_norm: clip norm, > 0.
+            max_grad_norm: clip norm of a whole gradient, > 0; or one for each trainable parameter, or by
+                patterns of their names: see `clipping`.
             batch_first: whether the batch is the first dimension of tensors.
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
@@ -175,7 +176,12 @@ class PrivacyEngine(Resumable, Uncopyable):
                 where it has none (grad_sample_mode="ghost", parameters on a GPU or in float64, a
                 memory_budget that its float64 rows do not fit into, noise or a clip norm out of its range).
                 False: none. True: refused where it is impossible.
-            clipping, noise_generator, rand_on_empty: only Opacus's defaults.
+            clipping: "flat": over all parameters together. "per_layer": each parameter to its own norm: a
+                list in the optimizer's order, or one number, of which each has an equal part. "per_group": by
+                the first pattern that its name matches, {"embedding.*": 0.5, "*": 1.0}. "automatic": every
+                gradient g becomes clip norm * g / (|g| + 0.01), a list or patterns for parts of it. The clip
+                norm of the mechanism is the root of the sum of squares (docs/proofs/clipping.md).
+            noise_generator, rand_on_empty: only Opacus's defaults.
 
         Returns:
             (module, optimizer, data_loader), or (module, optimizer, criterion, data_loader) for "ghost" and

@@ -18,6 +18,9 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.structure import bits
 
+#: Numbers of a sum to which noise is added at a time.
+PIECE = 2**16
+
 
 class ReleaseLog(Protocol):
     """Where releases are written down before anybody sees them."""
@@ -130,20 +133,31 @@ class Releaser(Uncopyable):
         totals, self._partial = self._partial or [], None
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         rows = self._row.split([shape.numel() for shape in self._shapes])
-        noisy = [total.add_(row.view(total.shape)) for total, row in zip(totals, rows, strict=True)]
-        released = self._scaled(noisy)
+        kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
+        released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
         if self.journal is not None:
             self.journal.record(step, digest(released, self.journal))
         return released
 
-    def _scaled(self, noisy: list[Tensor]) -> list[Tensor]:
-        """Noisy sums over the divisor, as gradients. Sums on a grid are integers up to here."""
+    def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
+        """(sum + noise) / divisor as a gradient, in place of the sum where it is as wide.
+
+        On a CPU some numbers after the others: they do not leave its cache in between.
+        """
+        out = total if total.dtype == dtype else torch.empty_like(total, dtype=dtype)
+        if total.device.type != "cpu" or not total.is_contiguous():
+            return out.copy_(self._scaled(total.add_(row.view(total.shape))))
+        flat = (whole.view(-1).split(PIECE) for whole in (total, row, out))
+        for part, noise, made in zip(*flat, strict=True):
+            # the same sum of one type, which is much faster
+            made.copy_(self._scaled(part.add_(noise.double() if part.dtype == torch.float64 else noise)))
+        return out
+
+    def _scaled(self, noisy: Tensor) -> Tensor:
+        """A noisy sum over the divisor. Sums on a grid are integers up to here."""
         if self._unit is None:
-            scaled = [total.div_(self.divisor) for total in noisy]  # sums may be wider than parameters
-        else:
-            scaled = [total.double().mul_(self._unit) for total in noisy]
-        kinds = zip(scaled, self._dtypes, self._shapes, strict=True)
-        return [total.to(dtype).view(shape) for total, dtype, shape in kinds]
+            return noisy.div_(self.divisor)  # sums may be wider than parameters
+        return noisy.double().mul_(self._unit)
 
 
 def digest(released: list[Tensor], journal: ReleaseLog) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
@@ -88,6 +89,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
 
     # -- one step ------------------------------------------------------------------------------
 
+    @_disable_dynamo  # a whole step under torch.compile: releases are made as they are
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Make the release of the batch in hand and update the model with it.
 
@@ -178,6 +180,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         self.source.contribute(self.ledger.due(), vectors, kind)
         self.original_optimizer.zero_grad()
 
+    @_disable_dynamo
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients: p.grad, and those of single examples."""
         self.source.zero_grad()

@@ -94,6 +94,12 @@ class Recorder:
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]
+            if not places[0].exists():
+                raise CheckpointError(
+                    f"journal {places[0]} is missing: the checkpoint was written with {mark.path}. Give the"
+                    " folder of that one again (PrivacyEngine(journal=…); the output_dir or default_root_dir"
+                    " of a trainer). If the files were moved, put the journal where it is looked for."
+                )
         place = next((place for place in places if place.exists()), places[0])
         return self._open(place, step, noise_key, mark=mark, adopt=adopt)
 

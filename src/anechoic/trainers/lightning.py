@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
-from anechoic.torch.engine import PrivacyEngine
 from anechoic.trainers import lightning_settings as settings
+from anechoic.trainers.door import Door
 from anechoic.trainers.lightning_device import OneDevice
 from anechoic.trainers.lightning_files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_loader import EpochLoader
@@ -28,7 +28,7 @@ from anechoic.trainers.run import TrainerRun
 __all__ = ["PrivateStrategy"]
 
 
-class PrivateStrategy(OneDevice):
+class PrivateStrategy(Door, OneDevice):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
 
     The module is used as it is. Its training_step is given one row at a time, as a batch of one, so whatever
@@ -55,28 +55,16 @@ class PrivateStrategy(OneDevice):
     """
 
     strategy_name = "private"
+    _begins, _called = "fit()", "strategy"
 
     def __init__(self, privacy: Privacy) -> None:
-        if not isinstance(privacy, Privacy):
-            raise TypeError(f"privacy is a {type(privacy).__name__}: give anechoic.trainers.Privacy(…).")
+        self._take(privacy)
         super().__init__()
-        self._privacy = privacy
-        self._run: TrainerRun | None = None
         self._loader: EpochLoader | None = None
         self._logs: LogFilter | None = None
         self._resume: str | None = None
         self._given: dict[str, Any] = {}
         self._in_hand: tuple[Any, tuple[Any, ...]] = (None, ())
-
-    @property
-    def engine(self) -> PrivacyEngine:
-        return self._begun.engine
-
-    @property
-    def _begun(self) -> TrainerRun:
-        if self._run is None:
-            raise DesynchronizedError("the private run begins with fit(): call it first.")
-        return self._run
 
     @property
     def _trainer(self) -> Any:
@@ -90,12 +78,7 @@ class PrivateStrategy(OneDevice):
         super().connect(model)
         if model.trainer.state.fn != TrainerFn.FITTING:
             return
-        if self._run is not None:
-            raise UnsupportedError(
-                "fit() was called twice: a run has the steps that its mechanism was planned for. Plan for all"
-                " of them at once, or make a new PrivateStrategy whose Privacy counts this run:"
-                " charge=[strategy.engine.mechanism]."
-            )
+        self._check_first()
         settings.check(model.trainer, self._privacy)
         self._logs = LogFilter(model)
         self._given = settings.counted_in_whole_batches(model.trainer)

@@ -19,10 +19,11 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from anechoic.errors import UnsupportedError
 from anechoic.planning.update import rates_of
+from anechoic.trainers.door import Refused, check_settings
 from anechoic.trainers.privacy import Privacy
 
 #: Settings of the Trainer that a private run cannot have: (name, whether it is refused, the remedy).
-REFUSED: tuple[tuple[str, Any, str], ...] = (
+REFUSED: tuple[Refused, ...] = (
     ("gradient_clip_val", lambda v: v is not None, "the gradient of each row is clipped before they are"
      " added up: leave it out, and give Privacy(max_grad_norm=…)"),
     ("reload_dataloaders_every_n_epochs", bool, "an example keeps its index for the whole run: leave it 0"),
@@ -44,9 +45,7 @@ def check(trainer: Any, privacy: Privacy) -> None:
     Raises:
         UnsupportedError: naming the setting.
     """
-    for name, is_refused, remedy in REFUSED:
-        if is_refused(getattr(trainer, name)):
-            raise UnsupportedError(f"Trainer({name}={getattr(trainer, name)!r}) is refused: {remedy}.")
+    check_settings(trainer, REFUSED, "Trainer({}={!r})")
     if trainer.precision not in PRECISIONS:
         raise UnsupportedError(
             f"Trainer(precision={trainer.precision!r}) is refused: a GradScaler multiplies losses before"

@@ -5,8 +5,6 @@ Needs transformers; importing this module imports it.
 
 from __future__ import annotations
 
-import copy
-import logging
 import math
 from contextlib import contextmanager
 from itertools import islice
@@ -15,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, get_scheduler
+from transformers import Trainer, TrainerCallback
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.trainers import transformers_settings as settings
+from anechoic.trainers.door import Door, check_settings
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import UNNOISED, TrainerRun
@@ -27,36 +26,10 @@ from anechoic.trainers.run import UNNOISED, TrainerRun
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-logger = logging.getLogger("anechoic")
-
 __all__ = ["PrivateTrainer"]
 
-#: Settings of TrainingArguments that a private run cannot have: (name, whether it is refused, the remedy).
-REFUSED: tuple[tuple[str, Any, str], ...] = (
-    ("train_sampling_strategy", lambda v: v == "group_by_length", "which rows share a batch would depend on"
-     " the rows: leave it at 'random'. Batches are padded by your data_collator as before"),
-    ("group_by_length", bool, "which rows share a batch would depend on the rows: leave it False"),
-    ("fp16", bool, "its GradScaler multiplies losses before gradients are clipped: use bf16=True"),
-    ("torch_compile", bool, "compiled code cannot be run row by row: leave it False"),
-    ("use_liger_kernel", bool, "its fused kernels do not say which row a gradient is of: leave it False"),
-    ("auto_find_batch_size", bool, "the batch size is part of the guarantee: set"
-     " per_device_train_batch_size to what fits, and gradient_accumulation_steps to make up the batch"),
-    ("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "it tells of the rows"
-     " without noise: leave it 'no'"),
-    ("neftune_noise_alpha", lambda v: v is not None, "its hook on the embedding is put there after the run"
-     " began: leave it None"),
-    ("deepspeed", bool, "one process, one device: leave it out"),
-    ("fsdp", bool, "one process, one device: leave it out"),
-    ("packing", bool, "several examples would share a row, and one clip norm: leave it False"),
-    ("padding_free", bool, "all examples would share one row: leave it False"),
-)  # fmt: skip
 
-
-#: Schedulers that look at metrics.
-MEASURING = ("reduce_lr_on_plateau", "greedy")
-
-
-class PrivateTrainer(Trainer):
+class PrivateTrainer(Door, Trainer):
     """transformers.Trainer, private: `PrivateTrainer(model=…, args=…, train_dataset=…, privacy=Privacy(…))`.
 
     Put before another trainer's class it makes that one private: `class PrivateSFTTrainer(PrivateTrainer,
@@ -89,58 +62,20 @@ class PrivateTrainer(Trainer):
     """
 
     def __init__(self, *arguments: Any, privacy: Privacy, **keywords: Any) -> None:
-        if not isinstance(privacy, Privacy):
-            raise TypeError(f"privacy is a {type(privacy).__name__}: give anechoic.trainers.Privacy(…).")
-        self._privacy = privacy
-        self._run: TrainerRun | None = None
+        self._take(privacy)
         given = keywords.get("args", arguments[1] if len(arguments) > 1 else None)
         if given is not None:
-            _check_settings(given)  # before the Trainer looks at data and devices
+            check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
-        self.args: Any = self._checked(self.args)
+        self._given, self._at_once = self.args, self.args.per_device_train_batch_size
+        self.args: Any = settings.in_whole_batches(self.args)
+        self._train_batch_size = self.args.train_batch_size
         self.add_callback(_Steps(self))
-
-    @property
-    def engine(self) -> Any:
-        return self._begun.engine
-
-    @property
-    def _begun(self) -> TrainerRun:
-        if self._run is None:
-            raise DesynchronizedError("the private run begins with train(): call it first.")
-        return self._run
-
-    def _checked(self, args: Any) -> Any:
-        """The settings as the loop is to read them: one step a logical batch.
-
-        Raises:
-            UnsupportedError: naming the setting.
-        """
-        _check_settings(args)
-        if args.world_size > 1 or args.n_gpu > 1:
-            raise UnsupportedError(
-                f"{max(args.world_size, args.n_gpu)} devices: a private run has one process and one device."
-                " Set CUDA_VISIBLE_DEVICES to one of them."
-            )
-        self._given, self._at_once = args, args.per_device_train_batch_size
-        loop = copy.copy(args)
-        loop.per_device_train_batch_size *= args.gradient_accumulation_steps
-        loop.gradient_accumulation_steps = 1
-        loop.max_grad_norm = 0.0
-        loop.ignore_data_skip = True  # the private loader goes on where the run is
-        loop.logging_nan_inf_filter = False
-        self._train_batch_size = loop.train_batch_size
-        return loop
 
     # -- where the Trainer makes its parts -----------------------------------------------------------
 
     def _inner_training_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        if self._run is not None:
-            raise UnsupportedError(
-                "train() was called twice: a run has the steps that its mechanism was planned for. Plan for"
-                " all of them at once, or make a new trainer whose Privacy counts this run:"
-                " charge=[trainer.engine.mechanism]."
-            )
+        self._check_first()
         self._resume = keywords.get("resume_from_checkpoint")
         self._starting = True
         try:
@@ -164,7 +99,7 @@ class PrivateTrainer(Trainer):
         # Accelerate would replace the model's forward, now or in the first evaluation: see autocast below
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         self.accelerator._models.append(model)
-        _keep_activations(self.model)
+        settings.keep_activations(self.model)
         steps = self.args.max_steps
         if steps <= 0:
             steps = math.ceil(self.args.num_train_epochs * len(loader))
@@ -175,33 +110,11 @@ class PrivateTrainer(Trainer):
             optimizer=optimizer,
             loader=loader,
             steps=steps,
-            scheduler=self._schedule(steps),
+            scheduler=settings.planned_rates(self.args, self.lr_scheduler, steps),
             at_once=self._at_once,
             folder=self.args.output_dir,
             resume=self._resume,
         )
-
-    def _schedule(self, steps: int) -> Any:
-        """The scheduler, or the learning rates of its steps; None where they follow from what is measured."""
-        given: Any = self.lr_scheduler
-        if isinstance(given, Plateau) or self.args.lr_scheduler_type in MEASURING:
-            return None
-        if given is not None:
-            return given
-        probe = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-        scheduler = get_scheduler(
-            self.args.lr_scheduler_type,
-            optimizer=probe,
-            num_warmup_steps=self.args.get_warmup_steps(steps),
-            num_training_steps=steps,
-            scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
-        )
-        rates = []
-        for _ in range(steps):
-            rates.append(float(probe.param_groups[0]["lr"]))
-            probe.step()
-            scheduler.step()
-        return rates
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         if training and getattr(self, "_starting", False):
@@ -300,12 +213,6 @@ class PrivateTrainer(Trainer):
             (folder / "privacy.txt").write_text(self._run.statement + "\n", encoding="utf-8")
 
 
-def _check_settings(args: Any) -> None:
-    for name, is_refused, remedy in REFUSED:
-        if is_refused(getattr(args, name, None)):
-            raise UnsupportedError(f"{name}={getattr(args, name)!r} is refused: {remedy}.")
-
-
 class _Steps(TrainerCallback):
     """Looks at releases, stops at the budget, and counts epochs by releases."""
 
@@ -320,21 +227,6 @@ class _Steps(TrainerCallback):
         if not self._on:
             control.should_training_stop = True
             control.should_save = control.should_save or args.save_strategy == "steps"
-
-
-def _keep_activations(model: Any) -> None:
-    """Turn activation checkpointing off, under which rows can only be taken one after another."""
-    if not any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
-        return
-    names = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
-    next(found for name in names if (found := getattr(model, name, None)) is not None)()
-    if hasattr(model, "disable_input_require_grads"):
-        model.disable_input_require_grads()
-    logger.warning(
-        "activation checkpointing is off in a private run: with it rows would be taken one after another."
-        " Memory is bounded by per_device_train_batch_size, which may be 1: gradient_accumulation_steps makes"
-        " up the batch."
-    )
 
 
 @contextmanager

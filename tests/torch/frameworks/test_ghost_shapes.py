@@ -1,5 +1,7 @@
 """Fine-tuning by ghost clipping, with PEFT and in full: the sum is that of a loop over single rows."""
 
+import importlib
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
+from anechoic.torch.randomness import modes
 from tests.torch.frameworks.shapes import WORDS, drawn, hugging
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks
@@ -100,26 +103,98 @@ def test_a_release_by_ghost_clipping_is_that_of_single_rows(name, clip):
     assert float((whole - rest).norm()) <= 1.001
 
 
-@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
-def test_padded_sentences_are_clipped_as_single_rows_are(name):
-    x, y = tokens()
-    mask = (torch.arange(LENGTH) < torch.tensor([7, 3, 5, 7, 2])[:, None]).long()
-    y = y.masked_fill(mask == 0, -100)
+LENGTHS = torch.tensor([7, 3, 5, 7, 2])
+PADDED = {
+    "right": torch.arange(LENGTH) < LENGTHS[:, None],
+    "left": torch.arange(LENGTH) >= LENGTH - LENGTHS[:, None],
+    "nowhere": torch.ones(5, LENGTH, dtype=torch.bool),
+}
 
+
+def attending(name, kind):
     def make():
         model = adapted(name, torch.float32)
-        model.set_attn_implementation("eager")
+        model.set_attn_implementation(kind)
         return model
 
+    return make
+
+
+@pytest.mark.parametrize("side", PADDED)
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_padded_sentences_are_clipped_as_single_rows_are(name, kind, side):
+    x, y = tokens()
+    mask = PADDED[side].long()
+    y = y.masked_fill(mask == 0, -100)
+    make = attending(name, kind)
+    whole, reference = released(make, x, y, mask=mask), one_by_one(make, x, y, mask=mask)
+    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+    rest = released(make, x[1:], y[1:], mask=mask[1:])
+    assert float((whole - rest).norm()) <= 1.001
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_mask_of_four_axes_is_taken_as_it_is(name):
+    x, y = tokens()
+    mask = PADDED["right"][:, None, None, :]
+    if name != "BERT":
+        mask = mask & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    make = attending(name, "sdpa")
     whole, reference = released(make, x, y, mask=mask), one_by_one(make, x, y, mask=mask)
     assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
 
 
-def test_a_mask_that_decides_for_the_whole_batch_is_refused_with_its_remedy():
-    with pytest.raises(GuaranteeError, match=r"set_attn_implementation\('eager'\)"):
-        mask = torch.ones(5, LENGTH).long()
-        mask[0, 3:] = 0
-        released(lambda: adapted("GPT-2", torch.float32), *tokens(), mask=mask)
+class Given(nn.Module):
+    """A model that is handed over something beside its words, which it may look at."""
+
+    def __init__(self, make, hand_over):
+        super().__init__()
+        self.inner, self.hand_over = make(), hand_over
+
+    def forward(self, input_ids, attention_mask):
+        return self.inner(input_ids=input_ids, **self.hand_over(attention_mask))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_places_that_are_handed_over_and_no_mask(name):
+    x, y = tokens()
+    places = torch.arange(LENGTH).expand(5, -1).contiguous()
+
+    def make():
+        return Given(lambda: adapted(name, torch.float32), lambda given: {"position_ids": given})
+
+    whole, reference = released(make, x, y, mask=places), one_by_one(make, x, y, mask=places)
+    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+
+
+def test_words_that_may_be_padding_and_no_mask():
+    x, y = tokens()
+    x[2, -1] = 0  # GPT-2 asks whether any row ends with this word, to warn
+
+    def make():
+        return Given(lambda: adapted("GPT-2", torch.float32), lambda given: {})
+
+    whole, reference = released(make, x, y), one_by_one(make, x, y)
+    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+
+
+def test_a_decision_of_the_models_own_is_refused_with_its_remedy():
+    def make():
+        return Given(
+            lambda: adapted("GPT-2", torch.float32),
+            lambda given: {} if given.all() else {"attention_mask": given},
+        )
+
+    with pytest.raises(GuaranteeError, match=r"one of shape \(rows, 1, queries, keys\) as it is"):
+        released(make, *tokens(), mask=PADDED["right"].long())
+
+
+def test_the_shortcuts_of_transformers_have_the_names_that_are_known():
+    pytest.importorskip("transformers")
+    for module, name in modes._SHORTCUTS:
+        holder = importlib.import_module(module)
+        assert hasattr(holder, name) or hasattr(holder.PreTrainedModel, name), name
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ MIXING = {
     "cumulated": lambda x: x.cumsum(0),
     "sorted": lambda x: x.sort(0).values,
     "flipped": lambda x: x.flip(0),
-    "shuffled": lambda x: x[torch.randperm(ROWS)],
+    "shuffled": lambda x: x[torch.arange(ROWS).roll(1)],
     "rolled": lambda x: x.roll(1, 0),
     "a row of another": lambda x: x + x[:1],
     "each with each": lambda x: x @ x.T,
@@ -147,7 +147,7 @@ MIXING = {
         torch.zeros(ROWS + 1, 4)[:ROWS], lambda t: t.as_strided((ROWS,), (4,), 5).copy_(x[:, 0])
     ),
     "written to rows in another order": lambda x: x.clone().index_put_(
-        (torch.randperm(ROWS), x.argmax(1)), torch.tensor(1.0)
+        (torch.arange(ROWS).roll(1), x.argmax(1)), torch.tensor(1.0)
     ),
     "log softmax over rows, pulled back": lambda x: torch.ops.aten._log_softmax_backward_data(
         x, x, 0, x.dtype
@@ -219,6 +219,40 @@ def test_a_number_that_was_the_same_for_another_size_is_no_number_of_rows():
 
 def test_values_of_some_rows():
     assert isinstance(label(lambda x: x[x > 0] * 2, X), Picked)
+
+
+#: Whether the data say how many values are taken.
+TAKEN = {
+    "one place a row": (lambda x: x[torch.arange(ROWS), x.argmax(1)], False),
+    "one place a row, in two axes": (lambda x: x[torch.arange(ROWS)[:, None], x.argsort(1)], False),
+    "columns": (lambda x: x[:, torch.tensor([0, 2])], False),
+    "by whole numbers, from a table": (lambda x: torch.ones(4, 2)[x.argmax(1)], False),
+    "by a mask": (lambda x: x[x > 0], True),
+    "by a mask of bytes": (lambda x: x[(x > 0).to(torch.uint8)], True),
+    "rows by a mask": (lambda x: x[x[:, 0] > 0], True),
+    "by a mask beside whole numbers": (lambda x: x[x[:, 0] > 0, torch.tensor(1)], True),
+    "by a mask that is selected": (lambda x: x.masked_select(x > 0), True),
+    "places of a mask": (lambda x: (x > 0).nonzero(), True),
+    "by whole numbers, as many as a mask has": (lambda x: x[(x[:, 0] > 0).nonzero()[:, 0]], True),
+    "different ones": (lambda x: x.unique(), True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("name", TAKEN)
+def test_lengths_that_the_data_decide_are_told_from_those_that_they_do_not(name):
+    take, decided = TAKEN[name]
+    types = RowTypes(batch_first=True, means=True)
+    x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
+    try:
+        begun(types, x)
+        made = take(x)
+        assert not types.batch.sized
+        len(made)
+        assert types.batch.sized is decided
+    finally:
+        types.end()
+        modes.stop()
 
 
 LOSSES = {

@@ -52,7 +52,7 @@ def single_rows(model, x, loss, *, rows=None, axis=0):
 
 def clipped(gradients, clip=1.0):
     """Their sum, each clipped to `clip`."""
-    factors = (clip / gradients.norm(dim=1)).clamp(max=1.0)
+    factors = (clip / gradients.norm(dim=1).clamp(min=1e-99)).clamp(max=1.0)
     return factors @ gradients
 
 

@@ -128,6 +128,20 @@ def test_a_word_that_a_bag_repeats(mode, options):
     assert 0.99 <= moved(lambda: Bag(mode, **options), tokens, labels()) <= 1
 
 
+@pytest.mark.parametrize("more", ["places", "weights"])
+def test_bags_with_places_or_weights_are_refused(more):
+    """Bags of several lengths in one axis (offsets), and words that count by weights."""
+
+    class Several(Bag):
+        def forward(self, tokens):
+            if more == "weights":
+                return self.head(self.bag(tokens, per_sample_weights=torch.ones(tokens.shape)))
+            return self.head(self.bag(tokens.flatten(), torch.arange(len(tokens)) * tokens.shape[1]))
+
+    with pytest.raises(GuaranteeError, match="embedding_bag has no rule"):
+        release(lambda: Several("sum"), torch.zeros(ROWS, 4, dtype=torch.long), labels())
+
+
 def test_bags_of_maxima_are_refused():
     with pytest.raises(UnsupportedError, match=r"EmbeddingBag\(mode=max\)"):
         release(lambda: Bag("max"), torch.zeros(ROWS, 4, dtype=torch.long), labels())
@@ -324,7 +338,20 @@ class Unfolded(nn.Module):
         return self.a(x.reshape(-1, 3)).reshape(len(x), -1)
 
 
-@pytest.mark.parametrize("make", [Statistics, Unfolded])
+class Reordered(nn.Module):
+    """A layer that is called with the rows in another order, which is undone behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.b(self.a(x.flip(0)).flip(0))
+
+
+@pytest.mark.parametrize("make", [Statistics, Unfolded, Reordered])
 def test_rows_that_meet_are_refused(make):
-    with pytest.raises(GuaranteeError, match="over the rows of the batch|rows are not the examples"):
+    with pytest.raises(
+        GuaranteeError, match="over the rows of|goes along the rows|rows are not the examples"
+    ):
         release(make, small(6), labels())

@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anechoic.noise.grid import largest_square
-from anechoic.torch.sources import clipping as grid
-from anechoic.torch.sources.clipping import GridClipping, grid_sums
+from anechoic.torch.sources import grid_sums as grid
+from anechoic.torch.sources.clipping import GridClipping
+from anechoic.torch.sources.grid_sums import grid_sums
 from tests.marks import each_once
 
 AWKWARD = [0.0, -0.0, 1e-45, -1e-38, 1e-30, 1e-12, 1.0, -3.5, 1e12, 1e38, -3.4e38, float("inf"), float("nan")]

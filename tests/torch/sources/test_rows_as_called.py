@@ -10,7 +10,8 @@ from torch import nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.sources.row_calls import RowCall, RowModel
-from tests.torch.setting import start, step, train
+from tests.floats import same_bits
+from tests.torch.setting import network, start, step, train, weights
 
 
 def gradients(model, x):
@@ -45,6 +46,34 @@ def test_compiling_a_private_model_changes_no_release():
         return train(run)
 
     assert torch.equal(trained(compiled=True), trained(compiled=False))
+
+
+def test_a_model_that_was_compiled_is_made_private_as_the_model_that_it_is():
+    model = network()
+    run = start(model=torch.compile(model, backend="eager"))
+    assert run.module._module is model
+    step(run, next(iter(run.loader)))
+    other = start()
+    step(other, next(iter(other.loader)))
+    assert same_bits(weights(model), weights(other.model))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of dynamo, which looks into what follows the rows
+def test_a_whole_pass_that_is_compiled_makes_the_same_releases():
+    run = start()
+
+    def two(loader, optimizer, module):
+        for number, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            optimizer.step()
+            if number == 1:
+                break
+
+    torch.compile(two, backend="eager")(run.loader, run.optimizer, run.module)
+    assert run.engine.releases == 2
+    assert same_bits(weights(run.model), train(start(), 2))
 
 
 def test_a_compiled_private_model_still_has_rows_that_must_not_meet():

@@ -24,7 +24,9 @@ from anechoic.errors import (
     UnsupportedError,
 )
 from anechoic.trainers import Privacy
-from anechoic.trainers.transformers import REFUSED, PrivateTrainer, _check_settings
+from anechoic.trainers.door import check_settings
+from anechoic.trainers.transformers import PrivateTrainer
+from anechoic.trainers.transformers_settings import REFUSED
 from tests.floats import same_bits
 from tests.trainers.setting import KEYS, Sentences, bare, flat
 from tests.trainers.transformers.setting import ASKED, gpt2, start
@@ -223,7 +225,7 @@ VALUES = {
 def test_what_cannot_be_private_is_refused_by_name(name):
     args = SimpleNamespace(**{name: VALUES.get(name, True)})
     with pytest.raises(UnsupportedError, match=f"{name}=.* is refused: "):
-        _check_settings(args)
+        check_settings(args, REFUSED)
 
 
 def test_length_groups_are_refused_at_construction(tmp_path):

@@ -52,6 +52,7 @@ def start(out, privacy=None, **options):
             model=gpt2(dropout=0.1),
             args=SFTConfig(**given),
             train_dataset=Dataset.from_dict({"text": TEXTS}),
+            eval_dataset=Dataset.from_dict({"text": TEXTS[:8]}),
             processing_class=tokenizer(),
             peft_config=LoraConfig(
                 r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True
@@ -83,10 +84,10 @@ def test_adapters_learn_and_the_base_stays(bf16, tmp_path, caplog):
     }  # fmt: skip
 
 
-def test_it_goes_on_bit_for_bit(tmp_path):
+def test_it_goes_on_bit_for_bit_and_evaluation_changes_nothing(tmp_path):
     trainer = start(tmp_path / "out")
     trainer.train()
-    again = start(tmp_path / "out", privacy=Privacy(**ASKED))
+    again = start(tmp_path / "out", privacy=Privacy(**ASKED), eval_strategy="steps", eval_steps=2)
     again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
     assert same_bits(flat(again.model), flat(trainer.model))
 

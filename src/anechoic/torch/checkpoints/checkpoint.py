@@ -143,10 +143,11 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
 def _go_on(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> dict[str, Any]:
     """Put `run` where the checkpoint was written, whose mechanism it has."""
     _check_batches(run.loader.feed.batches.name, content["order"])
+    settings = {"clipping": "flat"} | content["settings"]  # files of earlier versions do not say
     for name, value in _settings(run).items():
-        if content["settings"].get(name) != value:
+        if settings.get(name) != value:
             raise MismatchError(
-                f"{name}={value} was {content['settings'].get(name)} when the checkpoint was written: set up"
+                f"{name}={value} was {settings.get(name)} when the checkpoint was written: set up"
                 " the run as it was."
             )
     noise_key, sampling_key = _keys(run, content)
@@ -269,6 +270,7 @@ def _settings(run: PrivateRun) -> dict[str, Any]:
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
         "grad_sample_mode": run.source.mode,
+        "clipping": run.source.clipping.name,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
     }
 

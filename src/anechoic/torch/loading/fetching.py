@@ -25,7 +25,7 @@ class Request:
         step, chunk, chunks: see `Delivery`.
         indices: examples, as Python ints.
         seed: what random augmentations follow from.
-        units: see `Delivery`; goes through a worker untouched.
+        units, padding: see `Delivery`; go through a worker untouched.
     """
 
     step: int
@@ -34,6 +34,11 @@ class Request:
     indices: list[int]
     seed: bytes
     units: UnitBatch | None = None
+    padding: int = 0
+
+
+#: (step, chunk, chunks, size, batch, units, padding).
+Fetched = tuple[int, int, int, int, Any, UnitBatch | None, int]
 
 
 class Fetcher(Dataset[Any]):
@@ -58,12 +63,12 @@ class Fetcher(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
 
-    def __getitems__(self, request: Request) -> tuple[int, int, int, int, Any, UnitBatch | None]:
-        """(step, chunk, chunks, size, batch, units); called with whatever the batch sampler yields."""
+    def __getitems__(self, request: Request) -> Fetched:
+        """Called with whatever the batch sampler yields."""
         size = len(request.indices)
         with seeded(request.seed) if self._draws else nullcontext():
             batch = self.collate(self.examples(request.indices)) if size else self._empty_batch()
-        return request.step, request.chunk, request.chunks, size, batch, request.units
+        return request.step, request.chunk, request.chunks, size, batch, request.units, request.padding
 
     def examples(self, indices: list[int]) -> list[Any]:
         """Of the data set, in that order."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.utils.data import DataLoader, Sampler
 
 from anechoic._validate import positive_int
@@ -48,7 +49,8 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Made by `PrivacyEngine.make_private`; `dataset`, `collate_fn` and `num_workers` are those of the loader
     given there. Under Poisson sampling a batch may hold no example: its tensors then have length 0, and it
-    is stepped like any other (without a forward pass, if the model cannot make one).
+    is stepped like any other (without a forward pass, if the model cannot make one). Where batches are padded
+    (`Poisson.at_most`), all have one size: rows that add nothing stand at the end.
 
     An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
     guarantee, since batches are drawn as indices. Another length is refused. Without workers two examples,
@@ -115,6 +117,7 @@ class PrivateDataLoader(DataLoader[Any]):
         """Batches in one pass; for micro-batches of random batches, their number at the expected size."""
         return len(self._requests)
 
+    @_disable_dynamo  # a whole pass under torch.compile: batches are made as they are
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         now = len(self.dataset)  # type: ignore[arg-type]
         if self.feed.examples not in (None, now):
@@ -155,18 +158,19 @@ class Requests(Sampler[Request]):
             if whole is not None:
                 units = whole.parts(self.most)
                 parts = [part.examples.tolist() for part in units]
+                padding = [0] * len(parts)
             else:
-                parts = split(batches.batch(step).tolist(), self.most)
+                parts, padding = padded(batches.batch(step).tolist(), batches.padded, self.most)
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
-                yield Request(step, chunk, len(parts), indices, seed, part)
+                yield Request(step, chunk, len(parts), indices, seed, part, padding[chunk])
 
     def __len__(self) -> int:
         batches, most = self.feed.batches, self.most
         if most is None:
             return batches.period
-        return sum(max(1, -(-batches.size(t) // most)) for t in range(batches.period))
+        return sum(max(1, -(-(batches.padded or batches.size(t)) // most)) for t in range(batches.period))
 
 
 class _Indices(Sampler[list[int]]):
@@ -189,13 +193,34 @@ class _Deliveries(Iterator[Any]):
         self._fetched, self._ledger, self._turn = fetched, ledger, turn
         weakref.finalize(self, ledger.leave, turn).atexit = False
 
+    @_disable_dynamo
     def __next__(self) -> Any:
         self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)
-        step, chunk, chunks, size, batch, units = next(self._fetched)
+        step, chunk, chunks, size, batch, units, padding = next(self._fetched)
         batch = with_numbers(batch, size)
-        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, batch))
+        self._ledger.deliver(self._turn, Delivery(step, size, chunk, chunks, units, batch, padding))
         return batch
+
+
+def padded(indices: list[int], size: int | None, most: int | None) -> tuple[list[list[int]], list[int]]:
+    """(parts as by `split`, and how many of the last rows of each are padding).
+
+    Padding is example 0 over and over, whoever was drawn: a row that the model can work on.
+
+    Args:
+        size: rows of the whole batch, or None for no padding.
+    """
+    if size is None:
+        parts = split(indices, most)
+        return parts, [0] * len(parts)
+    left, padding = len(indices), []
+    parts = split(indices + [0] * (size - left), most)
+    for part in parts:
+        real = min(left, len(part))
+        left -= real
+        padding.append(len(part) - real)
+    return parts, padding
 
 
 def split(indices: list[int], most: int | None) -> list[list[int]]:

@@ -7,6 +7,7 @@ where a backward pass begins, what leaves tensors for Python and NumPy, and what
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +42,14 @@ _LEAVING: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, 
 #: What takes sizes, or ends of ranges, from tensors: these are numbers of the script as sizes are.
 _SIZED = frozenset({torch.arange, torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn})
 _PAUSED: list[bool] = []
+#: Where transformers asks whether all rows can do without a mask or a warning: no is right for each of them.
+_SHORTCUTS = {
+    ("transformers.masking_utils", "_ignore_causal_mask_sdpa"),
+    ("transformers.masking_utils", "_ignore_bidirectional_mask_sdpa"),
+    ("transformers.masking_utils", "find_packed_sequence_indices"),
+    ("transformers.modeling_utils", "warn_if_padding_and_no_attention_mask"),
+}
+_ASKING: frozenset[Any] = frozenset({Tensor.__bool__, Tensor.__contains__})
 
 
 class SecretDraws(TorchDispatchMode):
@@ -106,6 +115,8 @@ class Starting(TorchFunctionMode):
             return _begun(*args, **kwargs)
         if func is Tensor.register_hook:
             return func(args[0], _seeing(*args[1:], **kwargs))
+        if func in _ASKING and _is_shortcut(args[0]):
+            return False
         numbers = among((args, kwargs))
         before = [(run, run.batch.taken) for run in ACTIVE]
         out = func(*plain(args), **plain(kwargs)) if numbers else func(*args, **kwargs)
@@ -130,6 +141,24 @@ class Starting(TorchFunctionMode):
             elif func == _SET_DATA:
                 run.came_in(*args)
         return out
+
+
+def _is_shortcut(tensor: Tensor) -> bool:
+    """Whether data are asked for a shortcut that a batch takes as a whole, by a model that runs on one.
+
+    Without it each row is computed by its own mask. The answer is the same whatever the data are, so it takes
+    nothing out of them.
+    """
+    if not any(run.whole and run.of(tensor) is not None for run in tuple(ACTIVE)):
+        return False
+    frame = sys._getframe(2)
+    for _ in range(4):  # torch's own are in between
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _SHORTCUTS:
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def _taken_inside(run: RowTypes, func: Any, given: Any) -> bool:

@@ -68,7 +68,10 @@ class RowTypes(Refusals):
         active: whether it is in hand.
         started: whether the backward pass that runs was started with the number of rows.
         left: whether values of any batch were taken to NumPy or to lists.
+        whole: whether the model runs on all rows at once, and must decide nothing by them.
     """
+
+    whole = False
 
     def __init__(self, *, batch_first: bool, means: bool) -> None:
         self._dimension = 0 if batch_first else 1

@@ -21,6 +21,7 @@ from anechoic.planning.result import Plan, mechanism_in
 from anechoic.planning.update import Interval
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.setup.clip_norms import ClippingName, MaxGradNorm, flat_norm
 from anechoic.torch.sources.base import ALIASES, AUTO
 from anechoic.units.ownership import Units
 from anechoic.workloads.base import Workload
@@ -38,11 +39,11 @@ class _Common(TypedDict, total=False):
     optimizer: Required[optim.Optimizer]
     criterion: Any
     data_loader: Required[DataLoader[Any]]
-    max_grad_norm: float | None
+    max_grad_norm: MaxGradNorm
     batch_first: bool
     loss_reduction: str
     poisson_sampling: bool
-    clipping: Literal["flat"]
+    clipping: ClippingName
     noise_generator: None
     rand_on_empty: bool
     mechanism: Mechanism | Plan | StrategyName
@@ -90,11 +91,11 @@ class Setup:
     delta: float | None = None
     noise_multiplier: float | None = None
     epochs: int | None = None
-    max_grad_norm: float | None = None
+    max_grad_norm: MaxGradNorm = None
     batch_first: bool = True
     loss_reduction: str = "mean"
     poisson_sampling: bool = True
-    clipping: Literal["flat"] = "flat"
+    clipping: ClippingName = "flat"
     noise_generator: Any = None
     grad_sample_mode: str = AUTO
     wrap_model: bool = True
@@ -125,11 +126,18 @@ class Setup:
             remedy = "Only infinitely much noise gives epsilon = 0."
             epsilon = positive_float("target_epsilon", epsilon, remedy=remedy)
             delta = fraction("target_delta", delta)
+        # single rows are run as they are, and what torch.compile made of a model is that model
+        given["module"] = getattr(given["module"], "_orig_mod", given["module"])
         given["mechanism"] = mechanism_in(given["mechanism"])
         mode = given["grad_sample_mode"]
         if isinstance(mode, str):
             given["grad_sample_mode"] = ALIASES.get(mode, mode)
         return cls(epsilon=epsilon, delta=delta, **given)
+
+    @property
+    def clip_norm(self) -> float | None:
+        """What a contribution is clipped to over all parameters together, as `max_grad_norm` says."""
+        return flat_norm(self.max_grad_norm)
 
     @property
     def budget(self) -> int | None:

@@ -35,11 +35,11 @@ from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.again import check_plain, take_over, take_place
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.checks import report_unregistered
+from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
-from anechoic.torch.sources.clipping import Clipping, GridClipping
 from anechoic.workloads import prefix_sum
 
 logger = logging.getLogger("anechoic")
@@ -61,6 +61,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
     report_unregistered(setup.module)
+    places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters))
     try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
     return parameters
 
@@ -83,7 +84,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
             " Dense)."
         )
-    if setup.max_grad_norm is None:
+    if setup.clip_norm is None:
         raise ValueError(
             "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
         )
@@ -97,7 +98,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             " poisson_sampling=True permits sampling.",
             setup.mechanism,
         )
-    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.max_grad_norm
+    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.clip_norm
     if mechanism_fit.is_open(setup):
         name = "identity"
         setup = replace(
@@ -184,7 +185,7 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger)
+        source = _source(setup, mechanism, ledger, batches.padded)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = Releaser(mechanism, ledger, source.parameters, divisor)
         optimizer = CorrelatedOptimizer(
@@ -237,19 +238,22 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger) -> GradientSource:
+def _source(setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: int | None) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if p.requires_grad]
     asked = SourceSetup(
         module=setup.module,
-        parameters=[p for group in groups for p in group["params"] if p.requires_grad],
-        clipping=_clipping(mechanism),
+        parameters=parameters,
+        clipping=clipping_of(
+            setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters), mechanism
+        ),
         ledger=ledger,
         batch_first=setup.batch_first,
         loss_reduction=setup.loss_reduction,
         criterion=setup.criterion,
         wrap=setup.wrap_model,
-        rows=_usual_rows(setup, mechanism),
+        rows=padded or _usual_rows(setup, mechanism),
     )
     return source_class(setup.grad_sample_mode)(asked)
 
@@ -259,13 +263,6 @@ def _usual_rows(setup: Setup, mechanism: Mechanism) -> int:
     sizes = map(mechanism.sampling.expected_size, range(min(mechanism.steps, _LOOKED_AT)))
     expected = max(sizes) * setup.examples / max(1, setup.count)
     return max(1, math.ceil(expected + (4 * math.sqrt(expected) if mechanism.amplified else 0)))
-
-
-def _clipping(mechanism: Mechanism) -> Clipping:
-    """How contributions are clipped: as numbers, or as integers on the mechanism's grid."""
-    if mechanism.grid_bits is None:
-        return Clipping(mechanism.clip_norm)
-    return GridClipping(mechanism.clip_norm, mechanism.grid_bits)
 
 
 def _batches(setup: Setup, mechanism: Mechanism) -> Any:

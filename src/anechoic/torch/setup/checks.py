@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from difflib import get_close_matches
@@ -18,11 +17,12 @@ from torch import Tensor, nn, optim
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from anechoic._validate import flag, one_of, positive_float
+from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
 from anechoic.torch.guard import MIXING, check_not_mixing
 from anechoic.torch.history import STAMP
 from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
 from anechoic.torch.sources.ghost.loss import takes_reduction
 from anechoic.torch.structure import TORCHS_OWN
@@ -37,8 +37,7 @@ def check_options(setup: Setup) -> None:
         UnsupportedError: for an option that Opacus has.
         ValueError: for a word that neither knows, or such a flag.
     """
-    if setup.clipping != "flat" or isinstance(setup.max_grad_norm, (list, tuple)):
-        raise UnsupportedError(_by_layers(setup.clipping, setup.max_grad_norm))
+    check_words(setup.clipping, setup.max_grad_norm)
     if setup.noise_generator is not None:
         raise UnsupportedError(
             "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
@@ -54,20 +53,6 @@ def check_options(setup: Setup) -> None:
     for name in ("poisson_sampling", "batch_first", "wrap_model"):
         flag(name, getattr(setup, name))
     one_of("loss_reduction", setup.loss_reduction, ("mean", "sum"))
-    if setup.max_grad_norm is not None:
-        positive_float("max_grad_norm", setup.max_grad_norm)
-
-
-def _by_layers(clipping: str, max_grad_norm: Any) -> str:
-    """Why there is one clip norm, and which one lets through as much as a list does."""
-    whole = max_grad_norm
-    if isinstance(max_grad_norm, (list, tuple)):
-        whole = f"{math.hypot(*max_grad_norm):.6g}"
-    return (
-        f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}: per-layer and adaptive clipping are not"
-        " supported, since the mechanism bounds the norm of an example's whole gradient. Write"
-        f" clipping='flat', max_grad_norm={whole}."
-    )
 
 
 def check_criterion(criterion: Any, loss_reduction: str) -> None:
@@ -163,9 +148,9 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         )
     if "OptimizedModule" in names:
         raise UnsupportedError(
-            "module was made by torch.compile, which runs its layers without the hooks that see single"
-            " examples: pass the plain module, module=model._orig_mod. What make_private returns may be"
-            " given to torch.compile: then evaluation is compiled, and training steps run as they are."
+            "a part of module was made by torch.compile, which runs its layers without seeing single"
+            " examples: leave it plain, or put its _orig_mod in its place. The whole model may be compiled:"
+            " then evaluation is compiled, and training steps run as they are."
         )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")

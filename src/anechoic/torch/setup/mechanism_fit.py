@@ -15,6 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation
 from anechoic.sampling.base import Sampling
 from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.clip_norms import is_near
 
 logger = logging.getLogger("anechoic")
 #: Steps of a run that nobody limits: more than any is trained for.
@@ -147,7 +148,7 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
             " sampling. Leave it True, or calibrate a mechanism for FixedOrder."
         )
     pairs = [
-        ("max_grad_norm", setup.max_grad_norm, mechanism.clip_norm),
+        ("max_grad_norm", setup.clip_norm, mechanism.clip_norm),
         ("noise_multiplier", setup.noise_multiplier, mechanism.noise_multiplier),
         ("adjacency", setup.adjacency, mechanism.adjacency),
         ("unit", setup.unit, mechanism.unit),
@@ -156,6 +157,8 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
         ("epochs * len(data_loader)", None if epochs is None else epochs * setup.period, mechanism.steps),
     ]
     for name, asked, own in pairs:
+        if name == "max_grad_norm" and is_near(setup.max_grad_norm, mechanism.clip_norm):
+            continue
         if asked is not None and asked != own:
             raise MismatchError(
                 f"{name}={asked!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."

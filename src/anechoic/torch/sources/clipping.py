@@ -1,35 +1,34 @@
 """Clipping, the one place: min(1, limit / norm) by norms that never fall short, at every clip norm.
 
+Or limit / (norm + gamma), which is automatic clipping; and over all parameters together, or part by part,
+where the squares of the parts' bounds add up to that of the clip norm at most (docs/proofs/clipping.md).
+
 A norm is a float32 norm over short parts, put together in float64, and enlarged by a bound on what rounding
 can have lost. Where float32 could over- or underflow, all is float64. Factors are rounded towards zero.
 
-On the grid of a mechanism (`GridClipping`) contributions are integers, which are added up exactly: their sums
-depend on no order, no number of threads and no size of micro-batches. Everything is worked on in pieces that
-fit into the cache of one core: the norms are one pass over the gradients of all rows, scaling, rounding,
-adding up and the check of what was rounded are a second one.
+On the grid of a mechanism (`GridClipping`) contributions are integers, which are added up exactly
+(`grid_sums`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anechoic.noise.grid import Integers, largest_square, spacing, to_grid
+from anechoic.noise.grid import spacing
+from anechoic.torch.sources.grid_sums import grid_sums
+from anechoic.torch.sources.parts import ClipParts, side_by_side
 
 #: Entries whose squares are summed in the precision of the samples.
 _PART = 256
-#: Entries of a parameter up to which a copy is cheaper than operations of its own.
-_SMALL = 2**12
 #: float32 norms are not used where the clip norm is outside this range: squares of entries would vanish.
 _ORDINARY = (1e-12, 1e15)
 #: Entries that are widened to float64 at a time.
@@ -40,11 +39,34 @@ _WIDENED = 2**20
 class Clipping:
     """How contributions are clipped and summed.
 
+    Guarantee: a clipped contribution has a norm of at most the clip norm over all parameters together,
+    whatever the parts and gamma are.
+
     Args:
         clip_norm: > 0, of one contribution over all parameters together.
+        parts: which parameters are clipped together, and to what; None for all, to the clip norm.
+        gamma: > 0: every contribution is scaled to norm bound * norm / (norm + gamma) (AUTO-S of Bu, Wang,
+            Zha and Karypis, "Automatic Clipping", 2023). None: only those longer than their bound are scaled,
+            to it.
+
+    Raises:
+        ValueError: if the squares of the bounds add up to more than that of the clip norm, or for a gamma
+            that is not positive.
     """
 
     clip_norm: float
+    parts: ClipParts | None = field(default=None, kw_only=True)
+    gamma: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.parts is not None and self.parts.flat_squared > Fraction(self.clip_norm) ** 2:
+            raise ValueError(
+                f"bounds={self.parts.bounds} let a contribution have norm"
+                f" {float(self.parts.flat_squared) ** 0.5!r}, above clip_norm={self.clip_norm!r}: scale them"
+                " down, or calibrate for more."
+            )
+        if self.gamma is not None and not 0 < self.gamma < float("inf"):
+            raise ValueError(f"gamma={self.gamma!r} must be positive and finite.")
 
     @property
     def excess(self) -> float:
@@ -54,26 +76,48 @@ class Clipping:
         """
         return 0.0
 
+    @property
+    def name(self) -> str:
+        """What a checkpoint calls it, beside the clip norm: "flat", or other words and values."""
+        if self.parts is None:
+            return "flat" if self.gamma is None else f"automatic (gamma {self.gamma})"
+        how = "to" if self.gamma is None else f"automatically (gamma {self.gamma}), to"
+        return f"parameters in parts {self.parts.places}, each clipped {how} norms {self.parts.bounds}"
+
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """The sums of no contribution."""
         return [torch.zeros_like(p) for p in parameters]
 
-    def factors(self, norms: Tensor, limits: NDArray[np.float64] | None = None) -> Tensor:
-        """What each contribution is multiplied with: in [0, 1], 0 where its norm is not finite.
+    def members(self, parameters: int) -> list[tuple[float, list[int]]]:
+        """(bound, places of the parameters that are clipped to it together)."""
+        if self.parts is None:
+            return [(self.clip_norm, list(range(parameters)))]
+        return list(zip(self.parts.bounds, self.parts.members(), strict=True))
+
+    def factors(
+        self, norms: Tensor, limits: NDArray[np.float64] | None = None, *, bound: float | None = None
+    ) -> Tensor:
+        """What each contribution is multiplied with: at least 0, and 0 where its norm is not finite.
 
         Args:
-            norms: upper bounds on the norms, shape (contributions,), float64.
-            limits: what part of the clip norm each may use, shape (contributions,); None for all of it.
+            norms: upper bounds on the norms over one part, shape (contributions,), float64.
+            limits: what part of the bound each may use, shape (contributions,); None for all of it.
+            bound: of that part; None for the clip norm.
         """
-        limit = torch.full_like(norms, self.clip_norm)
+        limit = torch.full_like(norms, self.clip_norm if bound is None else bound)
         if limits is not None:
             limit = limit * torch.from_numpy(limits).to(norms)
-        scaled = (limit / norms) * (1 - 2.0**-50)  # a quotient and a product, each rounded once
-        factors = torch.where(norms <= limit, torch.ones_like(norms), scaled)
-        return torch.where(torch.isfinite(norms), factors, torch.zeros_like(norms))
+        if self.gamma is None:
+            scaled = (limit / norms) * (1 - 2.0**-50)  # a quotient and a product, each rounded once
+            factors = torch.where(norms <= limit, torch.ones_like(norms), scaled)
+        else:
+            factors = limit / (norms + self.gamma) * (1 - 2.0**-50)
+        # below the normal numbers a quotient may have been rounded up by any part of itself
+        sound = torch.isfinite(norms) & (factors >= torch.finfo(torch.float64).tiny)
+        return torch.where(sound, factors, torch.zeros_like(norms))
 
     def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
-        """Sums over contributions, each clipped over all parameters together.
+        """Sums over contributions, each clipped.
 
         Args:
             samples: one tensor a parameter, shape (contributions, *parameter).
@@ -82,12 +126,15 @@ class Clipping:
         Returns:
             One tensor a parameter, without the first axis. A contribution that is not finite counts as zero.
         """
-        return side_by_side(samples, lambda few: self._sums(few, limits))
+        if self.parts is not None and samples:
+            return self.parts.sums(samples, limits, self._sums)
+        return side_by_side(samples, lambda few: self._sums(few, self.clip_norm, limits))
 
-    def _sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None) -> list[Tensor]:
-        flat = [sample.reshape(len(sample), -1) for sample in samples]
-        norms = self.norms(flat)
-        factors = self.factors(norms, limits)
+    def _sums(self, samples: list[Tensor], bound: float, limits: NDArray[np.float64] | None) -> list[Tensor]:
+        """Sums of one part."""
+        flat = [sample.reshape(len(sample), math.prod(sample.shape[1:])) for sample in samples]
+        norms = self.norms(flat, bound)
+        factors = self.factors(norms, limits, bound=bound)
         finite = torch.isfinite(norms)
         if not bool(finite.all()):
             flat = [torch.where(finite[:, None], part, torch.zeros_like(part)) for part in flat]
@@ -97,14 +144,15 @@ class Clipping:
                 for part, sample in zip(flat, samples, strict=True)
             ]
 
-    def norms(self, flat: list[Tensor]) -> Tensor:
+    def norms(self, flat: list[Tensor], bound: float | None = None) -> Tensor:
         """Upper bounds on the norms of contributions, shape (contributions,), float64; inf or nan are kept.
 
         Args:
             flat: one tensor a parameter, shape (contributions, entries).
+            bound: to which they are clipped; None for the clip norm.
         """
         total = torch.zeros(len(flat[0]), dtype=torch.float64, device=flat[0].device)
-        if _ORDINARY[0] <= self.clip_norm <= _ORDINARY[1]:
+        if _ORDINARY[0] <= (self.clip_norm if bound is None else bound) <= _ORDINARY[1]:
             for part in flat:
                 total += _squares(part)
             if bool(torch.isfinite(total).all()):
@@ -119,25 +167,6 @@ class Clipping:
             total += _wide_squares(part, unit)
         norms = total.sqrt() * unit * (1 + 2.0**-30)
         return torch.where(torch.isfinite(peak), norms, peak)
-
-
-def side_by_side(samples: list[Tensor], sums: Callable[[list[Tensor]], list[Tensor]]) -> list[Tensor]:
-    """sums(samples), where those of small parameters are put into one tensor: each costs several operations.
-
-    Args:
-        samples: one tensor a parameter, shape (contributions, *parameter).
-        sums: of such tensors over contributions, whatever the parameters are.
-    """
-    sizes = [math.prod(sample.shape[1:]) for sample in samples]
-    small = [size <= _SMALL for size in sizes]
-    if sum(small) < 2 or len({(sample.dtype, sample.device) for sample in samples}) > 1:
-        return sums(samples)
-    every = list(zip(samples, sizes, small, strict=True))
-    joint = torch.cat([sample.reshape(len(sample), size) for sample, size, few in every if few], 1)
-    first, *others = sums([joint, *(sample for sample, _, few in every if not few)])
-    parts = iter(first.split([size for size, few in zip(sizes, small, strict=True) if few]))
-    rest = iter(others)
-    return [next(parts).reshape(sample.shape[1:]) if few else next(rest) for sample, _, few in every]
 
 
 def clipped_sums(
@@ -195,38 +224,22 @@ def _full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-#: Entries whose squares are added up in float32: in any order off by 513 * 2**-24 at most, fused or not.
-DOT = 2**9
-SQUARE_ERROR = 2.0**-14
-#: Part of the clip norm that is left to float32's roundings of factors, products and squares.
-MARGIN = 2.0**-13
-#: Mean squares from here on: what underflows in float32 is below 2**-26 of them.
-SMALLEST_MEAN = 2.0**-100
-#: Factors that float32 holds with all their digits, whatever they are multiplied with.
-FACTORS = (2.0**-100, 2.0**100)
-#: Entries that are squared in one piece: threads cost more.
-_LITTLE = 2**18
-#: Columns and rows that are worked on at once: 0.5 MiB of products, and as many integers.
-COLUMNS, ROWS = 2**12, 32
-Rows = NDArray[np.float32]
-_largest = cache(largest_square)
-
-
 @dataclass(frozen=True)
 class GridClipping(Clipping):
     """Contributions as integers: `sums` are int64 tensors in units of clip_norm * 2**-bits.
 
     Guarantee: one contribution moves the sums by a vector of integers with 2-norm below 2**bits, whatever it
-    is; the squares are counted.
+    is; the squares are counted, those of each part against its bound.
 
     Args:
-        clip_norm: > 0, of one contribution over all parameters together.
+        clip_norm, parts, gamma: see `Clipping`.
         bits: of the mechanism's grid.
     """
 
     bits: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         spacing(self.clip_norm, self.bits)
 
     @property
@@ -236,153 +249,5 @@ class GridClipping(Clipping):
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
 
-    def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
-        return side_by_side(samples, lambda few: grid_sums(few, self.clip_norm, self.bits, limits))
-
-
-def grid_sums(
-    samples: list[Tensor], clip_norm: float, bits: int, limits: NDArray[np.float64] | None = None
-) -> list[Tensor]:
-    """Sums over contributions, each clipped to `clip_norm` over all parameters together, as integers.
-
-    Args:
-        samples: one tensor a parameter, shape (contributions, *parameter).
-        clip_norm: > 0.
-        bits: the spacing is clip_norm * 2**-bits.
-        limits: what part of `clip_norm` each may use, shape (contributions,); None for all of it.
-
-    Returns:
-        One int64 tensor a parameter, without the first axis, on its device. A contribution that is not finite
-        counts as zero.
-    """
-    if not samples:
-        return []
-    with torch.inference_mode(False):
-        flat = [
-            sample.detach().cpu().reshape(len(sample), sample[0:1].numel() if len(sample) else 0)
-            for sample in samples
-        ]
-        parts = [part.numpy() if part.dtype == torch.float64 else part.float().numpy() for part in flat]
-        if len(samples[0]) == 0:
-            return [torch.zeros(s.shape[1:], dtype=torch.int64, device=s.device) for s in samples]
-        given = np.ones(len(parts[0])) if limits is None else np.asarray(limits, dtype=np.float64)
-        totals = _Sums(parts, clip_norm, bits, given).totals()
-        return [
-            torch.from_numpy(total).view(sample.shape[1:]).to(sample.device)
-            for total, sample in zip(totals, samples, strict=True)
-        ]
-
-
-class _Sums:
-    """One call of `grid_sums`, over arrays of shape (contributions, entries)."""
-
-    def __init__(self, parts: list[Any], clip_norm: float, bits: int, limits: NDArray[np.float64]) -> None:
-        self._parts, self._clip_norm, self._bits, self._limits = parts, clip_norm, bits, limits
-        self._count = len(limits)
-        self._dimension = sum(part.shape[1] for part in parts)
-        self._totals = [np.zeros(part.shape[1], np.int64) for part in parts]
-
-    def totals(self) -> list[Integers]:
-        if any(part.dtype != np.float32 for part in self._parts):
-            self._one_by_one(np.arange(self._count))
-            return self._totals
-        factors, quick = self._factors()
-        rows = np.flatnonzero(quick)
-        if len(rows):
-            squares = self._add(rows, factors)
-            for row in rows[squares * (1 + SQUARE_ERROR) > _largest(self._bits)]:
-                self._check(int(row), factors)
-        self._one_by_one(np.flatnonzero(~quick & (self._limits > 0)))
-        return self._totals
-
-    def _factors(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """(what each contribution is multiplied with, where float32 is enough for it)."""
-        squares = np.zeros(self._count)
-
-        def norms(part: slice) -> None:
-            for rows in self._parts:
-                squares[part] += _row_squares(rows[part])
-
-        size = max(1, self._count // 16 if self._count * self._dimension > _LITTLE else self._count)
-        _each(norms, [slice(i, min(i + size, self._count)) for i in range(0, self._count, size)])
-        with np.errstate(all="ignore"):
-            largest = np.sqrt(squares * (1 + SQUARE_ERROR))
-            unit = np.float64(2.0**self._bits)
-            wanted = np.minimum(unit / self._clip_norm, unit * self._limits * (1 - MARGIN) / largest)
-            quick = np.isfinite(squares) & (squares >= self._dimension * SMALLEST_MEAN)
-            quick &= (wanted >= FACTORS[0]) & (wanted <= FACTORS[1])
-        return np.where(quick, wanted, 0.0).astype(np.float32), quick
-
-    def _add(self, rows: NDArray[np.int64], factors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Add the contributions `rows`; the sum of squares of each before it is rounded towards zero.
-
-        An integer is below 2**bits, so that 2**(31 - bits) of them fit into 32 bits.
-        """
-        together = min(ROWS, 2 ** (31 - self._bits))
-        whole = len(rows) == self._count
-        groups = [rows[i : i + together] for i in range(0, len(rows), together)]
-        squares = [np.zeros(len(group)) for group in groups]
-
-        def add(place: tuple[int, int]) -> list[NDArray[np.float64]]:
-            index, start = place
-            part = self._parts[index][:, start : start + COLUMNS]
-            products = np.empty((together, part.shape[1]), np.float32)
-            integers = np.empty((together, part.shape[1]), np.int32)
-            total, found = self._totals[index][start : start + COLUMNS], []
-            for group in groups:
-                given = part[group[0] : group[-1] + 1] if whole else part[group]
-                product, integer = products[: len(group)], integers[: len(group)]
-                np.multiply(given, factors[group, None], out=product)
-                np.copyto(integer, product, casting="unsafe")  # towards zero
-                total += np.add.reduce(integer, axis=0, dtype=np.int32)
-                found.append(_row_squares(product))
-            return found
-
-        places = [(i, s) for i, part in enumerate(self._parts) for s in range(0, part.shape[1], COLUMNS)]
-        for found in _each(add, places):
-            for known, more in zip(squares, found, strict=True):
-                known += more
-        return np.concatenate(squares)
-
-    def _check(self, row: int, factors: NDArray[np.float32]) -> None:
-        """Count the squares of one contribution in integers, and take it out again if they are too many."""
-        found = [(part[row] * factors[row]).astype(np.int32).astype(np.int64) for part in self._parts]
-        if sum(int(np.square(integers).astype(object).sum()) for integers in found) <= largest_square(
-            self._bits
-        ):
-            return
-        for total, integers in zip(self._totals, found, strict=True):
-            total -= integers
-
-    def _one_by_one(self, rows: NDArray[np.int64]) -> None:
-        """Add contributions in float64: those of extreme size, and all of float64 models."""
-        ends = np.cumsum([part.shape[1] for part in self._parts])[:-1]
-        for row in rows.tolist():
-            entries = np.concatenate([part[row] for part in self._parts])
-            found = to_grid(entries, self._clip_norm, self._bits, limit=float(self._limits[row]))
-            for total, integers in zip(self._totals, np.split(found, ends), strict=True):
-                total += integers
-
-
-def _row_squares(rows: Rows) -> NDArray[np.float64]:
-    """Sum of squares of each row, to a relative error of SQUARE_ERROR but for underflow."""
-    count, width = rows.shape
-    whole = width // DOT * DOT
-    found = np.zeros(count)
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if whole:
-            pieces = rows[:, :whole].reshape(count, -1, DOT)
-            found += np.einsum("ijk,ijk->ij", pieces, pieces).sum(axis=1, dtype=np.float64)
-        if whole < width:
-            rest = rows[:, whole:]
-            found += np.einsum("ij,ij->i", rest, rest)
-    return found
-
-
-def _each(work: Callable[[Any], Any], places: list[Any]) -> list[Any]:
-    """work(place) for all places, on torch's number of threads."""
-    threads = min(torch.get_num_threads(), len(places))
-    if threads <= 1:
-        return [work(place) for place in places]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, places))
+    def _sums(self, samples: list[Tensor], bound: float, limits: NDArray[np.float64] | None) -> list[Tensor]:
+        return grid_sums(samples, self.clip_norm, self.bits, limits, bound=bound, gamma=self.gamma)

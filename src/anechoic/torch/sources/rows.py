@@ -255,6 +255,11 @@ class RowsSource(GradientSource):
             for row in compared:
                 for place in (rows == row).nonzero().flatten().tolist():
                     agreed.append(self._agrees(calls, row, [t[place] for t in found]))
+            if delivery.padding:
+                real = rows < delivery.real
+                rows, found = rows[real], [t[real.to(t.device)] for t in found]
+                if not len(rows):
+                    continue
             whole = delivery.units is None
             for vectors, limits in [(found, None)] if whole else self._contributions(rows, found, delivery):
                 parts = self.clipping.sums(vectors, limits)

@@ -41,7 +41,8 @@ def by_products(x: Tensor, a: Tensor) -> Tensor:
     parts = list(slices(len(x), SIDE))
     for i, one in enumerate(parts):
         for other in parts[: i + 1]:
-            both = (_products(x, one, other) * _products(a, one, other)).sum()
+            # one axis after the other: no longer a chain of additions than there are positions
+            both = (_products(x, one, other) * _products(a, one, other)).sum(1).sum(0)
             total += both if other is one else 2 * both
     return total
 

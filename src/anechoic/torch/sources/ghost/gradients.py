@@ -104,27 +104,36 @@ class GhostGradients:
         gradients = self._gradients(calls)
         if not gradients:
             return self._zeros()
-        lengths = norms(list(gradients.values()))
-        finite = torch.isfinite(lengths)
+        lengths = self._lengths(gradients)
+        finite = torch.isfinite(torch.stack(lengths)).all(dim=0)
         if not bool(finite.any()):
             return self._zeros()
         if not bool(finite.all()):
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
-            lengths = norms(list(gradients.values()))
-        factors = self._clipping.factors(lengths)
+            lengths = self._lengths(gradients)
+        counted = (torch.arange(delivery.size)[finite.cpu()] < delivery.real).double().numpy()
+        rows = len(lengths[0])
         terms = max(part.terms for part in gradients.values())
-        self._count_rounding(delivery, excess(len(lengths), terms))
-        sums = self._weighted(gradients, factors)
-        self._check_bound(sums, len(lengths))
+        self._count_rounding(delivery, excess(rows, terms))
+        sums = self._zeros()
+        for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
+            factors = self._clipping.factors(length, counted if delivery.padding else None, bound=bound)
+            for place in places:
+                sums[place] = gradients[id(self._parameters[place])].weighted_sum(factors)
+            self._check_bound([sums[place] for place in places], rows, bound)
         return sums
 
-    def _weighted(self, gradients: dict[int, RowGradients], factors: Tensor) -> list[Tensor]:
-        """Sums of the rows' gradients times `factors`, one a parameter, float64."""
-        return [
-            gradients[id(p)].weighted_sum(factors) if id(p) in gradients else torch.zeros_like(p).double()
-            for p in self._parameters
-        ]
+    def _parts(self, gradients: dict[int, RowGradients]) -> list[tuple[float, list[int]]]:
+        """(bound, places of parameters that are clipped to it together), of those that the loss reached."""
+        parts = self._clipping.members(len(self._parameters))
+        reached = [(b, [i for i in places if id(self._parameters[i]) in gradients]) for b, places in parts]
+        return [(bound, places) for bound, places in reached if places]
+
+    def _lengths(self, gradients: dict[int, RowGradients]) -> list[Tensor]:
+        """Upper bounds of the norms of the rows over each of these parts, shape (rows,)."""
+        parts = self._parts(gradients)
+        return [norms([gradients[id(self._parameters[i])] for i in places]) for _, places in parts]
 
     def _check_calls(self, calls: dict[nn.Module, list[BackwardCall]]) -> None:
         """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
@@ -155,14 +164,13 @@ class GhostGradients:
         self._rounding[delivery.chunk] = part
         self.excess = max(self.excess, sum(self._rounding.values()))
 
-    def _check_bound(self, sums: list[Tensor], rows: int) -> None:
-        """Refuse a sum that clipped gradients cannot have."""
+    def _check_bound(self, sums: list[Tensor], rows: int, bound: float) -> None:
+        """Refuse a sum over one part that clipped gradients cannot have."""
         total = float(torch.stack([torch.linalg.vector_norm(part) for part in sums]).norm())
-        bound = rows * self._clipping.clip_norm * (1 + self.excess) * (1 + _SLACK)
-        if not total <= bound:
+        if not total <= rows * bound * (1 + self.excess) * (1 + _SLACK):
             raise GuaranteeError(
                 f"the sum of {rows} clipped gradients has norm {total:.6g}, above {rows} * clip norm ="
-                f" {rows * self._clipping.clip_norm:.6g}: something was not clipped, so nothing is released."
+                f" {rows * bound:.6g}: something was not clipped, so nothing is released."
                 " Use grad_sample_mode='rows'."
             )
 

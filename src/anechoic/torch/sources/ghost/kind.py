@@ -45,7 +45,13 @@ class BackwardCall:
 
 
 class Kind(ABC):
-    """What ghost clipping knows of one class of layers."""
+    """What ghost clipping knows of one class of layers.
+
+    Attributes:
+        time_first: whether axis 0 may be time (batch_first), in inputs of more than the fewest axes.
+    """
+
+    time_first = True
 
     def fault(self, layer: Any) -> str:
         """Why the options of `layer` are not on the list, or ""."""
@@ -57,7 +63,7 @@ class Kind(ABC):
 
     @abstractmethod
     def leading(self, layer: Any) -> tuple[int, int]:
-        """Fewest and most axes of an input; with more than the fewest, axis 0 may be time (batch_first)."""
+        """Fewest and most axes of an input."""
 
     @abstractmethod
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:

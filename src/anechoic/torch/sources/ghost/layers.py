@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch import Tensor, nn
 
+from anechoic.torch.sources.ghost.kept import Kept
 from anechoic.torch.sources.ghost.kind import (
     BackwardCall,
     Kind,
@@ -28,6 +29,7 @@ from anechoic.torch.sources.ghost.kind import (
 )
 from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients
 from anechoic.torch.sources.ghost.tables import Bag, Lookup
+from anechoic.torch.sources.ghost.ways import Way, cheapest
 
 
 class _Linear(Kind):
@@ -53,20 +55,36 @@ class _Linear(Kind):
             a = joined([part[rows] for part in backprops], 1)
             return x.double().unsqueeze(0), a.double().unsqueeze(0)
 
+        def left(rows: slice) -> tuple[Tensor, Tensor]:
+            return joined([part[rows] for part in inputs], 1), joined([part[rows] for part in backprops], 1)
+
         def as_left(row: int) -> tuple[Tensor, Tensor]:
             return joined([part[row] for part in inputs], 0), joined([part[row] for part in backprops], 0)
 
-        def weight() -> RowGradients:
+        def restore(made: Tensor) -> Tensor:
+            return made[0].t() if self._across else made[0]
+
+        rows, places = len(inputs[0]), sum(part.shape[1] for part in inputs)
+        wide, high = layer.weight.shape if self._across else layer.weight.shape[::-1]
+
+        def apart() -> RowGradients:
             factors = LayerFactors(
                 make,
                 as_left=as_left,
-                rows=len(inputs[0]),
+                rows=rows,
                 groups=1,
-                positions=sum(part.shape[1] for part in inputs),
-                inputs=layer.weight.shape[0 if self._across else 1],
-                outputs=layer.weight.shape[1 if self._across else 0],
+                positions=places,
+                inputs=wide,
+                outputs=high,
             )
-            return Outer(factors, lambda made: made[0].t() if self._across else made[0], budget)
+            return Outer(factors, restore, budget)
+
+        def weight() -> RowGradients:
+            sizes = (rows, places, wide, high)
+            keeps = places > 1 and cheapest(places, wide, high) is Way.KEPT
+            if keeps and Kept.take(left, sizes, budget):
+                return Kept(left, sizes, restore, budget, apart)
+            return apart()
 
         def bias() -> RowGradients:
             return Direct(total([part.sum(dim=1, dtype=torch.float64) for part in backprops]))
@@ -186,6 +204,7 @@ class _Normalisation(Kind):
         channels_first: bool,
     ) -> None:
         self._function, self._axes, self._channels_first = function, axes, channels_first
+        self.time_first = not channels_first
 
     def fault(self, layer: Any) -> str:
         return "track_running_stats=True" if getattr(layer, "track_running_stats", False) else ""

@@ -165,7 +165,7 @@ class Tracer:
             name: p.detach() if p is not None and name in names else p
             for name, p in layer._parameters.items()
         }
-        x = self._for_all(kind, x)
+        x = self._for_all(kind, layer, x)
         out = kind.forward(layer, x, weights)
         visit = _Visit(self, layer, kind.options(layer), *self._rows(kind, layer, x))
         made: Tensor = _Tap.apply(out, x, self._anchor, visit)
@@ -173,12 +173,12 @@ class Tracer:
             self._types.mark(made, RowAxis(visit.axis))
         return made
 
-    def _for_all(self, kind: Kind, x: Tensor) -> Tensor:
+    def _for_all(self, kind: Kind, layer: nn.Module, x: Tensor) -> Tensor:
         """Public indices that stand once for all rows, (1, positions), once for each: (rows, positions).
 
         What is added to the rows is the same, and each row's part of the gradient is left apart.
         """
-        axis = int(not self._batch_first)
+        axis = self._axis(kind, layer, x)
         once = isinstance(kind, Lookup) and x.dim() == 2 and x.shape[axis] == 1
         if once and self._types.active and self._types.of(x) is None:
             return x.repeat_interleave(self._types.batch.rows, dim=axis)
@@ -189,8 +189,14 @@ class Tracer:
         least, most = kind.leading(layer)
         if not least <= x.dim() <= most:
             return 0, f"an input of shape {tuple(x.shape)}, which has no axis of rows"
-        axis = int(not self._batch_first and most > least and x.dim() > least)
+        axis = self._axis(kind, layer, x)
         return axis, self._types.fault(x, axis)
+
+    def _axis(self, kind: Kind, layer: nn.Module, x: Tensor) -> int:
+        """Where the rows are in an input that has as many axes as it should."""
+        least, most = kind.leading(layer)
+        may_be_time = kind.time_first and most > least and x.dim() > least
+        return int(may_be_time and not self._batch_first)
 
     # -- backward ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from anechoic.torch.sources.ghost import blocks
+from anechoic.torch.sources.ghost.ways import Way, cheapest
 
 #: Unit roundoff of float64.
 UNIT = 2.0**-53
@@ -52,6 +53,10 @@ class Budget:
         self.left -= amount if taken else 0
         return taken
 
+    def give_back(self, amount: int) -> None:
+        """What was taken and is not used."""
+        self.left += amount
+
 
 class RowGradients(ABC):
     """Gradients of the rows of a batch with respect to one parameter."""
@@ -72,6 +77,10 @@ class RowGradients(ABC):
         Args:
             factors: shape (rows,), float64, >= 0.
         """
+
+    def to_share(self) -> RowGradients:
+        """The same, in a form of which the norm of a shared weight can be made."""
+        return self
 
 
 class Direct(RowGradients):
@@ -148,7 +157,7 @@ class LayerFactors:
 class Outer(RowGradients):
     """Sums over positions of outer products: gradients of the weight of a linear layer or a convolution.
 
-    Norms come from the gradient itself where it is the smaller one, else from the two Gram matrices:
+    Norms come from the gradient itself where that is cheaper (`ways`), else from the two Gram matrices:
     |sum_t a_t x_t'|^2 = sum_ts <x_t, x_s> <a_t, a_s>.
 
     Rows are treated together in pieces of `PIECE` bytes. A single row of a linear layer that takes more is
@@ -158,14 +167,21 @@ class Outer(RowGradients):
         factors: inputs x and backprops a.
         restore: brings (groups, outputs, inputs) into the parameter's shape.
         budget: gives memory for what is used twice.
+        way: to the norms, by entries or products; None for the cheaper one.
     """
 
-    def __init__(self, factors: LayerFactors, restore: Callable[[Tensor], Tensor], budget: Budget) -> None:
+    def __init__(
+        self,
+        factors: LayerFactors,
+        restore: Callable[[Tensor], Tensor],
+        budget: Budget,
+        way: Way | None = None,
+    ) -> None:
         f = self._factors = factors
         self._restore = restore
-        small = f.positions * (f.inputs + f.outputs) >= 2 * f.inputs * f.outputs
+        way = way or cheapest(f.positions, f.inputs, f.outputs, (Way.ENTRIES, Way.PRODUCTS))
         self._single = f.positions == 1
-        self._whole = small and not self._single
+        self._whole = way is Way.ENTRIES and not self._single
         each = f.positions * (f.inputs + f.outputs)
         each += f.inputs * f.outputs if self._whole else 2 * f.positions**2
         self._in_blocks = f.as_left is not None and not self._single and 8 * each > PIECE
@@ -329,7 +345,7 @@ class Tied(RowGradients):
 
 def shared(one: RowGradients, other: RowGradients) -> RowGradients:
     """Gradients of a parameter that two layers share: an embedding and a linear layer."""
-    words, outer = (one, other) if isinstance(one, Scattered) else (other, one)
+    words, outer = (one, other.to_share()) if isinstance(one, Scattered) else (other, one.to_share())
     if not isinstance(words, Scattered) or not isinstance(outer, Outer):
         raise TypeError("only an embedding and a linear layer can share their weight.")
     return Tied(words, outer)

@@ -68,6 +68,7 @@ class GhostSource(GradientSource):
 
     def __init__(self, setup: SourceSetup) -> None:
         super().__init__(setup)
+        self.types.whole = True
         self._gradients = GhostGradients(
             setup.module,
             setup.parameters,
@@ -95,8 +96,8 @@ class GhostSource(GradientSource):
             raise GuaranteeError(
                 f"something was decided by numbers taken out of batch {delivery.step} (if mask.all():,"
                 " .item()), and ghost clipping runs the model on the whole batch, where that mixes examples."
-                " Nothing was released. Decide by public numbers (transformers looks whether a mask"
-                " is all ones: model.set_attn_implementation('eager') does not), or use"
+                " Nothing was released. Decide by public numbers (apply a mask whether or not it is all"
+                " ones; models of transformers take one of shape (rows, 1, queries, keys) as it is), or use"
                 " grad_sample_mode='rows', in which each row decides for itself."
             )
         return self._gradients.sums(delivery)

@@ -1,0 +1,167 @@
+"""What clipping= and max_grad_norm= of make_private mean: which parameters share a norm, and how large."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from numbers import Real
+from typing import Any, Literal
+
+from torch import nn
+
+from anechoic._validate import one_of, positive_float
+from anechoic.errors import UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.torch.sources.clipping import Clipping, GridClipping
+from anechoic.torch.sources.parts import ClipParts
+
+#: "flat" and "per_layer" are Opacus's words.
+ClippingName = Literal["flat", "per_layer", "per_group", "automatic"]
+MaxGradNorm = float | Sequence[float] | Mapping[str, float] | None
+CLIPPINGS = ("flat", "per_layer", "per_group", "automatic")
+#: That of automatic clipping, in units of gradients: the paper's, who found that it need not be tuned.
+GAMMA = 0.01
+#: By what part of it the norm of a list may differ from the clip norm of a given mechanism.
+_NEAR = 1e-9
+
+
+def check_words(clipping: Any, max_grad_norm: Any) -> None:
+    """Refuse words and kinds of norms that mean nothing, or not with each other.
+
+    Raises:
+        UnsupportedError: for clipping of Opacus that is not here.
+        ValueError: for a word that neither knows, and norms that are not positive or do not fit the word.
+    """
+    if clipping == "adaptive":
+        raise UnsupportedError(
+            "clipping='adaptive': it moves the clip norm by statistics of the batches, which cost privacy"
+            " that no mechanism here accounts for. Write clipping='automatic', which needs no tuned norm, or"
+            " clipping='flat'."
+        )
+    one_of("clipping", clipping, CLIPPINGS)
+    given = f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}"
+    if isinstance(max_grad_norm, Mapping):
+        if clipping not in ("per_group", "automatic"):
+            raise ValueError(f"{given}: norms by names of parameters are those of clipping='per_group'.")
+        if not max_grad_norm or not all(isinstance(pattern, str) for pattern in max_grad_norm):
+            raise ValueError(f"{given} must map patterns of parameters' names to norms: {{'*': 1.0}}.")
+        _check_each(max_grad_norm.values())
+    elif isinstance(max_grad_norm, Sequence) and not isinstance(max_grad_norm, str):
+        if clipping not in ("per_layer", "automatic"):
+            raise ValueError(f"{given}: a list of norms is that of clipping='per_layer'.")
+        _check_each(max_grad_norm)
+    elif clipping == "per_group":
+        raise ValueError(
+            f"{given}: give a norm for each group, by patterns of the names in model.named_parameters(), such"
+            " as max_grad_norm={'embedding.*': 0.5, '*': 1.0}."
+        )
+    elif max_grad_norm is not None:
+        positive_float("max_grad_norm", max_grad_norm)
+
+
+def _check_each(norms: Any) -> None:
+    for norm in norms:
+        positive_float("a norm of max_grad_norm", norm)
+
+
+def flat_norm(max_grad_norm: MaxGradNorm) -> float | None:
+    """The norm of a contribution over all parameters together: the root of the sum of squares, rounded up."""
+    if max_grad_norm is None or isinstance(max_grad_norm, Real):
+        return max_grad_norm  # type: ignore[return-value] # a type checker takes no float for Real
+    norms = _listed(max_grad_norm)
+    found = math.hypot(*norms)
+    while Fraction(found) ** 2 < sum(Fraction(norm) ** 2 for norm in norms):
+        found = math.nextafter(found, math.inf)
+    return found
+
+
+def is_near(max_grad_norm: MaxGradNorm, clip_norm: float) -> bool:
+    """Whether several norms are together the clip norm of a given mechanism, but for rounding."""
+    if max_grad_norm is None or isinstance(max_grad_norm, Real):
+        return False
+    return abs(math.hypot(*_listed(max_grad_norm)) - clip_norm) <= _NEAR * clip_norm
+
+
+def _listed(max_grad_norm: Any) -> list[float]:
+    given = max_grad_norm.values() if isinstance(max_grad_norm, Mapping) else max_grad_norm
+    return [float(norm) for norm in given]
+
+
+def names_of(module: nn.Module, parameters: list[nn.Parameter]) -> list[str]:
+    """What the parameters are called in `module.named_parameters()`."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    return [names[id(p)] for p in parameters]
+
+
+def clipping_of(
+    clipping: str, max_grad_norm: MaxGradNorm, names: list[str], mechanism: Mechanism
+) -> Clipping:
+    """How contributions are clipped: as numbers, or as integers on the mechanism's grid.
+
+    Args:
+        clipping, max_grad_norm: as given to make_private, and checked by `check_words`.
+        names: of the trainable parameters, in the order of all sums.
+        mechanism: whose clip norm is the bound over all parameters together.
+
+    Raises:
+        ValueError: see `places_of`.
+    """
+    parts = None
+    if clipping != "flat":
+        norms, places = places_of(clipping, max_grad_norm, names)
+        if len(norms) > 1:
+            parts = ClipParts(fitted(norms, mechanism.clip_norm), places)
+    gamma = GAMMA if clipping == "automatic" else None
+    if mechanism.grid_bits is None:
+        return Clipping(mechanism.clip_norm, parts=parts, gamma=gamma)
+    return GridClipping(mechanism.clip_norm, mechanism.grid_bits, parts=parts, gamma=gamma)
+
+
+def places_of(
+    clipping: str, max_grad_norm: MaxGradNorm, names: list[str]
+) -> tuple[list[float], tuple[int, ...]]:
+    """(norms of the parts, to scale; the part of each parameter).
+
+    Raises:
+        ValueError: for a list of another length than `names`, a pattern without a parameter, and a parameter
+            without a pattern.
+    """
+    if isinstance(max_grad_norm, Mapping):
+        patterns = list(max_grad_norm)
+        places = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names]
+        if -1 in places:
+            raise ValueError(
+                f"max_grad_norm={dict(max_grad_norm)!r} has no pattern for {names[places.index(-1)]!r}: a"
+                " parameter that is not clipped would have no bound. Add '*', for all others, at the end."
+            )
+        for i, pattern in enumerate(patterns):
+            if i not in places:
+                raise ValueError(
+                    f"max_grad_norm={dict(max_grad_norm)!r}: no trainable parameter is left for {pattern!r}"
+                    f" (each takes the first pattern that it matches; they are {', '.join(names[:5])}, …)."
+                    " Its norm would be paid for with noise: leave it out."
+                )
+        return _listed(max_grad_norm), tuple(places)
+    if max_grad_norm is None or isinstance(max_grad_norm, Real):
+        layers = range(len(names) if clipping == "per_layer" else 1)
+        return [1.0 for _ in layers], tuple(layers if clipping == "per_layer" else [0] * len(names))
+    norms = _listed(max_grad_norm)
+    if len(norms) != len(names):
+        raise ValueError(
+            f"max_grad_norm has {len(norms)} norms, and the optimizer has {len(names)} trainable parameters"
+            f" ({', '.join(names[:5])}, …): give one for each, in their order; or one number, which is the"
+            " norm of the whole gradient, each parameter having an equal part; or clipping='per_group'."
+        )
+    return norms, tuple(range(len(norms)))
+
+
+def fitted(norms: list[float], clip_norm: float) -> tuple[float, ...]:
+    """`norms` times the factor by which their squares add up to that of `clip_norm`, and not to more."""
+    scale, whole = clip_norm / math.hypot(*norms), Fraction(clip_norm) ** 2
+    while True:
+        found = tuple(norm * scale for norm in norms)
+        if sum(Fraction(norm) ** 2 for norm in found) <= whole:
+            return found
+        scale *= 1 - 2.0**-50

@@ -1,0 +1,215 @@
+"""Sums on the grid of a mechanism: contributions are clipped, rounded to integers, and added up exactly.
+
+Their sums depend on no order, no number of threads and no size of micro-batches. Everything is worked on in
+pieces that fit into the cache of one core: the norms are one pass over the gradients of all rows, scaling,
+rounding, adding up and the check of what was rounded are a second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anechoic.noise.grid import SPARE, Integers, largest_square, square_of, to_grid
+
+#: Entries whose squares are added up in float32: in any order off by 513 * 2**-24 at most, fused or not.
+DOT = 2**9
+SQUARE_ERROR = 2.0**-14
+#: Part of the clip norm that is left to float32's roundings of factors, products and squares.
+MARGIN = 2.0**-13
+#: Mean squares from here on: what underflows in float32 is below 2**-26 of them.
+SMALLEST_MEAN = 2.0**-100
+#: Factors that float32 holds with all their digits, whatever they are multiplied with.
+FACTORS = (2.0**-100, 2.0**100)
+#: Entries that are squared in one piece: threads cost more.
+_LITTLE = 2**18
+#: Columns and rows that are worked on at once: 0.5 MiB of products, and as many integers.
+COLUMNS, ROWS = 2**12, 32
+Rows = NDArray[np.float32]
+#: What float64 may lose of a number of squares.
+_CLOSE = 1 - 2.0**-40
+
+
+def grid_sums(
+    samples: list[Tensor],
+    clip_norm: float,
+    bits: int,
+    limits: NDArray[np.float64] | None = None,
+    *,
+    bound: float | None = None,
+    gamma: float | None = None,
+) -> list[Tensor]:
+    """Sums over contributions, each clipped over all these parameters together, as integers.
+
+    Args:
+        samples: one tensor a parameter, shape (contributions, *parameter).
+        clip_norm: > 0.
+        bits: the spacing is clip_norm * 2**-bits.
+        limits: what part of the bound each may use, shape (contributions,); None for all of it.
+        bound: to which they are clipped, in (0, clip_norm]; None for `clip_norm`.
+        gamma: see `Clipping`.
+
+    Returns:
+        One int64 tensor a parameter, without the first axis, on its device. A contribution that is not finite
+        counts as zero.
+    """
+    if not samples:
+        return []
+    with torch.inference_mode(False):
+        flat = [
+            sample.detach().cpu().reshape(len(sample), sample[0:1].numel() if len(sample) else 0)
+            for sample in samples
+        ]
+        parts = [part.numpy() if part.dtype == torch.float64 else part.float().numpy() for part in flat]
+        if len(samples[0]) == 0:
+            return [torch.zeros(s.shape[1:], dtype=torch.int64, device=s.device) for s in samples]
+        given = np.ones(len(parts[0])) if limits is None else np.asarray(limits, dtype=np.float64)
+        share = 1.0 if bound is None or bound >= clip_norm else bound / clip_norm * (1 - 2.0**-52)
+        totals = _Sums(parts, clip_norm, bits, given * share, gamma).totals()
+        return [
+            torch.from_numpy(total).view(sample.shape[1:]).to(sample.device)
+            for total, sample in zip(totals, samples, strict=True)
+        ]
+
+
+class _Sums:
+    """One call of `grid_sums`, over arrays of shape (contributions, entries)."""
+
+    def __init__(
+        self, parts: list[Any], clip_norm: float, bits: int, limits: NDArray[np.float64], gamma: float | None
+    ) -> None:
+        self._parts, self._clip_norm, self._bits, self._limits = parts, clip_norm, bits, limits
+        self._gamma = gamma
+        self._count = len(limits)
+        self._dimension = sum(part.shape[1] for part in parts)
+        self._totals = [np.zeros(part.shape[1], np.int64) for part in parts]
+
+    def totals(self) -> list[Integers]:
+        if any(part.dtype != np.float32 for part in self._parts):
+            self._one_by_one(np.arange(self._count))
+            return self._totals
+        factors, quick = self._factors()
+        rows = np.flatnonzero(quick)
+        if len(rows):
+            squares = self._add(rows, factors)
+            most = np.square(self._limits[rows]) * (largest_square(self._bits) * _CLOSE)
+            for row in rows[squares * (1 + SQUARE_ERROR) > most]:
+                self._check(int(row), factors)
+        self._one_by_one(np.flatnonzero(~quick & (self._limits > 0)))
+        return self._totals
+
+    def _factors(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """(what each contribution is multiplied with, where float32 is enough for it)."""
+        squares = np.zeros(self._count)
+
+        def norms(part: slice) -> None:
+            for rows in self._parts:
+                squares[part] += _row_squares(rows[part])
+
+        size = max(1, self._count // 16 if self._count * self._dimension > _LITTLE else self._count)
+        _each(norms, [slice(i, min(i + size, self._count)) for i in range(0, self._count, size)])
+        with np.errstate(all="ignore"):
+            largest = np.sqrt(squares * (1 + SQUARE_ERROR))
+            unit = np.float64(2.0**self._bits)
+            wanted = unit * self._limits * (1 - MARGIN) / (largest + (self._gamma or 0.0))
+            if self._gamma is None:
+                wanted = np.minimum(unit / self._clip_norm, wanted)
+            quick = np.isfinite(squares) & (squares >= self._dimension * SMALLEST_MEAN)
+            quick &= (wanted >= FACTORS[0]) & (wanted <= FACTORS[1])
+        return np.where(quick, wanted, 0.0).astype(np.float32), quick
+
+    def _add(self, rows: NDArray[np.int64], factors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Add the contributions `rows`; the sum of squares of each before it is rounded towards zero.
+
+        An integer is below 2**bits, so that 2**(31 - bits) of them fit into 32 bits.
+        """
+        together = min(ROWS, 2 ** (31 - self._bits))
+        whole = len(rows) == self._count
+        groups = [rows[i : i + together] for i in range(0, len(rows), together)]
+        squares = [np.zeros(len(group)) for group in groups]
+
+        def add(place: tuple[int, int]) -> list[NDArray[np.float64]]:
+            index, start = place
+            part = self._parts[index][:, start : start + COLUMNS]
+            products = np.empty((together, part.shape[1]), np.float32)
+            integers = np.empty((together, part.shape[1]), np.int32)
+            total, found = self._totals[index][start : start + COLUMNS], []
+            for group in groups:
+                given = part[group[0] : group[-1] + 1] if whole else part[group]
+                product, integer = products[: len(group)], integers[: len(group)]
+                np.multiply(given, factors[group, None], out=product)
+                np.copyto(integer, product, casting="unsafe")  # towards zero
+                total += np.add.reduce(integer, axis=0, dtype=np.int32)
+                found.append(_row_squares(product))
+            return found
+
+        places = [(i, s) for i, part in enumerate(self._parts) for s in range(0, part.shape[1], COLUMNS)]
+        for found in _each(add, places):
+            for known, more in zip(squares, found, strict=True):
+                known += more
+        return np.concatenate(squares)
+
+    def _allowed(self, row: int) -> int:
+        """What the squares of the integers of one contribution may add up to."""
+        return int(Fraction(float(self._limits[row])) ** 2 * 4**self._bits * Fraction(1 - 2 * SPARE))
+
+    def _check(self, row: int, factors: NDArray[np.float32]) -> None:
+        """Count the squares of one contribution in integers, and take it out again if they are too many."""
+        found = [(part[row] * factors[row]).astype(np.int32).astype(np.int64) for part in self._parts]
+        if sum(square_of(integers, self._bits) for integers in found) <= self._allowed(row):
+            return
+        for total, integers in zip(self._totals, found, strict=True):
+            total -= integers
+
+    def _one_by_one(self, rows: NDArray[np.int64]) -> None:
+        """Add contributions in float64: those of extreme size, and all of float64 models."""
+        ends = np.cumsum([part.shape[1] for part in self._parts])[:-1]
+        for row in rows.tolist():
+            found = self._alone(np.concatenate([part[row] for part in self._parts]), float(self._limits[row]))
+            whole = self._limits[row] >= 1  # counted by to_grid
+            if whole or square_of(found, self._bits) <= self._allowed(row):
+                for total, integers in zip(self._totals, np.split(found, ends), strict=True):
+                    total += integers
+
+    def _alone(self, entries: NDArray[Any], limit: float) -> Integers:
+        """One contribution on the grid."""
+        peak = float(np.abs(entries).max(initial=0.0))
+        if self._gamma is None or not 0 < peak < float("inf"):
+            return to_grid(entries, self._clip_norm, self._bits, limit=limit)
+        scaled = entries.astype(np.float64) / peak
+        norm = float(np.sqrt(np.square(scaled).sum()))
+        with np.errstate(over="ignore"):
+            part = norm / (norm + np.float64(self._gamma) / peak)
+        # its norm is at least 1, a limit at most, so it is always scaled to the limit
+        return to_grid(scaled, 1.0, self._bits, limit=limit * float(part))
+
+
+def _row_squares(rows: Rows) -> NDArray[np.float64]:
+    """Sum of squares of each row, to a relative error of SQUARE_ERROR but for underflow."""
+    count, width = rows.shape
+    whole = width // DOT * DOT
+    found = np.zeros(count)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if whole:
+            pieces = rows[:, :whole].reshape(count, -1, DOT)
+            found += np.einsum("ijk,ijk->ij", pieces, pieces).sum(axis=1, dtype=np.float64)
+        if whole < width:
+            rest = rows[:, whole:]
+            found += np.einsum("ij,ij->i", rest, rest)
+    return found
+
+
+def _each(work: Callable[[Any], Any], places: list[Any]) -> list[Any]:
+    """work(place) for all places, on torch's number of threads."""
+    threads = min(torch.get_num_threads(), len(places))
+    if threads <= 1:
+        return [work(place) for place in places]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, places))

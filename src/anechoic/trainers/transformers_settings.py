@@ -1,0 +1,87 @@
+"""Settings of Hugging Face's Trainer: those that no private run can have, and what others mean."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
+from transformers import get_scheduler
+
+from anechoic.errors import UnsupportedError
+from anechoic.trainers.door import Refused, check_settings
+
+logger = logging.getLogger("anechoic")
+
+#: Settings of TrainingArguments that a private run cannot have: (name, whether it is refused, the remedy).
+REFUSED: tuple[Refused, ...] = (
+    ("train_sampling_strategy", lambda v: v == "group_by_length", "which rows share a batch would depend on"
+     " the rows: leave it at 'random'. Batches are padded by your data_collator as before"),
+    ("group_by_length", bool, "which rows share a batch would depend on the rows: leave it False"),
+    ("fp16", bool, "its GradScaler multiplies losses before gradients are clipped: use bf16=True"),
+    ("torch_compile", bool, "compiled code cannot be run row by row: leave it False"),
+    ("use_liger_kernel", bool, "its fused kernels do not say which row a gradient is of: leave it False"),
+    ("auto_find_batch_size", bool, "the batch size is part of the guarantee: set"
+     " per_device_train_batch_size to what fits, and gradient_accumulation_steps to make up the batch"),
+    ("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "it tells of the rows"
+     " without noise: leave it 'no'"),
+    ("neftune_noise_alpha", lambda v: v is not None, "its hook on the embedding is put there after the run"
+     " began: leave it None"),
+    ("deepspeed", bool, "one process, one device: leave it out"),
+    ("fsdp", bool, "one process, one device: leave it out"),
+    ("packing", bool, "several examples would share a row, and one clip norm: leave it False"),
+    ("padding_free", bool, "all examples would share one row: leave it False"),
+)  # fmt: skip
+#: Schedulers that look at metrics.
+MEASURING = ("reduce_lr_on_plateau", "greedy")
+
+
+def in_whole_batches(args: Any) -> Any:
+    """The settings as the Trainer's loop is to read them: one step a logical batch.
+
+    Raises:
+        UnsupportedError: naming the setting.
+    """
+    check_settings(args, REFUSED)
+    if args.world_size > 1 or args.n_gpu > 1:
+        raise UnsupportedError(
+            f"{max(args.world_size, args.n_gpu)} devices: a private run has one process and one device."
+            " Set CUDA_VISIBLE_DEVICES to one of them."
+        )
+    loop = copy.copy(args)
+    loop.per_device_train_batch_size *= args.gradient_accumulation_steps
+    loop.gradient_accumulation_steps = 1
+    loop.max_grad_norm = 0.0
+    loop.ignore_data_skip = True  # the private loader goes on where the run is
+    loop.logging_nan_inf_filter = False
+    return loop
+
+
+def planned_rates(args: Any, given: Any, steps: int) -> Any:
+    """The given scheduler, or that of the settings; None where rates follow from what is measured."""
+    if isinstance(given, Plateau) or args.lr_scheduler_type in MEASURING:
+        return None
+    return given or get_scheduler(
+        args.lr_scheduler_type,
+        optimizer=torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0),
+        num_warmup_steps=args.get_warmup_steps(steps),
+        num_training_steps=steps,
+        scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+    )
+
+
+def keep_activations(model: Any) -> None:
+    """Turn activation checkpointing off, under which rows can only be taken one after another."""
+    if not any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        return
+    names = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
+    next(found for name in names if (found := getattr(model, name, None)) is not None)()
+    if hasattr(model, "disable_input_require_grads"):
+        model.disable_input_require_grads()
+    logger.warning(
+        "activation checkpointing is off in a private run: with it rows would be taken one after another."
+        " Memory is bounded by per_device_train_batch_size, which may be 1: gradient_accumulation_steps makes"
+        " up the batch."
+    )

@@ -1,0 +1,214 @@
+"""An audit of canaries through Lightning's Trainer, and faults that a script may have there."""
+
+import pytest
+import torch
+
+pytest.importorskip("lightning", reason="make test-all installs it")
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+from anechoic.trainers.lightning import PrivateStrategy
+from tests.floats import same_bits
+from tests.trainers.canaries import (
+    BATCH,
+    PASS,
+    STEPS,
+    Canaries,
+    Numbers,
+    Watched,
+    audited,
+    counted_twice,
+    noise_in_half,
+    privacy,
+    sees,
+    token_mean,
+)
+from tests.trainers.lightning.setting import QUIET, lightning
+
+pytestmark = [pytest.mark.slow, QUIET]
+
+
+class Network(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.canaries = Canaries()
+
+    def training_step(self, batch, batch_idx):
+        return self.canaries(**batch)["loss"]
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.canaries(**batch)["loss"])
+
+    def configure_optimizers(self):
+        return self.plain
+
+
+def door(folder, kind=Network, strategy=PrivateStrategy, callbacks=()):
+    """(the watched run, its Trainer, fit)"""
+    watched = Watched(kind())
+    watched.model.__dict__["plain"] = watched.optimizer
+    trainer = lightning.Trainer(
+        max_epochs=STEPS // PASS,
+        accumulate_grad_batches=2,
+        strategy=strategy(privacy()),
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=str(folder),
+        callbacks=list(callbacks),
+    )
+
+    def fit():
+        data = torch.utils.data.DataLoader(Numbers(), batch_size=BATCH // 2, shuffle=True)
+        held_out = torch.utils.data.DataLoader(Numbers(), batch_size=BATCH)
+        trainer.fit(watched.model, data, held_out)
+
+    return watched, trainer, fit
+
+
+def trained(folder, **options):
+    """(the watched run, its batches), of all steps."""
+    watched, trainer, fit = door(folder, **options)
+    fit()
+    return watched, trainer.strategy._begun.batches.loader.feed.batches
+
+
+def test_it_passes_its_audit(tmp_path):
+    report = audited(*trained(tmp_path))
+    assert not report.violated, report
+
+
+@pytest.mark.parametrize("fault", [counted_twice, noise_in_half])
+def test_the_audit_sees_a_fault_of_the_library(tmp_path, monkeypatch, fault):
+    fault(monkeypatch)
+    assert sees(fault, lambda: trained(tmp_path))
+
+
+# -- faults of a script ----------------------------------------------------------------------------
+
+
+class CountsTwice(Network):
+    """Accumulation: what a batch gives is added up twice before the step."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        optimizer_closure()
+        optimizer.step(closure=optimizer_closure)
+
+
+class AddsUp(PrivateStrategy):
+    """Accumulation: what parts of a batch gave is not cleared, and the last of them is worked on twice."""
+
+    def backward(self, closure_loss, optimizer, *_, **__):
+        part = None
+        for part in self._begun.parts(self._in_hand[0]):
+            self._begun.module(part).backward()
+        self._begun.module(part).backward()
+        return closure_loss
+
+
+class DropsLast(Network):
+    """The last batch of a pass is delivered, and not trained on."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if batch_idx == PASS - 1 else None
+
+
+class DropsPart(PrivateStrategy):
+    """The last part of a batch is not trained on."""
+
+    def backward(self, closure_loss, optimizer, *_, **__):
+        self._begun.module(next(iter(self._begun.parts(self._in_hand[0])))).backward()
+        return closure_loss
+
+
+class OverTheBatch(PrivateStrategy):
+    """A mean over the tokens of the batch, as Lightning takes it: not of single rows."""
+
+    def backward(self, closure_loss, optimizer, *_, **__):
+        for part in self._begun.parts(self._in_hand[0]):
+            token_mean(self.lightning_module.canaries, part).backward()
+        return closure_loss
+
+
+class InRows(Network):
+    """The same mean in the step: there it is over the tokens of a row."""
+
+    def training_step(self, batch, batch_idx):
+        return token_mean(self.canaries, batch)
+
+
+class EvaluationTrains(Network):
+    def validation_step(self, batch, batch_idx):
+        self.canaries.weight.data += 1e-3
+
+
+class Before(lightning.pytorch.Callback):
+    """Does something to the model before a step."""
+
+    def __init__(self, act):
+        self._act = act
+
+    def on_train_batch_start(self, trainer, pl_module, *_):
+        if trainer.global_step == 5:
+            self._act(pl_module)
+
+
+def frozen_moves(model):
+    model.canaries.frozen.data += 1e-3
+
+
+def to_half(model):
+    model.to(torch.bfloat16)
+
+
+REFUSED = (DesynchronizedError, GuaranteeError, MismatchError)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kind": CountsTwice}, "made from an earlier batch"),
+        ({"strategy": AddsUp}, "2 backward passes"),
+        ({"strategy": DropsPart}, "taken for a batch of its own"),
+        ({"strategy": OverTheBatch}, "no gradient reached"),
+        ({"callbacks": [Before(frozen_moves)]}, "frozen changed during training"),
+        ({"callbacks": [Before(to_half)]}, "parameter"),
+        ({"kind": EvaluationTrains}, "changed by something else than"),
+    ],
+    ids=["counted twice", "added up", "part dropped", "token mean", "frozen", "half", "evaluation"],
+)
+def test_a_fault_of_a_script_is_refused(tmp_path, options, words):
+    watched, _, fit = door(tmp_path, **options)
+    with pytest.raises(REFUSED, match=words):
+        fit()
+    assert len(watched.rows) < STEPS
+
+
+def test_a_batch_that_is_left_out_comes_again(tmp_path):
+    """So the releases are those of the run, as far as it got."""
+    plain, _ = trained(tmp_path)
+    watched, _ = trained(tmp_path, kind=DropsLast)
+    assert len(watched.rows) == STEPS - STEPS // PASS
+    assert same_bits(watched.releases(), plain.releases()[: len(watched.rows)])
+
+
+class StepsInHalf(Network):
+    """The whole step, and with it the noise, under autocast."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        optimizer_closure()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            optimizer.step(closure=lambda: None)
+
+
+def test_a_token_mean_in_the_step_is_that_of_the_row(tmp_path):
+    report = audited(*trained(tmp_path, kind=InRows))
+    assert not report.violated, report
+
+
+def test_a_step_under_autocast_is_the_same(tmp_path):
+    plain, _ = trained(tmp_path)
+    watched, _ = trained(tmp_path, kind=StepsInHalf)
+    assert same_bits(watched.releases(), plain.releases())

@@ -1,0 +1,260 @@
+"""An audit of canaries through the Trainer and through TRL's; and faults that a script may have there."""
+
+import warnings
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="make test-all installs it")
+
+from transformers import PretrainedConfig, PreTrainedModel, TrainerCallback, default_data_collator
+from transformers.modeling_outputs import CausalLMOutput
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+from anechoic.trainers.transformers import PrivateTrainer
+from tests.floats import same_bits
+from tests.trainers.canaries import (
+    BATCH,
+    CANARIES,
+    PASS,
+    STEPS,
+    Canaries,
+    Numbers,
+    Watched,
+    audited,
+    counted_twice,
+    noise_in_half,
+    privacy,
+    sees,
+    token_mean,
+)
+from tests.trainers.transformers.setting import arguments
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+SETTINGS = {
+    "learning_rate": 1.0, "lr_scheduler_type": "constant", "save_strategy": "no",
+    "num_train_epochs": STEPS // PASS,
+    "per_device_train_batch_size": BATCH // 2, "gradient_accumulation_steps": 2, "report_to": [],
+    "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False, "bf16": False,
+}  # fmt: skip
+OF_TRL = {"dataset_kwargs": {"skip_prepare_dataset": True}, "gradient_checkpointing": False}
+
+
+class Language(PreTrainedModel):
+    """The canaries as a model of transformers."""
+
+    config_class = PretrainedConfig
+
+    def __init__(self):
+        super().__init__(PretrainedConfig())
+        self.canaries = Canaries()
+
+    def forward(self, input_ids, attention_mask=None, labels=None, **_):
+        return CausalLMOutput(**self.canaries(input_ids, labels))
+
+
+def by_trainer(folder, fault=None, callbacks=(), **options):
+    watched = Watched(Canaries())
+    kind = type("Faulty", (fault, PrivateTrainer), {}) if fault else PrivateTrainer
+    return watched, kind(
+        model=watched.model,
+        args=arguments(folder, **SETTINGS, **options),
+        train_dataset=Numbers(),
+        eval_dataset=Numbers(),
+        optimizers=(watched.optimizer, None),
+        privacy=privacy(),
+        callbacks=list(callbacks),
+    )
+
+
+def by_trl(folder, fault=None, callbacks=(), **options):
+    pytest.importorskip("trl", reason="make test-all installs it")
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    from tests.trainers.transformers.test_trl import tokenizer
+
+    rows = [Numbers()[i] for i in range(CANARIES)]
+    data = Dataset.from_dict({name: [row[name].tolist() for row in rows] for name in rows[0]})
+    watched = Watched(Language())
+    bases = (PrivateTrainer, SFTTrainer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return watched, type("PrivateSFTTrainer", (fault, *bases) if fault else bases, {})(
+            model=watched.model,
+            args=SFTConfig(
+                str(folder),
+                dataset_kwargs={"skip_prepare_dataset": True},
+                gradient_checkpointing=False,
+                **SETTINGS,
+                **options,
+            ),
+            train_dataset=data,
+            eval_dataset=data,
+            data_collator=default_data_collator,
+            processing_class=tokenizer(),
+            optimizers=(watched.optimizer, None),
+            privacy=privacy(),
+            callbacks=list(callbacks),
+        )
+
+
+@pytest.fixture(params=[by_trainer, by_trl])
+def door(request, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return request.param
+
+
+def trained(door, folder, **options):
+    """(the watched run, its batches), of all steps."""
+    watched, trainer = door(folder, **options)
+    trainer.train()
+    return watched, trainer._begun.batches.loader.feed.batches
+
+
+def test_it_passes_its_audit(door, tmp_path):
+    evaluated = {"eval_strategy": "steps", "eval_steps": 5}  # that of TRL looks into language models
+    report = audited(*trained(door, tmp_path, **(evaluated if door is by_trainer else {})))
+    assert not report.violated, report
+
+
+@pytest.mark.parametrize("fault", [counted_twice, noise_in_half])
+def test_the_audit_sees_a_fault_of_the_library(door, tmp_path, monkeypatch, fault):
+    fault(monkeypatch)
+    assert sees(fault, lambda: trained(door, tmp_path))
+
+
+# -- faults of a script ----------------------------------------------------------------------------
+
+
+class CountsTwice:
+    """Accumulation: what a batch gives is added up twice before the step."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        super().training_step(model, inputs, num_items_in_batch)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+class StepsTwice:
+    """Accumulation: each part is a step."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._begun.optimizer.step()
+        return loss
+
+
+class DropsLast:
+    """The last batch of a pass is delivered, and not trained on."""
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        found = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return ([], None) if self.state.global_step % PASS == PASS - 1 else found
+
+
+class DropsPart:
+    """The last part of a batch is not trained on."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self._begun.module(next(iter(self._begun.parts(inputs)))).backward()
+        return torch.zeros(())
+
+
+class OverTheBatch:
+    """A mean over the tokens of the batch, as the Trainer takes it: not of single rows."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        for part in self._begun.parts(inputs):
+            token_mean(self.model, part).backward()
+        return torch.zeros(())
+
+
+class InRows:
+    """The same mean where losses are computed: there it is over the tokens of a row."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        return token_mean(model, inputs)
+
+
+class EvaluationTrains:
+    def evaluate(self, *_, **__):
+        with torch.no_grad():
+            next(self.model.parameters()).add_(1e-3)
+        return {}
+
+
+class At(TrainerCallback):
+    """Does something to the model before a step, or to the process while it is made."""
+
+    def __init__(self, before=None, around=None):
+        self._before, self._around = before, around
+
+    def on_step_begin(self, args, state, control, model=None, **_):
+        if self._before is not None and state.global_step == 5:
+            self._before(model)
+
+    def on_pre_optimizer_step(self, *_, **__):
+        if self._around is not None:
+            self._on = self._around()
+            self._on.__enter__()
+
+    def on_optimizer_step(self, *_, **__):
+        if self._around is not None:
+            self._on.__exit__(None, None, None)
+
+
+def frozen_moves(model):
+    next(p for p in model.parameters() if not p.requires_grad).data += 1e-3
+
+
+def to_half(model):
+    model.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"fault": CountsTwice}, DesynchronizedError, "made from an earlier batch"),
+        ({"fault": StepsTwice}, DesynchronizedError, "no batch was delivered"),
+        ({"fault": DropsLast}, DesynchronizedError, "its optimizer.step.. is missing"),
+        ({"fault": DropsPart}, DesynchronizedError, "taken for a batch of its own"),
+        ({"fault": OverTheBatch}, DesynchronizedError, "no gradient reached"),
+        ({"callbacks": [At(frozen_moves)]}, GuaranteeError, "frozen changed during training"),
+        ({"callbacks": [At(to_half)]}, (GuaranteeError, MismatchError), "parameter"),
+        (
+            {"fault": EvaluationTrains, "eval_strategy": "steps", "eval_steps": 5},
+            GuaranteeError,
+            "changed by something else than",
+        ),
+    ],
+    ids=[
+        "counted twice",
+        "stepped twice",
+        "last dropped",
+        "part dropped",
+        "token mean",
+        "frozen",
+        "half",
+        "evaluation",
+    ],
+)
+def test_a_fault_of_a_script_is_refused(door, tmp_path, options, error, words):
+    watched, trainer = door(tmp_path, **options)
+    with pytest.raises(error, match=words):
+        trainer.train()
+    assert len(watched.rows) < STEPS
+
+
+def half_precision():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_a_token_mean_in_the_loss_is_that_of_the_row(door, tmp_path):
+    report = audited(*trained(door, tmp_path, fault=InRows))
+    assert not report.violated, report
+
+
+def test_a_step_under_autocast_is_the_same(door, tmp_path):
+    plain, _ = trained(door, tmp_path)
+    watched, _ = trained(door, tmp_path, callbacks=[At(around=half_precision)])
+    assert same_bits(watched.releases(), plain.releases())
