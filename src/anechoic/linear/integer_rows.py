@@ -59,12 +59,13 @@ class IntegerRows:
         Raises:
             UnsupportedError: for more than `MOST_FEATURES` entries.
         """
-        parts = [
-            rounded_rows(mapped(np.asarray(features[part], dtype=np.float64)), bits)
-            for part in blocks(len(features))
-        ]
-        integers, units, squares = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return cls(integers, units, squares)
+        count = len(features)
+        m = mapped(np.zeros((1, features.shape[1]))).shape[1]
+        found = cls(np.empty((count, m), np.int16), np.empty(count), np.empty(count, np.int64))
+        for part in blocks(count):
+            rows = mapped(np.asarray(features[part], dtype=np.float64))
+            found.integers[part], found.units[part], found.squares[part] = rounded_rows(rows, bits)
+        return found
 
     @property
     def count(self) -> int:
