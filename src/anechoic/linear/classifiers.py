@@ -16,6 +16,7 @@ from anechoic.linear.losses import classifier_loss, softmax
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
+    counted,
     given_classes,
     units_of,
     warn_of_noise,
@@ -60,7 +61,9 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         scale = self._scale(X.shape[1])
         problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X), loss)
         slower = BINARY if outputs == 1 and loss == "log_loss" else 1.0
-        asked = self._in_order(self._asked(len(X), units, outputs * scale.dimension, slower=slower))
+        asked = self._in_order(
+            self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
+        )
         fitted = fit_by_descent(asked, problem, outputs, units, self.random_state, warn_of_noise)
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps

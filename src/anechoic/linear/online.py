@@ -19,7 +19,14 @@ from anechoic.linear.descent import FitRequest, planned
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, number_residuals
 from anechoic.linear.losses import classifier_loss, regressor_loss, softmax
 from anechoic.linear.online_run import OnlineRun
-from anechoic.linear.privacy import CLASSES_READ, PrivateLinear, given_classes, units_of, warn_of_selection
+from anechoic.linear.privacy import (
+    CLASSES_READ,
+    PrivateLinear,
+    counted,
+    given_classes,
+    units_of,
+    warn_of_selection,
+)
 from anechoic.linear.regressors import CLIP_NORM
 from anechoic.linear.scaling import FeatureScale, TargetScale
 from anechoic.mechanism.mechanism import Adjacency
@@ -81,16 +88,14 @@ class Online(PrivateLinear):
             )
         given: Any = self.steps  # type: ignore[attr-defined]
         steps = positive_int("steps", given, remedy="It counts calls of partial_fit.")
-        asked = self._asked(max(2, problem.count), units, outputs * problem.scale.dimension, **more)
-        asked = replace(self._in_order(asked), steps=steps, schedule="constant")
         size = self.batch_size
         if isinstance(size, str) and size == "auto":
-            size = problem.count if units is None else units.count
+            size = counted(problem.count, units)
         size = positive_int("batch_size", size, remedy='Or "auto" for that of the first call.')
         sampling = External(promise, size, steps, size * steps)
-        if self.delta is None:
-            asked = replace(asked, delta=float(size * steps) ** -1.1)
-        asked = replace(asked, outside=sampling, units=size * steps, batch_size=size)
+        asked = self._asked(size * steps, units, outputs * problem.scale.dimension, **more)
+        asked = replace(self._in_order(asked), steps=steps, schedule="constant", outside=sampling)
+        asked = replace(asked, batch_size=size)
         found = planned(asked)
         keys = problem.keys(self.random_state, found)
         self._run = OnlineRun.of(asked, found, problem, outputs, keys)
@@ -321,7 +326,12 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         problem = self._problem(X, y, reset=True)
         units = units_of(unit_ids, problem.count)
         asked = self._asked(
-            problem.count, units, problem.scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
+            counted(problem.count, units),
+            units,
+            problem.scale.dimension,
+            clip_norm=CLIP_NORM,
+            slower=SLOWER,
+            curvature=1.0,
         )
         fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self.random_state)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps

@@ -68,9 +68,9 @@ class PrivateLinear(BaseEstimator):
     # -- before the fit ------------------------------------------------------------------------
 
     def _asked(
-        self, rows: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
+        self, count: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
     ) -> FitRequest:
-        """The arguments, checked, for so many rows and entries; `clip_norm` is the automatic one."""
+        """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         unit = self.unit
         if not isinstance(unit, str) or not unit.strip():
@@ -83,7 +83,6 @@ class PrivateLinear(BaseEstimator):
         if units is not None:
             unit = "unit" if unit == "example" else unit
             check_schema(unit, units=units, adjacency=self.adjacency)
-        count = rows if units is None else units.count
         if count < 2:
             raise ValueError(f"n_samples={count} {unit}: a guarantee about one of them needs at least two.")
         delta = count**-1.1 if self.delta is None else fraction("delta", self.delta)
@@ -253,6 +252,11 @@ def units_of(unit_ids: Any, rows: int) -> Units | None:
     if units.examples != rows:
         raise MismatchError(f"unit_ids has {units.examples} labels for {rows} rows: give one a row.")
     return units
+
+
+def counted(rows: int, units: Units | None) -> int:
+    """N, of what is protected."""
+    return rows if units is None else units.count
 
 
 def given_classes(classes: Sequence[Any] | None) -> bool:

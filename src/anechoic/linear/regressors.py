@@ -16,7 +16,7 @@ from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.losses import regressor_loss
 from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
-from anechoic.linear.privacy import PrivateLinear, units_of, warn_of_noise, warn_of_selection
+from anechoic.linear.privacy import PrivateLinear, counted, units_of, warn_of_noise, warn_of_selection
 from anechoic.linear.scaling import FeatureScale, TargetScale
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.units.ownership import Units
@@ -50,7 +50,9 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
         problem = Problem(X, scaled, residuals, scale, penalty / len(X), "squared_error")
-        asked = self._asked(len(X), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0)
+        asked = self._asked(
+            counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
+        )
         self.solver_, self.predicted_errors_ = self._chosen(asked, scale, target, units)
         if self.solver_ == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
