@@ -261,7 +261,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
             targets of about that size.
         epsilon, delta, feature_bounds, clip_norm, alpha, fit_intercept, max_iter, momentum, steps,
             batch_size, participation, mechanism, sampling, adjacency, unit, random_state: see
-            `SGDClassifier`.
+            `SGDClassifier`. The momentum is .9 here.
 
     Attributes:
         coef_, intercept_: shape (d,), and a number, for features and targets as given.
@@ -284,7 +284,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         alpha: float = 0.0,
         fit_intercept: bool = True,
         max_iter: int = 1,
-        momentum: float = 0.0,
+        momentum: float = 0.9,
         steps: int = 1000,
         batch_size: Any = "auto",
         participation: Participation | None = None,
