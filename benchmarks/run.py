@@ -29,6 +29,7 @@ STUDIES = (
     "ftrl",  # private FTRL on real data
     "ghost_ways",  # which way to the norms of rows is the cheapest
     "gradient_modes",  # a training step by grad_sample_mode
+    "linear",  # linear estimators beside diffprivlib, Opacus and scikit-learn
     "kept",  # what a plan that reads the run gains
     "optima",  # each class of strategies beside the best matrix
     "optimizers",  # which optimiser gains, at which learning rates

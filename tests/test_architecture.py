@@ -14,7 +14,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 MAX_LINES = 450
 
 # Optional or slow: loaded by what needs them, when it needs them.
-NOT_LOADED = ("torch", "opacus", "flwr", "matplotlib", "pandas", "jax", "dp_accounting", "rich")
+NOT_LOADED = ("torch", "sklearn", "opacus", "flwr", "matplotlib", "pandas", "jax", "dp_accounting", "rich")
 
 # The storeys, from the ground up. A room is a module or package directly under anechoic; it imports rooms of
 # storeys below its own, wherever in a file the import stands, and of its own storey where no circle closes.
@@ -29,7 +29,7 @@ STOREYS = [
     {"lower_bounds", "upper_bounds", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection"},
-    {"torch", "federated", "flower", "streaming"},
+    {"torch", "federated", "flower", "streaming", "linear"},
     {"demo", "trainers"},
     {"cli", "__main__"},
 ]

@@ -6,9 +6,9 @@
     mech = an.calibrate(best.strategy, sampling=order, epsilon=8, delta=1e-6)
     print(mech)
 
-`anechoic.torch` trains with a mechanism (it needs PyTorch and Opacus), `anechoic.streaming` releases running
-statistics of a live stream, `anechoic.federated` and `anechoic.flower` train on the data of clients that keep
-it, `anechoic.theory` bounds what is learned. Each part is imported when it is first used.
+`anechoic.torch` trains with a mechanism (PyTorch, Opacus), `anechoic.linear` fits tables (scikit-learn),
+`anechoic.streaming` releases running statistics of a stream, `anechoic.federated` and `anechoic.flower` train
+on data that clients keep, `anechoic.theory` bounds what is learned. Each part is imported when it is used.
 """
 
 from importlib import import_module
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from anechoic import federated as federated
     from anechoic import flower as flower
+    from anechoic import linear as linear
     from anechoic import streaming as streaming
     from anechoic import theory as theory
     from anechoic import torch as torch
@@ -85,7 +86,7 @@ __all__ = [
 _ROOMS = {
     *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
-    "workloads",
+    *("linear", "workloads"),
 }
 #: Where other names are defined.
 _HOMES = {

@@ -68,6 +68,17 @@ def advice_for(row: PlanRow, update: UpdateRule) -> Advice | None:
     """
     if update.kind == "adam" or not row.predicted:
         return None
-    inverse = row.predicted / NOISE + 1.0 / (STEP * math.sqrt(1.0 - update.momentum))
-    rate = 1.0 / (inverse * row.mechanism.clip_norm)
-    return Advice(rate, update.momentum, row.objective.workload.rates)
+    return advice_of(row.predicted, row.mechanism.clip_norm, update, row.objective.workload.rates)
+
+
+def advice_of(predicted: float, clip_norm: float, update: UpdateRule, rates: Array | None) -> Advice:
+    """From the predicted error of what an update adds up to, > 0, in clip norms.
+
+    Args:
+        predicted: see `PlanRow`.
+        clip_norm: > 0.
+        update: linear in the gradients.
+        rates: of its schedule over the largest, shape (n,); None for a constant one.
+    """
+    inverse = predicted / NOISE + 1.0 / (STEP * math.sqrt(1.0 - update.momentum))
+    return Advice(1.0 / (inverse * clip_norm), update.momentum, rates)

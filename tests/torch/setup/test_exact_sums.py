@@ -12,6 +12,7 @@ from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits, spacing
 from anechoic.planning.compare import plan
+from anechoic.planning.on_grid import on_finest_grid
 from anechoic.planning.update import UpdateRule
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
 from anechoic.torch.setup import exact_sums
@@ -263,7 +264,7 @@ def test_noise_that_grows_late_gets_a_coarser_grid_before_the_run():
     m, momentum = 7850, UpdateRule("sgd", 0.9)
     given = {"examples": 2048, "batch_size": 2, "epochs": 1, "epsilon": 0.1, "delta": 1e-6, "dimension": m}
     found = plan(**given, random_sampling=False, optimizer=momentum)
-    made = exact_sums.on_finest_grid(found, m, 0.1).mechanism
+    made = on_finest_grid(found, m, 0.1, default_bits(m)).mechanism
     assert made.grid_bits < default_bits(m) and made.epsilon() <= 0.1
 
     def runs(mechanism, steps):

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import nn
 
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise import NoiseStream
-from anechoic.noise.grid import FEWEST, default_bits
-from anechoic.noise.rounding.make import rounded_filter
-from anechoic.planning.choice import noise_state
+from anechoic.noise.grid import default_bits
+from anechoic.planning.on_grid import grid_memory, on_finest_grid
 from anechoic.planning.result import Plan
 from anechoic.torch.noise_adder import Arithmetic
 from anechoic.torch.sources.base import source_class
-
-#: Bytes of one number in the memory of rounded noise.
-_WIDE = 8
-#: A trial of the noise before the run: steps beyond two memories, entries, and how many times larger than it
-#: will be. Its largest variate is then that of 10**20 draws or more.
-_STEPS, _ENTRIES, _LARGER = 128, 16, 3.0
-#: Bits that are given up for noise which float64 cannot round on the default grid: 2**-11 of the clip norm is
-#: rounded off then.
-_FEWER = 4
-_TRIAL_KEY = bytes(32)
 
 
 def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: str) -> None:
@@ -93,8 +80,10 @@ def planned(
     if exact_sums:
         # float64 memory, and twice as many rows where a strategy fades
         for share in (2, 4):
-            plan = on_finest_grid(made(memory_budget and memory_budget // share), dimension, epsilon)
-            if memory_budget is None or _memory(plan.mechanism, dimension) <= memory_budget:
+            plan = on_finest_grid(
+                made(memory_budget and memory_budget // share), dimension, epsilon, default_bits(dimension)
+            )
+            if memory_budget is None or grid_memory(plan.mechanism, dimension) <= memory_budget:
                 break
         return plan, Arithmetic(True, "exact_sums=True.")
     floats = made(memory_budget)
@@ -104,10 +93,10 @@ def planned(
     if reason:
         return floats, Arithmetic(False, reason)
     try:
-        plan = on_finest_grid(floats, dimension, epsilon)
+        plan = on_finest_grid(floats, dimension, epsilon, default_bits(dimension))
     except (GuaranteeError, ValueError) as error:
         return floats, Arithmetic(False, str(error))
-    needed = _memory(plan.mechanism, dimension)
+    needed = grid_memory(plan.mechanism, dimension)
     if memory_budget is not None and needed > memory_budget:
         return floats, Arithmetic(
             False,
@@ -115,53 +104,6 @@ def planned(
             " plans a mechanism that fits.",
         )
     return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
-
-
-def on_finest_grid(plan: Plan, dimension: int, epsilon: float | None) -> Plan:
-    """`plan` on the default grid of `dimension` entries, or on the finest coarser one that its noise permits.
-
-    Raises:
-        GuaranteeError: if the noise is too large for any of them, or its memory drifts.
-    """
-    most = default_bits(dimension)
-    for bits in range(most, max(FEWEST, most - _FEWER), -2):
-        try:
-            found = on_grid(plan, dimension, epsilon, bits)
-            _try_noise(found.mechanism, dimension)
-        except GuaranteeError:
-            continue
-        return found
-    found = on_grid(plan, dimension, epsilon, max(FEWEST, most - _FEWER))
-    _try_noise(found.mechanism, dimension)
-    return found
-
-
-def on_grid(plan: Plan, dimension: int, epsilon: float | None, bits: int) -> Plan:
-    """`plan`, its choice on a grid and still within `epsilon`.
-
-    The memory of every row, and what is said of it, is that on a grid.
-    """
-    chosen, growth = plan.mechanism, 2.0**-24
-    found = replace(chosen, grid_bits=bits)
-    while found.drift and epsilon is not None and found.epsilon() > epsilon:
-        found, growth = replace(found, noise_std=chosen.noise_std * (1 + growth)), 4 * growth
-    rows = tuple(
-        replace(
-            row,
-            memory=_memory(row.mechanism, dimension),
-            history=rounded_filter(row.mechanism.strategy.recurrence(), 1.0).rows,
-            mechanism=found if row.chosen else row.mechanism,
-            number_bytes=_WIDE,
-        )
-        for row in plan.rows
-    )
-    wide = replace(plan, rows=rows, mechanism=found)
-    return replace(wide, reason=plan.reason.replace(noise_state(plan.chosen), noise_state(wide.chosen)))
-
-
-def _memory(mechanism: Mechanism, dimension: int) -> int:
-    """Bytes of the noise state on a grid."""
-    return _WIDE * dimension * rounded_filter(mechanism.strategy.recurrence(), 1.0).rows
 
 
 def _against(mode: str, parameters: list[nn.Parameter]) -> str:
@@ -183,18 +125,3 @@ def _against(mode: str, parameters: list[nn.Parameter]) -> str:
             " times as long as summing them. exact_sums=True does so."
         )
     return ""
-
-
-def _try_noise(mechanism: Mechanism, dimension: int) -> None:
-    """Refuse noise that cannot be rounded exactly, before the run and not in the middle of it.
-
-    Raises:
-        GuaranteeError: if it is too large for the grid, or its memory drifts.
-    """
-    mechanism.stream(dimension, key=_TRIAL_KEY)  # refuses what would drift too far; nothing is drawn
-    cell = 2.0 ** -(mechanism.grid_bits or 0)
-    std = _LARGER * mechanism.noise_std
-    stream = NoiseStream(mechanism.strategy, _ENTRIES, std=std, key=_TRIAL_KEY, grid=cell)
-    state, row = stream.init(), None
-    for _ in range(min(mechanism.steps, 2 * mechanism.strategy.recurrence().rows + _STEPS)):
-        row, state = stream.next(state, out=row)

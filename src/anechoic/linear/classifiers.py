@@ -1,0 +1,264 @@
+"""Classifiers: logistic regression and a linear support vector machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.linear_model._base import LinearClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from anechoic._validate import Array, at_least
+from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent
+from anechoic.linear.losses import classifier_loss, softmax
+from anechoic.linear.privacy import (
+    CLASSES_READ,
+    PrivateLinear,
+    counted,
+    given_classes,
+    units_of,
+    warn_of_noise,
+    warn_of_selection,
+)
+from anechoic.mechanism.mechanism import Adjacency
+from anechoic.units.batch import Indices
+
+#: Of the rate, for two classes and one output, which gets half the gradient that two outputs get.
+BINARY = 2.0
+
+
+class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[misc]
+    """What linear classifiers share: classes, the fit, and coefficients."""
+
+    _loss: str
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
+        return tags
+
+    def _fit(
+        self, features: Any, labels: Any, unit_ids: Any, *, loss: str, penalty: float, mean: bool = False
+    ) -> None:
+        """Fit to classes; leaves coef_, intercept_, classes_, n_iter_, and what `_released` leaves.
+
+        Args:
+            features, labels, unit_ids: as given.
+            loss: name.
+            penalty: beside the sum of the losses, or beside their mean.
+            mean: which of the two.
+        """
+        warn_of_selection()
+        X, y = validate_data(self, features, labels, dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        units = units_of(unit_ids, len(X))
+        public = given_classes(self.classes)  # type: ignore[attr-defined]
+        self.classes_, codes = coded(y, self.classes)  # type: ignore[attr-defined]
+        outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
+        scale = self._scale(X.shape[1])
+        problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X), loss)
+        slower = BINARY if outputs == 1 and loss == "log_loss" else 1.0
+        asked = self._in_order(
+            self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
+        )
+        fitted = fit_by_descent(asked, problem, outputs, units, self.random_state, warn_of_noise)
+        self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
+        self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
+        self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
+
+
+class LogisticRegression(PrivateClassifier):
+    """Logistic regression, of two classes or several, with a guarantee for every row or unit.
+
+    Gradient descent with momentum on exact sums of clipped gradients. The mechanism, its noise, the number of
+    rows a step and the rate follow from the numbers of rows and features and from the guarantee: nothing
+    needs to be tuned.
+
+    Guarantee: the coefficients are (`epsilon`, `delta`)-differentially private, as `statement()` says.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1); None for N**-1.1, with N rows or units.
+        feature_bounds: public (lowest, highest), numbers or arrays of shape (d,): features are clipped to
+            them and scaled. None for features that are scaled already, to about [-1, 1].
+        classes: all of them, public; None to read them from y, which the guarantee does not cover.
+        clip_norm: of one row's gradient (one unit's), where a row with bounds has norm 1 at most; "auto" for
+            0.15.
+        C: inverse strength of the penalty |w|^2 / 2, as scikit-learn has it, on scaled features; infinity for
+            none: the noise already keeps coefficients from fitting single rows.
+        fit_intercept: whether there is a constant.
+        max_iter: steps n, each one release.
+        batch_size: rows (units) a step; "auto" for all of them unless that takes long.
+        mechanism: "auto"; a class of strategies; or a `Mechanism` with a grid, whose steps and clip norm
+            then count.
+        sampling: "auto", or as `anechoic.plan` takes it.
+        adjacency: "zero_out", "replace_one" or "add_or_remove".
+        unit: what is protected, where `unit_ids` say who owns which row.
+        random_state: None for keys from the operating system; an integer for figures that can be reproduced,
+            which protects from nobody who guesses it; or 32 secret bytes.
+
+    Attributes:
+        coef_, intercept_: shape (1 or classes, d), (1 or classes,), for the features as given.
+        classes_: shape (classes,).
+        mechanism_, epsilon_, delta_: what they were released under.
+        plan_: what was compared; None for a given mechanism.
+        n_iter_: steps.
+
+    Raises:
+        ValueError, MismatchError: in `fit`, for an argument out of range or a mechanism for other data.
+
+    Example:
+        >>> import numpy as np
+        >>> from anechoic.linear import LogisticRegression
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-1, 1, (4000, 3))
+        >>> y = X[:, 0] + X[:, 1] > 0
+        >>> model = LogisticRegression(epsilon=1, feature_bounds=(-1, 1), classes=[False, True])
+        >>> bool(model.fit(X, y).score(X, y) > 0.9), bool(model.epsilon_ <= 1)
+        (True, True)
+
+    References:
+        Bassily, Smith and Thakurta, Private Empirical Risk Minimization (arXiv 1405.7085); Kairouz et al.,
+        Practical and Private (Deep) Learning without Sampling or Shuffling (arXiv 2103.00039).
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        feature_bounds: Any = None,
+        classes: Sequence[Any] | None = None,
+        clip_norm: Any = "auto",
+        C: float = np.inf,
+        fit_intercept: bool = True,
+        max_iter: int = 100,
+        batch_size: Any = "auto",
+        mechanism: Any = "auto",
+        sampling: Any = "auto",
+        adjacency: Adjacency = "zero_out",
+        unit: str = "example",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bounds = feature_bounds
+        self.classes = classes
+        self.clip_norm = clip_norm
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.mechanism = mechanism
+        self.sampling = sampling
+        self.adjacency = adjacency
+        self.unit = unit
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
+        """Fit, and release the coefficients.
+
+        Args:
+            X: features, shape (N, d), finite.
+            y: classes, shape (N,).
+            unit_ids: who owns each row, shape (N,); None where every row is a unit of its own. Within a
+                pipeline it comes by metadata routing: `set_fit_request(unit_ids=True)`.
+        """
+        self._fit(X, y, unit_ids, loss="log_loss", penalty=_strength(self.C))
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, shape (rows, classes), computed from what was released."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.stack([np.zeros_like(scores), scores], axis=1)
+        return np.ascontiguousarray(softmax(scores.T).T)
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Their logarithms."""
+        return np.asarray(np.log(self.predict_proba(X)))
+
+
+class LinearSVC(PrivateClassifier):
+    """A linear support vector machine, one class against the rest, with a guarantee for every row or unit.
+
+    As `LogisticRegression`, of which it has the arguments, with the loss of a margin.
+
+    Args:
+        loss: "squared_hinge" or "hinge".
+        epsilon, delta, feature_bounds, classes, clip_norm, C, fit_intercept, max_iter, batch_size, mechanism,
+            sampling, adjacency, unit, random_state: see `LogisticRegression`.
+
+    Attributes:
+        coef_, intercept_, classes_, mechanism_, epsilon_, delta_, plan_, n_iter_: see `LogisticRegression`.
+
+    Raises:
+        ValueError, MismatchError: in `fit`, as `LogisticRegression`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        loss: str = "squared_hinge",
+        feature_bounds: Any = None,
+        classes: Sequence[Any] | None = None,
+        clip_norm: Any = "auto",
+        C: float = np.inf,
+        fit_intercept: bool = True,
+        max_iter: int = 100,
+        batch_size: Any = "auto",
+        mechanism: Any = "auto",
+        sampling: Any = "auto",
+        adjacency: Adjacency = "zero_out",
+        unit: str = "example",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.loss = loss
+        self.feature_bounds = feature_bounds
+        self.classes = classes
+        self.clip_norm = clip_norm
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.mechanism = mechanism
+        self.sampling = sampling
+        self.adjacency = adjacency
+        self.unit = unit
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
+        """Fit, and release the coefficients; see `LogisticRegression.fit`."""
+        if self.loss not in ("squared_hinge", "hinge"):
+            raise ValueError(f"loss={self.loss!r} must be 'squared_hinge' or 'hinge'.")
+        self._fit(X, y, unit_ids, loss=self.loss, penalty=_strength(self.C))
+        return self
+
+
+def _strength(inverse: float) -> float:
+    """Of the penalty, 1 / C >= 0."""
+    if not (isinstance(inverse, (int, float, np.number)) and not isinstance(inverse, bool) and inverse > 0):
+        raise ValueError(f"C={inverse!r} must be > 0, or infinity for no penalty.")
+    return at_least("1 / C", 1.0 / float(inverse))
+
+
+def coded(labels: Any, classes: Sequence[Any] | None) -> tuple[Any, Indices]:
+    """(classes ascending, the number of each label's class).
+
+    Raises:
+        ValueError: for fewer than two classes, or a label that is none of them.
+    """
+    known = np.unique(labels if classes is None else np.asarray(classes))
+    if len(known) < 2:
+        raise ValueError(f"y has {len(known)} class only: a classifier needs samples of at least 2 classes.")
+    codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    if not np.array_equal(known[codes], labels):
+        raise ValueError("y holds labels that are not among classes=: give all classes that there are.")
+    return known, codes.astype(np.int64)

@@ -1,0 +1,300 @@
+"""Gradient descent on a linear model: the mechanism is planned for it, and its rate follows from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.batches.base import Batches, batches_of
+from anechoic.batches.of_units import UnitBatches
+from anechoic.errors import MismatchError
+from anechoic.linear.scaling import INTERCEPT
+from anechoic.linear.sums import RankOneSums
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.noise.grid import MOST
+from anechoic.planning.advice import Advice, advice_for, advice_of
+from anechoic.planning.compare import STRATEGIES, plan
+from anechoic.planning.objective import PlanObjective
+from anechoic.planning.on_grid import on_finest_grid
+from anechoic.planning.result import Plan, mechanism_in
+from anechoic.planning.update import ScheduleName, UpdateRule, with_schedule
+from anechoic.sampling import External
+from anechoic.units.ownership import Units
+
+#: Largest multiplications of a fit: batches become smaller beyond them.
+WORK = 3e9
+#: The advice is for inputs of about unit size; rows here have norm at most 1, and this many times the rate.
+RATE = 10.0
+MOMENTUM = 0.9
+#: Classes of strategies that are planned at once.
+QUICK = ("identity", "blt")
+#: Of the largest stable rate.
+_STABLE = 0.9
+#: Bits of the grid that may be given up where the noise is large.
+_FEWER = 12
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What a fit asks a plan for.
+
+    Attributes:
+        epsilon, delta: the guarantee wanted.
+        clip_norm: of one unit's gradient.
+        mechanism: "auto", a class of strategies, or a mechanism or plan with a grid.
+        sampling: "auto", or as `plan` takes it.
+        batch_size: units a step, or "auto".
+        steps: n.
+        units: N.
+        dimension: entries of the model.
+        adjacency, unit: of the mechanism.
+        momentum: of heavy ball.
+        schedule: of the rate.
+        shuffled: whether a fixed order is a permutation of the data, else their own.
+        slower: factor of the rate, > 0.
+        curvature: bound on the second derivative of the loss by the score, or None where it has none: then
+            nothing but the clip norm bounds a step, which is harmless where scores may grow.
+        quick: whether "auto" compares independent noise and BLTs alone, which takes no time.
+        outside: how batches are formed that come from outside, or None.
+    """
+
+    epsilon: float
+    delta: float
+    clip_norm: float
+    mechanism: Any
+    sampling: Any
+    batch_size: Any
+    steps: int
+    units: int
+    dimension: int
+    adjacency: Adjacency
+    unit: str
+    momentum: float = MOMENTUM
+    schedule: ScheduleName = "cooldown"
+    shuffled: bool = True
+    slower: float = 1.0
+    curvature: float | None = None
+    quick: bool = False
+    outside: External | None = None
+
+    @property
+    def update(self) -> UpdateRule:
+        """What adds up the gradients."""
+        return with_schedule(UpdateRule("sgd", self.momentum), self.schedule, "step")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A mechanism with the rates of its steps.
+
+    Attributes:
+        mechanism: on a grid.
+        plan: where it was planned.
+        advice: on the rate.
+        predicted: noise in the model at a rate of 1, in clip norms.
+        asked: of it.
+    """
+
+    mechanism: Mechanism
+    plan: Plan | None
+    advice: Advice
+    predicted: float
+    asked: FitRequest
+
+    @property
+    def rate(self) -> float:
+        """The largest: as advised, and where the loss is curved no more than heavy ball is stable at.
+
+        That is 2 (1 + momentum) over the largest eigenvalue of the mean of x x^T, times the curvature; rows
+        with bounds have norm 1 at most, but for the intercept.
+        """
+        advised = RATE * self.asked.slower * self.advice.rate
+        if self.asked.curvature is None:
+            return advised
+        largest = self.asked.curvature * (1.0 + INTERCEPT**2)
+        return min(advised, _STABLE * 2.0 * (1.0 + self.asked.momentum) / largest)
+
+    def rates(self) -> Array:
+        """Of each step, shape (n,)."""
+        return self.rate * np.array([self.advice.factor(t) for t in range(self.mechanism.steps)])
+
+    def noise(self) -> float:
+        """Standard deviation of the noise in a weight of the model, predicted."""
+        return self.rate * self.predicted * self.mechanism.clip_norm
+
+
+def size_of(asked: FitRequest) -> int:
+    """Units a step: as given, or all of them unless that takes too long.
+
+    Raises:
+        ValueError: for a size that is out of range.
+    """
+    if isinstance(asked.batch_size, str) and asked.batch_size == "auto":
+        return max(1, min(asked.units, int(WORK / (asked.steps * asked.dimension))))
+    size = asked.batch_size
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= asked.units:
+        raise ValueError(
+            f'batch_size={size!r} must be "auto" or an integer from 1 to the number of {asked.unit}s,'
+            f" {asked.units}."
+        )
+    return int(size)
+
+
+def wants_mechanism(asked: FitRequest) -> bool:
+    """Whether all about the releases is left to the library."""
+    choices = (asked.mechanism, asked.sampling, asked.batch_size)
+    return all(isinstance(one, str) and one == "auto" for one in choices)
+
+
+def planned(asked: FitRequest) -> Planned:
+    """The mechanism of a fit, planned or given.
+
+    Raises:
+        ValueError, UnsupportedError, GuaranteeError: as `plan`.
+        MismatchError: if a given mechanism is not for this data.
+    """
+    given = mechanism_in(asked.mechanism)
+    if isinstance(given, Mechanism):
+        return _given(asked, given)
+    if not isinstance(given, str) or given not in STRATEGIES:
+        raise ValueError(
+            f"mechanism={asked.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy:"
+            f" {', '.join(map(repr, STRATEGIES))}."
+        )
+    size = size_of(asked)
+    whole = size == asked.units  # nothing can be drawn: a fixed order needs no secret
+    sampling = None if isinstance(asked.sampling, str) and asked.sampling == "auto" else asked.sampling
+    found = plan(
+        examples=asked.units,
+        batch_size=size,
+        steps=asked.steps,
+        epsilon=asked.epsilon,
+        delta=asked.delta,
+        dimension=asked.dimension,
+        random_sampling=not whole and asked.shuffled,
+        participation=None if asked.outside is None else asked.outside.participation,
+        optimizer=asked.update,
+        strategy=QUICK if asked.quick and given == "auto" else given,  # type: ignore[arg-type]
+        keep="last" if asked.outside is None else "all",
+        sampling=sampling,
+        clip_norm=asked.clip_norm,
+        adjacency=asked.adjacency,
+        unit=asked.unit,
+    )
+    found = on_finest_grid(found, asked.dimension, asked.epsilon, MOST, _FEWER)
+    advice = advice_for(found.chosen, asked.update)
+    if advice is None:
+        raise ValueError(f"epsilon={asked.epsilon!r} leaves no noise: give a smaller one.")
+    return Planned(found.mechanism, found, advice, found.chosen.predicted, asked)
+
+
+def _given(asked: FitRequest, mechanism: Mechanism) -> Planned:
+    sampling = mechanism.sampling
+    if sampling.formed_outside != (asked.outside is not None):
+        said = sampling.describe(mechanism.unit)
+        raise MismatchError(
+            f"the mechanism has {said}: fit() forms batches itself, and partial_fit() has those of its calls,"
+            " of External sampling."
+        )
+    if asked.outside is None and sampling.examples != asked.units:
+        raise MismatchError(
+            f"the mechanism is for {sampling.examples} {mechanism.unit}s, and the data hold {asked.units}:"
+            " calibrate one for these."
+        )
+    if mechanism.unit != asked.unit:
+        raise MismatchError(
+            f"the mechanism protects one {mechanism.unit!r}, and unit={asked.unit!r} here: give unit_ids"
+            " where a unit owns several rows, and the same word for it."
+        )
+    if mechanism.grid_bits is None:
+        raise MismatchError(
+            f"the mechanism adds up floating-point numbers, and sums here are exact: give grid_bits={MOST} to"
+            " calibrate."
+        )
+    return with_advice(asked, mechanism)
+
+
+def with_advice(asked: FitRequest, mechanism: Mechanism) -> Planned:
+    """A given mechanism with the rates that follow from its noise."""
+    sampling, update = mechanism.sampling, asked.update
+    objective = PlanObjective.of(update.workload(mechanism.steps, mechanism.steps), "last")
+    predicted = mechanism.noise_std * objective.measure(mechanism.strategy) / sampling.expected_batch_size
+    advice = advice_of(predicted, mechanism.clip_norm, update, objective.workload.rates)
+    return Planned(mechanism, None, advice, predicted, asked)
+
+
+def batches_for(asked: FitRequest, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
+    """Batches of rows, or of units with their rows."""
+    inner = batches_of(mechanism.sampling, key, shuffled=asked.shuffled)
+    return inner if units is None else UnitBatches(units, inner, key, secret=mechanism.amplified)
+
+
+class Descent:
+    """Heavy ball on noisy mean gradients; one release a step.
+
+    Args:
+        mechanism: on a grid.
+        rates: of the steps, shape (n,).
+        shape: of the weights, (outputs, m).
+        momentum: in [0, 1).
+        penalty: lambda of lambda / 2 times the squared weights, shape (m,). It needs no noise.
+        key: of the noise, 32 bytes.
+    """
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        rates: Array,
+        shape: tuple[int, int],
+        *,
+        momentum: float,
+        penalty: Array,
+        key: bytes,
+    ) -> None:
+        self.weights, self._velocity = np.zeros(shape), np.zeros(shape)
+        self._mechanism, self._rates, self._momentum, self._penalty = mechanism, rates, momentum, penalty
+        self._stream = mechanism.stream(shape[0] * shape[1], key=key)
+        self._state = self._stream.init()
+
+    @property
+    def steps(self) -> int:
+        """Releases made so far."""
+        return self._state.step
+
+    def step(self, sum_of: Callable[[Array], Any]) -> None:
+        """One release and one update.
+
+        Args:
+            sum_of: from the weights to the exact sum of the batch, shape (outputs, m).
+
+        Raises:
+            HorizonError: after the last step of the mechanism; `sum_of` is not called then.
+        """
+        t = self._state.step
+        row, self._state = self._stream.next(self._state)
+        total = sum_of(self.weights).reshape(-1)
+        mean = self._mechanism.grid.release(total, row).reshape(self.weights.shape)
+        self._velocity = self._momentum * self._velocity + self._rates[t] * mean
+        # the penalty at the end of the step: no rate is too large for it
+        held = 1.0 + self._rates[t] / (1.0 - self._momentum) * self._penalty
+        self.weights = (self.weights - self._velocity) / held
+
+
+def descend(descent: Descent, sums: RankOneSums, batches: Batches, steps: int, units: Units | None) -> Array:
+    """All steps of a fit; returns the weights, shape (outputs, m)."""
+    for t in range(steps):
+        if units is None:
+            places = batches.batch(t)
+            whole = len(places) == sums.rows.count  # of distinct rows: the order of a sum is all the same
+            descent.step(partial(sums.of_rows, places=None if whole else places))
+            continue
+        batch = batches.unit_batch(t)
+        if batch is None:
+            raise MismatchError("batches of units do not say which rows are whose.")
+        descent.step(partial(sums.of_units, batch=batch))
+    return descent.weights

@@ -1,0 +1,136 @@
+"""One fit: from checked arrays to weights and the mechanism that they were released under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.linear.descent import Descent, FitRequest, Planned, batches_for, descend, planned
+from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
+from anechoic.linear.keys import FitKeys, keys_of
+from anechoic.linear.losses import Derivative
+from anechoic.linear.scaling import FeatureScale
+from anechoic.linear.sums import RankOneSums, Residuals
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.noise.grid import MOST
+from anechoic.units.batch import Indices
+from anechoic.units.ownership import Units
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Data and a loss on them.
+
+    Attributes:
+        features: shape (N, d), finite.
+        targets: classes by number, or numbers, shape (N,).
+        residuals: derivative of the loss, by the places of rows.
+        scale: from features to rows.
+        penalty: lambda of the mean loss plus lambda / 2 times the squared weights, without the intercept.
+        loss: its name and all that it depends on.
+        caveats: what the guarantee does not cover of them.
+    """
+
+    features: Any
+    targets: Any
+    residuals: Residuals
+    scale: FeatureScale
+    penalty: float
+    loss: str
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return len(self.features)
+
+    def keys(self, random_state: Any, found: Planned, units: Units | None = None) -> FitKeys:
+        """From a seed, and all that the releases depend on: no two different fits share noise."""
+        centre, factor = self.scale.centre, self.scale.factor
+        owners = () if units is None else units.owners
+        given = (self.features, self.targets, centre, factor, found.rates(), *owners)
+        text = f"{found.mechanism.fingerprint} {self.loss} {self.penalty!r} {self.scale.dimension}"
+        return keys_of(random_state, given, text)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What one fit gave.
+
+    Attributes:
+        weights: on the scale of rows, shape (outputs, m).
+        planned: its mechanism, plan and rates.
+        keys: of it.
+    """
+
+    weights: Array
+    planned: Planned
+    keys: FitKeys
+
+
+def class_residuals(derivative: Derivative, codes: Indices, outputs: int) -> Residuals:
+    """Of classes: their numbers, shape (N,), become 1 for the output of the class and 0 for others."""
+    kinds = (np.arange(outputs) if outputs > 1 else np.array([1])).astype(np.int32)
+    small = codes.astype(np.int32)
+
+    def residuals(scores: Array, places: Indices | slice) -> Array:
+        return derivative(scores, (small[places] == kinds[:, None]).astype(np.float64))
+
+    return residuals
+
+
+def number_residuals(derivative: Derivative, targets: Array) -> Residuals:
+    """Of numbers, shape (N,)."""
+    return lambda scores, places: derivative(scores, targets[places][None, :])
+
+
+def row_bits(grid_bits: int) -> int:
+    """Bits of the rows' own grids, where their products with residuals are multiples of the mechanism's."""
+    return min(grid_bits // 2, MOST_BITS)
+
+
+def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
+    """Exact sums over the rows of a problem."""
+    bits = mechanism.grid_bits or MOST
+    rows = IntegerRows.of(problem.features, row_bits(bits), problem.scale.rows)
+    return RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
+
+
+def descent_of(asked: FitRequest, found: Planned, problem: Problem, outputs: int, keys: FitKeys) -> Descent:
+    """Before its first step."""
+    penalty = np.full(problem.scale.dimension, float(problem.penalty))
+    penalty[problem.scale.features :] = 0.0
+    shape = (outputs, problem.scale.dimension)
+    return Descent(
+        found.mechanism, found.rates(), shape, momentum=asked.momentum, penalty=penalty, key=keys.noise
+    )
+
+
+def fit_by_descent(
+    asked: FitRequest,
+    problem: Problem,
+    outputs: int,
+    units: Units | None,
+    random_state: Any,
+    warn: Callable[[Planned, int], None] = lambda found, dimension: None,
+) -> Fitted:
+    """Plan, and descend.
+
+    Args:
+        asked: of the plan.
+        problem: data and loss.
+        outputs: of the model.
+        units: who owns what, or None.
+        random_state: see `keys_of`.
+        warn: told of the plan and of the entries of the model, before the data are read.
+    """
+    found = planned(asked)
+    warn(found, asked.dimension)
+    keys = problem.keys(random_state, found, units)
+    sums, descent = sums_of(found.mechanism, problem), descent_of(asked, found, problem, outputs, keys)
+    batches = batches_for(asked, found.mechanism, units, keys.sampling)
+    return Fitted(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)

@@ -1,0 +1,275 @@
+"""What every estimator has of privacy: its arguments checked, its statement, its picture, its warnings."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic.errors import MismatchError
+from anechoic.linear.descent import FitRequest, Planned
+from anechoic.linear.keys import FitKeys
+from anechoic.linear.scaling import FeatureScale, scale_of
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.statement_text import KEYS
+from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
+from anechoic.statement.charts import in_style
+from anechoic.statement.formats import PROOFS, Format, render
+from anechoic.statement.statement import Statement, statement_of
+from anechoic.units.duplicates import check_schema
+from anechoic.units.ownership import Units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Of clipping, beside rows of norm 1; measured in docs/linear.md.
+CLIP_NORM = 0.15
+_SEEDED = (
+    "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
+    " release that protects anyone"
+)
+_CLASSES = "which classes there are: they were read from y. Give classes= where that is private"
+_ROWS = "how many rows and features there are, and settings that were chosen by looking at the data"
+_SELECTION = (
+    "the choice among several fits, by GridSearchCV for instance: each fit is a release of its own, and the"
+    " best of them costs more than one. anechoic.select chooses privately"
+)
+
+
+class PrivateLinear(BaseEstimator):
+    """Base of the estimators: no more than what they share of privacy."""
+
+    if TYPE_CHECKING:  # parameters of the subclasses, and what fit() leaves
+        epsilon: float
+        delta: float | None
+        clip_norm: Any
+        mechanism: Any
+        sampling: Any
+        batch_size: Any
+        max_iter: int
+        feature_bounds: Any
+        fit_intercept: bool
+        adjacency: Adjacency
+        unit: str
+        random_state: Any
+        mechanism_: Mechanism
+        epsilon_: float
+        delta_: float
+
+    # -- before the fit ------------------------------------------------------------------------
+
+    def _asked(
+        self, count: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
+    ) -> FitRequest:
+        """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
+        one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
+        unit = self.unit
+        if not isinstance(unit, str) or not unit.strip():
+            raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'patient'.")
+        if units is None and unit != "example":
+            raise MismatchError(
+                f"unit={unit!r}, but unit_ids is missing: rows would be clipped one by one. Call"
+                " fit(X, y, unit_ids=…) with one label a row."
+            )
+        if units is not None:
+            unit = "unit" if unit == "example" else unit
+            check_schema(unit, units=units, adjacency=self.adjacency)
+        if count < 2:
+            raise ValueError(f"n_samples={count} {unit}: a guarantee about one of them needs at least two.")
+        delta = count**-1.1 if self.delta is None else fraction("delta", self.delta)
+        epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
+        for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
+            warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
+        automatic = isinstance(self.clip_norm, str) and self.clip_norm == "auto"
+        return FitRequest(
+            epsilon=epsilon,
+            delta=delta,
+            clip_norm=positive_float(
+                "clip_norm", clip_norm if automatic else self.clip_norm, remedy='Or "auto".'
+            ),
+            mechanism=self.mechanism,
+            sampling=self.sampling,
+            batch_size=self.batch_size,
+            steps=positive_int("max_iter", self.max_iter, remedy="It counts steps, each one release."),
+            units=count,
+            dimension=dimension,
+            adjacency=self.adjacency,
+            unit=unit,
+            **more,
+        )
+
+    def _scale(self, features: int) -> FeatureScale:
+        return scale_of(self.feature_bounds, features, self.fit_intercept)
+
+    def _in_order(self, asked: FitRequest) -> FitRequest:
+        """What the order of the rows means for a fit: nothing, where they are shuffled."""
+        return asked
+
+    # -- after it ------------------------------------------------------------------------------
+
+    def _released(self, mechanism: Mechanism, keys: FitKeys, *caveats: str) -> None:
+        """Note what the fitted model was released under."""
+        self.mechanism_, self.delta_ = mechanism, mechanism.delta
+        self.epsilon_ = float(mechanism.epsilon())
+        self._keys_secret, self._caveats = keys.secret, caveats
+
+    def statement(
+        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = PROOFS
+    ) -> str:
+        """What the fitted model guarantees, and what it does not.
+
+        Args:
+            format: "text", "markdown", "html" or "json".
+            out: a file to write it to, besides returning it.
+            proofs: folder or address of the proof pages, for links.
+
+        Raises:
+            NotFittedError: before `fit`.
+            ValueError: for another format.
+        """
+        check_is_fitted(self, "mechanism_")
+        return render(self._stated(), format, out=out, proofs=proofs)
+
+    def _stated(self) -> Statement:
+        found = statement_of(self.mechanism_)
+        duties = found.duties
+        if not self._keys_secret:
+            duties = tuple(_SEEDED if duty == KEYS else duty for duty in duties)
+        caveats = (*self._caveats, _ROWS, _SELECTION)
+        return replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
+
+    def plot_privacy(self, axes: Any = None) -> Figure:
+        """What the guarantee leaves to an attacker who knows all other rows.
+
+        The curve bounds the rate at which anybody recognises that a unit took part, over the rate at which
+        he believes so of one that did not: min(e^eps x + delta, 1 - e^-eps (1 - delta - x)).
+
+        Args:
+            axes: of matplotlib, to draw into; None for a figure of its own.
+
+        Returns:
+            A matplotlib `Figure`; its `savefig` writes it.
+
+        Raises:
+            NotFittedError: before `fit`.
+            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
+
+        References:
+            Kairouz, Oh and Viswanath, The Composition Theorem for Differential Privacy, Theorem 2.1.
+        """
+        check_is_fitted(self, "mechanism_")
+        with in_style():
+            from matplotlib.figure import Figure
+
+            if axes is None:
+                axes = Figure(figsize=(5.0, 4.2), layout="constrained").add_subplot()
+            false = np.linspace(0.0, 1.0, 501)
+            axes.plot(false, largest_power(false, self.epsilon_, self.delta_), label="at most")
+            axes.plot(false, false, linestyle=":", label="by guessing")
+            unit = self.mechanism_.unit
+            axes.set_xlabel(f"wrongly accused, of {unit}s that took no part")
+            axes.set_ylabel("recognised, of those that did")
+            axes.set_title(f"epsilon = {self.epsilon_:.3g}, delta = {self.delta_:.2g}, one {unit}")
+            axes.legend(loc="lower right")
+            found: Figure = axes.figure
+            return found
+
+
+def largest_power(false: Any, epsilon: float, delta: float) -> Any:
+    """Rate at which a unit is recognised at most, by the rate of false alarms, both in [0, 1]."""
+    near = np.exp(min(epsilon, 700.0)) * false + delta
+    far = 1.0 - np.exp(-epsilon) * (1.0 - delta - false)
+    return np.clip(np.minimum(near, far), 0.0, 1.0)
+
+
+def warn_of_noise(planned: Planned, dimension: int) -> None:
+    """Say so where noise is larger than all that data can say."""
+    mechanism = planned.mechanism
+    longest = mechanism.noise_std / np.sqrt(mechanism.steps) / mechanism.expected_batch_size
+    ratio = float(longest * np.sqrt(dimension))
+    if ratio > 1.0:
+        needed = int(np.ceil(mechanism.expected_batch_size * ratio))
+        warnings.warn(
+            f"so few {mechanism.unit}s say next to nothing at epsilon={mechanism.epsilon():.3g}: the noise is"
+            f" {ratio:.1f} times as long as their mean gradient can be. Expect a model near chance; at about"
+            f" {needed:,} {mechanism.unit}s or {ratio:.1f} times this epsilon it begins to learn.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def warn_of_selection() -> None:
+    """Say what a search or a cross-validation around this fit costs, where one is found among the callers.
+
+    A search fits with parameters of its own, which scikit-learn hands on in whatever process.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    inside = searching = False
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module.startswith("sklearn.model_selection."):
+            inside |= name in ("_fit_and_score", "_fit_and_predict")
+            searching |= module.endswith("._search") or (
+                name == "_fit_and_score" and bool(frame.f_locals.get("parameters"))
+            )
+        frame = frame.f_back
+    if searching:
+        warnings.warn(
+            "a search over parameters: every fit is a release of its own, and the choice of the best is"
+            " outside of the guarantee that each states. anechoic.select chooses among private fits and says"
+            " what that costs (docs/linear.md).",
+            UserWarning,
+            stacklevel=4,
+        )
+    elif inside:
+        warnings.warn(
+            "cross-validation: a row is in all fits but one, whose guarantees add up, and scores of private"
+            " rows are not noised: keep them to yourself, or validate on public data.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def units_of(unit_ids: Any, rows: int) -> Units | None:
+    """Who owns what; None where every row is a unit.
+
+    Raises:
+        MismatchError: for labels of another number of rows.
+        ValueError: as `Units`.
+    """
+    if unit_ids is None:
+        return None
+    units = unit_ids if isinstance(unit_ids, Units) else Units(unit_ids, combine="mean")
+    if units.examples != rows:
+        raise MismatchError(f"unit_ids has {units.examples} labels for {rows} rows: give one a row.")
+    return units
+
+
+def counted(rows: int, units: Units | None) -> int:
+    """N, of what is protected."""
+    return rows if units is None else units.count
+
+
+def given_classes(classes: Sequence[Any] | None) -> bool:
+    """Whether classes are public; says so where they are not."""
+    if classes is None:
+        warnings.warn(
+            "which classes there are was read from y, and is not covered by the guarantee: give classes=[…]"
+            " where that is private.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return classes is not None
+
+
+#: What statements say of classes that were read from the data.
+CLASSES_READ = _CLASSES

@@ -1,0 +1,258 @@
+"""Regressors: least squares with a penalty or without, by descent or from sufficient statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.linear_model._base import LinearModel
+from sklearn.utils.validation import validate_data
+
+from anechoic._validate import Array, at_least, one_of
+from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
+from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
+from anechoic.linear.keys import FitKeys
+from anechoic.linear.losses import regressor_loss
+from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
+from anechoic.linear.privacy import PrivateLinear, counted, units_of, warn_of_noise, warn_of_selection
+from anechoic.linear.scaling import FeatureScale, TargetScale
+from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.units.ownership import Units
+
+SOLVERS = ("auto", "descent", "moments")
+#: Of the rate of descent, beside that of classifiers, whose scale does not matter; and of the clip norm.
+SLOWER, CLIP_NORM = 0.25, 0.05
+#: Squared error that descent leaves with hardly any noise, for targets in [-1, 1]; and one over the variance
+#: of a feature, times their count, where features fill a half of their bounds. Measured in docs/linear.md.
+LEFT, SPREAD = 5e-3, 12.0
+
+
+class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
+    """What linear regressors share: the scale of targets, the choice of a solver, and coefficients."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
+        tags.input_tags.sparse = False
+        return tags
+
+    def _fit_numbers(self, features: Any, targets: Any, unit_ids: Any, penalty: float) -> None:
+        """Fit; leaves coef_, intercept_, solver_, predicted_errors_, and what `_released` leaves."""
+        warn_of_selection()
+        X, y = validate_data(
+            self, features, targets, dtype=[np.float64, np.float32], order="C", y_numeric=True
+        )
+        units = units_of(unit_ids, len(X))
+        scale = self._scale(X.shape[1])
+        target = TargetScale.of(self.target_bounds)  # type: ignore[attr-defined]
+        scaled = target.scaled(np.asarray(y, dtype=np.float64))
+        residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
+        problem = Problem(X, scaled, residuals, scale, penalty / len(X), "squared_error")
+        asked = self._asked(
+            counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
+        )
+        self.solver_, self.predicted_errors_ = self._chosen(asked, scale, target, units)
+        if self.solver_ == "moments":
+            weights, mechanism, keys = self._by_moments(asked, problem, units)
+            self.plan_, self.n_iter_ = None, 1
+        else:
+            fitted = fit_by_descent(asked, problem, 1, units, self.random_state, warn_of_noise)
+            weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
+            self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
+        coefficients, intercepts = scale.coefficients(weights)
+        self.coef_ = coefficients[0] * target.unit
+        self.intercept_ = float(intercepts[0] * target.unit + target.centre)
+        self._released(mechanism, keys)
+
+    def _chosen(
+        self, asked: FitRequest, scale: FeatureScale, target: TargetScale, units: Units | None
+    ) -> tuple[str, dict[str, float]]:
+        """(solver, predicted squared errors of both, of targets in [-1, 1])."""
+        solver = one_of("solver", self.solver, SOLVERS)  # type: ignore[attr-defined]
+        bounded = scale.bounds is not None and target.low is not None
+        if solver == "moments" and not bounded:
+            raise ValueError(
+                'solver="moments" without feature_bounds and target_bounds: nothing would bound what a row'
+                " adds to the sums. Give both, public ones."
+            )
+        if solver == "moments":
+            check_units(units)
+        plain = units is None or not (units.shared or units.combine != "mean" or units.max_examples)
+        if solver != "auto" or not bounded or not plain or not wants_mechanism(asked):
+            return ("descent" if solver == "auto" else solver), {}
+        found = planned(asked)
+        noise = found.noise() ** 2 / SPREAD
+        m, entry = scale.dimension, entry_noise(MomentSums(scale), moments_mechanism(asked))
+        errors = {
+            "descent": LEFT + noise,
+            # of m directions of variance 1 / (12 m), and coefficients that explain a ninth
+            "moments": SPREAD * (m * entry) ** 2 * (1.0 + SPREAD * m / 9.0),
+        }
+        return min(errors, key=lambda name: errors[name]), errors
+
+    def _by_moments(
+        self, asked: FitRequest, problem: Problem, units: Units | None
+    ) -> tuple[Array, Mechanism, FitKeys]:
+        if not wants_mechanism(asked):
+            raise ValueError(
+                'solver="moments" makes one release of its own: leave mechanism, sampling and batch_size as'
+                ' they are, or take solver="descent".'
+            )
+        sums, mechanism = MomentSums(problem.scale), moments_mechanism(asked)
+        found = with_advice(asked, mechanism)
+        keys = replace(problem, loss="moments").keys(self.random_state, found, units)
+        weights = fit_by_moments(
+            sums, mechanism, problem.features, problem.targets, units, problem.penalty, keys.noise
+        )
+        return weights, mechanism, keys
+
+
+class Ridge(PrivateRegressor):
+    """Least squares with a penalty, with a guarantee for every row or unit.
+
+    Either by gradient descent on clipped gradients, or from one release of the sums of x x^T and x y and a
+    closed form: whichever promises the smaller error for these numbers of rows and features and this
+    guarantee, which looks at no private value.
+
+    Guarantee: the coefficients are (`epsilon`, `delta`)-differentially private, as `statement()` says.
+
+    Args:
+        alpha: of the penalty alpha / 2 |w|^2 beside the sum of half the squared residuals, >= 0, on scaled
+            features and targets.
+        epsilon: > 0.
+        delta: in (0, 1); None for N**-1.1, with N rows or units.
+        feature_bounds: public (lowest, highest), numbers or arrays of shape (d,): features are clipped to
+            them and scaled. None for features that are scaled already, to about [-1, 1].
+        target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for
+            targets of about that size.
+        solver: "descent", "moments" (which needs both bounds), or "auto".
+        clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" for 0.05.
+        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state: see
+            `LogisticRegression`.
+
+    Attributes:
+        coef_, intercept_: shape (d,), and a number, for features and targets as given.
+        solver_: which was chosen.
+        predicted_errors_: of both, squared, for targets in [-1, 1]; empty where nothing was compared.
+        mechanism_, epsilon_, delta_, plan_, n_iter_: see `LogisticRegression`.
+
+    Raises:
+        ValueError, MismatchError: in `fit`, for an argument out of range or a mechanism for other data.
+
+    Example:
+        >>> import numpy as np
+        >>> from anechoic.linear import Ridge
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-1, 1, (4000, 3))
+        >>> y = X @ [1.0, 2.0, 0.0] + rng.normal(0, 0.1, 4000)
+        >>> model = Ridge(epsilon=1, feature_bounds=(-1, 1), target_bounds=(-4, 4)).fit(X, y)
+        >>> bool(model.score(X, y) > 0.9)
+        True
+
+    References:
+        Vu and Slavkovic, Differential Privacy for Clinical Trial Data (2009), and Wang, Revisiting
+        differentially private linear regression (arXiv 1803.02596), for the moments; see
+        `LogisticRegression` for descent.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        feature_bounds: Any = None,
+        target_bounds: Any = None,
+        solver: str = "auto",
+        clip_norm: Any = "auto",
+        fit_intercept: bool = True,
+        max_iter: int = 100,
+        batch_size: Any = "auto",
+        mechanism: Any = "auto",
+        sampling: Any = "auto",
+        adjacency: Adjacency = "zero_out",
+        unit: str = "example",
+        random_state: Any = None,
+    ) -> None:
+        self.alpha = alpha
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bounds = feature_bounds
+        self.target_bounds = target_bounds
+        self.solver = solver
+        self.clip_norm = clip_norm
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.mechanism = mechanism
+        self.sampling = sampling
+        self.adjacency = adjacency
+        self.unit = unit
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
+        """Fit, and release the coefficients.
+
+        Args:
+            X: features, shape (N, d), finite.
+            y: targets, shape (N,), finite.
+            unit_ids: see `LogisticRegression.fit`.
+        """
+        self._fit_numbers(X, y, unit_ids, at_least("alpha", self.alpha))
+        return self
+
+
+class LinearRegression(PrivateRegressor):
+    """Least squares, with a guarantee for every row or unit: `Ridge` without a penalty.
+
+    Args:
+        epsilon, delta, feature_bounds, target_bounds, solver, clip_norm, fit_intercept, max_iter, batch_size,
+            mechanism, sampling, adjacency, unit, random_state: see `Ridge`.
+
+    Attributes:
+        coef_, intercept_, solver_, predicted_errors_, mechanism_, epsilon_, delta_, plan_, n_iter_: see
+            `Ridge`.
+
+    Raises:
+        ValueError, MismatchError: in `fit`, as `Ridge`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        *,
+        feature_bounds: Any = None,
+        target_bounds: Any = None,
+        solver: str = "auto",
+        clip_norm: Any = "auto",
+        fit_intercept: bool = True,
+        max_iter: int = 100,
+        batch_size: Any = "auto",
+        mechanism: Any = "auto",
+        sampling: Any = "auto",
+        adjacency: Adjacency = "zero_out",
+        unit: str = "example",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bounds = feature_bounds
+        self.target_bounds = target_bounds
+        self.solver = solver
+        self.clip_norm = clip_norm
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.mechanism = mechanism
+        self.sampling = sampling
+        self.adjacency = adjacency
+        self.unit = unit
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
+        """Fit, and release the coefficients; see `Ridge.fit`."""
+        self._fit_numbers(X, y, unit_ids, 0.0)
+        return self

@@ -1,0 +1,454 @@
+"""The interface of scikit-learn, and what a fit says of privacy."""
+
+import copy
+import pickle
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
+
+import sklearn
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import anechoic.linear
+from anechoic.errors import GuaranteeError, HorizonError, MismatchError
+from anechoic.linear import (
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    Ridge,
+    SGDClassifier,
+    SGDRegressor,
+)
+from anechoic.mechanism.calibrate import calibrate
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.participation import MinSep, Single
+from anechoic.sampling import External, FixedOrder, Poisson
+from anechoic.strategies import Identity
+from tests.floats import same_bits
+
+ALL = [getattr(anechoic.linear, name) for name in anechoic.linear.__all__]
+CLASSIFIERS = [LogisticRegression, LinearSVC, SGDClassifier]
+REGRESSORS = [LinearRegression, Ridge, SGDRegressor]
+KEY = bytes(range(32))
+
+
+def classes(count=1000, kinds=2, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (count, 4))
+    return x, (x[:, :kinds] if kinds > 2 else np.stack([0 * x[:, 0], x[:, 0]], axis=1)).argmax(axis=1)
+
+
+def targets(count=1000, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (count, 4))
+    return x, 10 + 3 * x[:, 0] - 2 * x[:, 1] + rng.normal(0, 0.1, count)
+
+
+def data_of(kind, count=1000):
+    return classes(count) if kind in CLASSIFIERS else targets(count)
+
+
+def made(kind, **options):
+    usual = {"epsilon": 4.0, "feature_bounds": (-1, 1), "random_state": 0}
+    usual |= {"classes": [0, 1]} if kind in CLASSIFIERS else {"target_bounds": (0, 20)}
+    return kind(**usual | options)
+
+
+# -- scikit-learn's own checks --------------------------------------------------------------------
+
+#: Checks that cannot pass, and why.
+EXPECTED = {
+    # it calls partial_fit after fit, whose noise is used up: later rows need an estimator of their own
+    SGDClassifier: {"check_fit_score_takes_y"},
+    SGDRegressor: {"check_fit_score_takes_y"},
+}
+
+
+def small(kind):
+    few = {"max_iter": 5} if kind not in (SGDClassifier, SGDRegressor) else {"steps": 20, "batch_size": 10}
+    return kind(**few)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ALL)
+def test_the_checks_of_scikit_learn(kind):
+    failed = {}
+    for estimator, check in estimator_checks_generator(small(kind)):
+        name = getattr(check, "func", check).__name__
+        try:
+            check(estimator)
+        except Exception as error:
+            if type(error).__name__ != "SkipTest":
+                failed[name] = repr(error)
+    assert set(failed) == EXPECTED.get(kind, set()), failed
+
+
+# -- what a fit learns ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_classes_are_learned(kind):
+    x, y = classes()
+    model = made(kind).fit(x, y)
+    assert model.score(x, y) > 0.9
+    assert model.coef_.shape == (1, 4) and model.intercept_.shape == (1,)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_several_classes_are_learned(kind):
+    x, y = classes(3000, 3)
+    model = made(kind, classes=["a", "b", "c"]).fit(x, np.array(["a", "b", "c"])[y])
+    assert model.score(x, np.array(["a", "b", "c"])[y]) > 0.8
+    assert model.coef_.shape == (3, 4) and model.classes_.tolist() == ["a", "b", "c"]
+    if kind is not LinearSVC:
+        assert model.predict_proba(x).sum(axis=1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_numbers_are_learned(kind):
+    x, y = targets(3000)
+    model = made(kind).fit(x, y)
+    assert model.score(x, y) > 0.9
+    assert model.coef_.shape == (4,) and model.predict(x) == pytest.approx(x @ model.coef_ + model.intercept_)
+
+
+def test_probabilities_are_those_of_the_scores():
+    x, y = classes()
+    model = made(LogisticRegression).fit(x, y)
+    expected = 1 / (1 + np.exp(-model.decision_function(x)))
+    assert model.predict_proba(x)[:, 1] == pytest.approx(expected)
+    assert np.exp(model.predict_log_proba(x)) == pytest.approx(model.predict_proba(x))
+
+
+def test_without_privacy_in_the_way_the_coefficients_are_those_of_scikit_learn():
+    from sklearn.linear_model import Ridge as Plain
+
+    x, y = targets(20_000)
+    for solver in ("moments", "descent"):
+        model = made(Ridge, alpha=0.0, epsilon=500.0, solver=solver)
+        with pytest.warns(UserWarning, match="next to nothing"):
+            model.fit(x, y)
+        assert model.coef_ == pytest.approx(Plain(alpha=0.0).fit(x, y).coef_, abs=0.15)
+
+
+@pytest.mark.parametrize("kind", [LogisticRegression, Ridge, SGDClassifier])
+def test_a_penalty_shrinks(kind):
+    x, y = data_of(kind)
+    name, weak, strong = ("C", np.inf, 1e-3) if kind is LogisticRegression else ("alpha", 0.0, 1e4)
+    strong = 5.0 if kind is SGDClassifier else strong
+    free, held = (made(kind, **{name: value}).fit(x, y) for value in (weak, strong))
+    assert np.linalg.norm(held.coef_) < 0.5 * np.linalg.norm(free.coef_)
+
+
+# -- which solver ---------------------------------------------------------------------------------
+
+
+def test_moments_are_taken_where_they_promise_less():
+    x, y = targets(500)
+    few, many = made(Ridge, epsilon=0.1), made(Ridge, epsilon=8.0)
+    assert few.fit(x, y).solver_ == "descent"
+    x, y = targets(20_000)
+    assert many.fit(x, y).solver_ == "moments" and many.n_iter_ == 1 and many.mechanism_.steps == 1
+    assert many.predicted_errors_["moments"] < many.predicted_errors_["descent"]
+
+
+def test_moments_need_bounds():
+    x, y = targets(100)
+    assert made(Ridge, target_bounds=None).fit(x, y).solver_ == "descent"
+    with pytest.raises(ValueError, match="without feature_bounds and target_bounds"):
+        made(Ridge, target_bounds=None, solver="moments").fit(x, y)
+    with pytest.raises(ValueError, match="leave mechanism"):
+        made(Ridge, solver="moments", batch_size=10).fit(x, y)
+
+
+# -- the guarantee --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_fit_keeps_its_epsilon_and_says_so(kind):
+    x, y = data_of(kind)
+    model = made(kind, epsilon=0.7, delta=1e-5).fit(x, y)
+    assert isinstance(model.mechanism_, Mechanism) and model.mechanism_.grid_bits
+    assert 0.69 < model.epsilon_ <= 0.7 and model.delta_ == model.mechanism_.delta == pytest.approx(1e-5)
+    said = " ".join(model.statement().split())
+    assert "(0.7000, 1e-05)-differential privacy" in said and "exact: contributions are rounded" in said
+    assert "random_state is an integer" in said and "GridSearchCV" in said
+    assert "random_state" not in made(kind, random_state=None).fit(x, y).statement()
+
+
+def test_classes_that_were_read_are_said_to_be():
+    x, y = classes()
+    with pytest.warns(UserWarning, match="read from y"):
+        model = made(LogisticRegression, classes=None).fit(x, y)
+    assert "they were read from y" in " ".join(model.statement().split())
+    assert "read from y" not in made(LogisticRegression).fit(x, y).statement()
+    with pytest.raises(ValueError, match="not among classes"):
+        made(LogisticRegression, classes=[1, 2]).fit(x, y)
+
+
+def test_a_given_mechanism_is_the_one_that_is_used():
+    x, y = classes(400)
+    sampling = Poisson(400, 100, 20)
+    given = calibrate(Identity(20), sampling=sampling, epsilon=5, delta=1e-4, clip_norm=0.2, grid_bits=28)
+    model = made(LogisticRegression, mechanism=given).fit(x, y)
+    assert model.mechanism_ == given and model.n_iter_ == 20 and model.plan_ is None
+    assert model.score(x, y) > 0.8
+    for wrong, why in (
+        (replace(given, grid_bits=None), "floating-point"),
+        (replace(given, sampling=Poisson(401, 100, 20)), "401"),
+        (replace(given, unit="patient"), "unit_ids"),
+        (replace(given, sampling=External(Single(), 100, 20)), "fit.. forms batches itself"),
+    ):
+        with pytest.raises(MismatchError, match=why):
+            made(LogisticRegression, mechanism=wrong).fit(x, y)
+    with pytest.raises(ValueError, match="or the name of a strategy"):
+        made(LogisticRegression, mechanism="laplace").fit(x, y)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "random_allocation", "fixed_order"])
+def test_batches_may_be_drawn(sampling):
+    x, y = classes(600)
+    model = made(
+        LogisticRegression, batch_size=100, sampling=sampling, mechanism="identity", max_iter=24
+    ).fit(x, y)
+    assert type(model.mechanism_.sampling).__name__.lower() == sampling.replace("_", "")
+    assert model.epsilon_ <= 4.0 and model.score(x, y) > 0.8
+
+
+def test_clip_norm_and_bounds_are_held():
+    """Features beyond their bounds count as at them: a row cannot shout."""
+    x, y = classes(300)
+    wild = x.copy()
+    wild[:, 1] = np.where(wild[:, 1] > 0, 1e9, -1e9)
+    clipped = np.clip(wild, -1, 1)
+    one, other = (made(LogisticRegression, random_state=None).fit(rows, y) for rows in (wild, clipped))
+    assert one.mechanism_ == other.mechanism_
+    assert np.abs(one.coef_).max() < 100
+    assert made(LogisticRegression, clip_norm=0.4).fit(x, y).mechanism_.clip_norm == pytest.approx(0.4)
+
+
+def test_units_are_protected_as_a_whole():
+    x, y = classes(1000)
+    ids = np.arange(1000) // 4
+    model = made(LogisticRegression, unit="patient").fit(x, y, unit_ids=ids)
+    assert model.mechanism_.sampling.examples == 250 and model.mechanism_.unit == "patient"
+    assert "one patient" in model.statement() and model.score(x, y) > 0.85
+    x, y = targets(1000)
+    assert made(Ridge, unit="patient", solver="moments").fit(x, y, unit_ids=ids).mechanism_.unit == "patient"
+    with pytest.raises(MismatchError, match="unit_ids is missing"):
+        made(Ridge, unit="patient").fit(x, y)
+    with pytest.raises(MismatchError, match="one a row"):
+        made(Ridge).fit(x, y, unit_ids=ids[:-1])
+
+
+def test_few_rows_are_told_what_they_cost():
+    x, y = classes(20)
+    with pytest.warns(UserWarning, match="say next to nothing at epsilon"):
+        made(LogisticRegression, epsilon=0.1, delta=1e-6).fit(x, y)
+    with pytest.raises(ValueError, match="at least two"):
+        made(Ridge).fit(x[:1], y[:1])
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        made(LogisticRegression, classes=[0]).fit(x, np.zeros(20))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 2.0}, "delta"),
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"feature_bounds": (1, 1)}, "feature_bounds"),
+        ({"feature_bounds": 3}, "feature_bounds"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"batch_size": 10_000}, "batch_size"),
+        ({"C": 0.0}, "C="),
+        ({"random_state": np.random.RandomState(0)}, "random_state"),
+        ({"adjacency": "nearby"}, "adjacency"),
+        ({"unit": ""}, "unit"),
+    ],
+)
+def test_bad_arguments_are_refused(options, why):
+    with pytest.raises(ValueError, match=why):
+        made(LogisticRegression, **options).fit(*classes(100))
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_key_gives_the_same_model_again(kind):
+    x, y = data_of(kind, 300)
+    one, again = (made(kind, random_state=KEY).fit(x, y) for _ in range(2))
+    fresh = made(kind, random_state=None)
+    assert same_bits(one.coef_, again.coef_) and same_bits(one.intercept_, again.intercept_)
+    assert not same_bits(fresh.fit(x, y).coef_, fresh.fit(x, y).coef_)
+
+
+def test_a_key_never_gives_one_noise_to_two_fits():
+    """The difference of two releases with one noise would be the difference of the data, bare."""
+    from anechoic.linear.fitting import Problem
+    from anechoic.linear.scaling import FeatureScale
+
+    seen = []
+
+    def noted(self, random_state, found, units=None):
+        keys = original(self, random_state, found, units)
+        seen.append(keys.noise)
+        return keys
+
+    original, patch = Problem.keys, pytest.MonkeyPatch()
+    with patch.context() as within:
+        within.setattr(Problem, "keys", noted)
+        x, y = classes(200)
+        other = x.copy()
+        other[0, 0] += 1e-9
+        flipped = y.copy()
+        flipped[0] = 1 - flipped[0]
+        base = {"random_state": KEY, "max_iter": 4}
+        made(LogisticRegression, **base).fit(x, y)
+        made(LogisticRegression, **base).fit(other, y)
+        made(LogisticRegression, **base).fit(x, flipped)
+        made(LogisticRegression, **base).fit(x, y, unit_ids=np.arange(200))
+        for more in ({"epsilon": 5.0}, {"C": 1.0}, {"clip_norm": 0.2}, {"max_iter": 5}):
+            made(LogisticRegression, **base | more).fit(x, y)
+        made(LogisticRegression, **base, fit_intercept=False).fit(x, y)
+        made(LogisticRegression, **base | {"feature_bounds": (-2, 1)}).fit(x, y)
+        made(LinearSVC, **base).fit(x, y)
+    assert FeatureScale and len(seen) == len(set(seen)) == 11
+
+
+# -- pipelines, searches, files -------------------------------------------------------------------
+
+
+def test_unit_ids_are_routed_through_a_pipeline():
+    x, y = classes(400)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = made(LogisticRegression, unit="patient").set_fit_request(unit_ids=True)
+        steps = make_pipeline(FunctionTransformer(), model).fit(x, y, unit_ids=np.arange(400) // 2)
+    assert steps[-1].mechanism_.sampling.examples == 200
+
+
+def test_searches_and_validation_say_what_they_cost():
+    x, y = classes(300)
+    with pytest.warns(UserWarning, match="anechoic.select chooses among private fits"):
+        search = GridSearchCV(made(LogisticRegression, max_iter=10), {"C": [0.1, np.inf]}, cv=2).fit(x, y)
+    assert search.best_estimator_.epsilon_ <= 4.0
+    with pytest.warns(UserWarning, match="whose guarantees add up"):
+        assert cross_val_score(made(LogisticRegression), x, y, cv=2).mean() > 0.8
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made(LogisticRegression).fit(x, y)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_models_are_cloned_and_survive_files(kind):
+    x, y = data_of(kind, 300)
+    model = made(kind, random_state=None).fit(x, y)
+    loaded = pickle.loads(pickle.dumps(model))
+    assert same_bits(loaded.predict(x), model.predict(x)) and loaded.statement() == model.statement()
+    fresh = clone(loaded)
+    assert not hasattr(fresh, "coef_") and repr(fresh.get_params()) == repr(model.get_params())
+    assert fresh.fit(x, y).epsilon_ <= 4.0
+
+
+def test_the_picture_bounds_what_an_attacker_can_do():
+    pytest.importorskip("matplotlib")
+    from anechoic.linear.privacy import largest_power
+
+    model = made(LogisticRegression).fit(*classes(300))
+    assert "epsilon = 4" in model.plot_privacy().axes[0].get_title()
+    false = np.linspace(0, 1, 101)
+    power = largest_power(false, 1.0, 0.0)
+    assert (
+        (power >= false - 1e-12).all() and power[0] == pytest.approx(0.0) and power[-1] == pytest.approx(1.0)
+    )
+    # randomised response at epsilon = 1 reaches it
+    p = np.e / (1 + np.e)
+    assert largest_power(1 - p, 1.0, 0.0) == pytest.approx(p)
+
+
+# -- in time order --------------------------------------------------------------------------------
+
+
+def test_sgd_takes_the_rows_as_they_stand_under_correlated_noise():
+    x, y = classes(2000)
+    model = made(SGDClassifier).fit(x, y)
+    assert isinstance(model.mechanism_.sampling, FixedOrder) and model.n_iter_ == 100
+    assert "BLT" in model.mechanism_.strategy.describe()
+    twice = made(SGDClassifier, max_iter=2, batch_size=100).fit(x, y)
+    assert twice.n_iter_ == 40 and twice.mechanism_.sampling.period == 20
+
+
+@pytest.mark.parametrize("kind", [SGDClassifier, SGDRegressor])
+def test_partial_fit_makes_one_release_a_call(kind):
+    model = made(kind, steps=30, random_state=None)
+    for seed in range(30):
+        x, y = classes(100, seed=seed) if kind is SGDClassifier else targets(100, seed=seed)
+        model.partial_fit(x, y)
+        assert model.n_iter_ == seed + 1
+    assert model.score(x, y) > 0.8 and model.epsilon_ <= 4.0
+    assert model.mechanism_.sampling.formed_outside and model.mechanism_.participation == Single()
+    with pytest.raises(HorizonError):
+        model.partial_fit(x, y)
+
+
+def test_a_copy_cannot_go_on():
+    x, y = classes(100)
+    model = made(SGDClassifier, steps=5).partial_fit(x, y)
+    for other in (pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)):
+        assert same_bits(other.predict(x), model.predict(x))
+        with pytest.raises(MismatchError, match="cannot go on"):
+            other.partial_fit(x, y)
+    with pytest.raises(MismatchError, match="cannot go on"):
+        made(SGDClassifier).fit(x, y).partial_fit(x, y)
+    clone(model).partial_fit(x, y)
+
+
+def test_a_fork_cannot_go_on(monkeypatch):
+    x, y = classes(100)
+    model = made(SGDClassifier, steps=5).partial_fit(x, y)
+    monkeypatch.setattr("anechoic.runs.fork_guard.os.getpid", lambda: -5)
+    with pytest.raises(GuaranteeError, match="is a fork of it"):
+        model.partial_fit(x, y)
+
+
+def test_units_that_took_part_are_left_out(monkeypatch):
+    from anechoic.linear.sums import RankOneSums
+
+    seen, original = [], RankOneSums.of_units
+
+    def noted(self, weights, batch):
+        seen.append(batch.count)
+        return original(self, weights, batch)
+
+    monkeypatch.setattr(RankOneSums, "of_units", noted)
+    x, y = classes(100)
+    ids = np.array([f"patient {i}" for i in range(100)])
+    once = made(SGDClassifier, steps=5, unit="patient")
+    for mine in (ids, ids, np.roll(ids, 1)):
+        once.partial_fit(x, y, unit_ids=mine)
+    once.partial_fit(x, y, unit_ids=np.char.add(ids, " the second"))
+    assert seen == [100, 0, 0, 100]
+    seen.clear()
+    apart = made(SGDClassifier, steps=5, unit="patient", participation=MinSep(2))
+    for _ in range(4):
+        apart.partial_fit(x, y, unit_ids=ids)
+    assert seen == [100, 0, 100, 0]
+    with pytest.raises(ValueError, match="in some calls"):
+        made(SGDClassifier, steps=5).partial_fit(x, y, unit_ids=ids).partial_fit(x, y)
+
+
+def test_classes_are_fixed_by_the_first_call():
+    x, y = classes(100)
+    model = made(SGDClassifier, steps=5, classes=None).partial_fit(x, y, classes=[0, 1])
+    with pytest.raises(ValueError, match="not those of the first call"):
+        model.partial_fit(x, y, classes=[0, 2])
