@@ -311,10 +311,10 @@ def reached(loss: Tensor) -> tuple[list[Any], bool]:
 
 
 def runs_own_code(loss: Tensor, known: type) -> bool:
-    """Whether the graph of a loss has nodes that are not torch's own: functions in Python, or unknown ones in C++.
+    """Whether the graph of a loss has nodes that are not torch's own: of Python, or unknown ones of C++.
 
-    Hooks of modules are such nodes too. Hooks on tensors and on nodes leave no trace in a graph, nor do those on
-    saved tensors: `Batch.hooked` tells of them.
+    Hooks of modules are such nodes too. Hooks on tensors, on nodes and on saved tensors leave no trace in a
+    graph: `Batch.hooked` tells of them.
 
     Args:
         loss: whose graph is looked at; none of its nodes is run.

@@ -93,10 +93,9 @@ class GhostGradients:
             found = hooked or runs_own_code(loss, Tap)
         if found and not SecretDraws.active():
             raise GuaranteeError(
-                "backward() of a loss whose graph has code of its own (hooks, functions with a backward() of"
-                " their own) was called where nothing sees what it does to rows (another thread, or a mode of"
-                " torch that was left in between). Nothing was released. Call it where the model is called, or"
-                f" {OTHERWISE}."
+                "hooks, or functions with a backward() of their own, are in the graph of a loss whose"
+                " backward() was called where nothing sees what they do to rows (in another thread, say)."
+                f" Nothing was released. Call it where the model is called, or {OTHERWISE}."
             )
         return found
 

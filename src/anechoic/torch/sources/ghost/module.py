@@ -234,7 +234,8 @@ class Tracer:
         # what is computed anew in each pass (reentrant checkpointing) has other visits, in the same order
         order = self._seen[call.layer] = self._seen.get(call.layer, -1) + 1
         whole = self._compare.made.get(visit) or self._compare.calls[call.layer][order]
-        self._check_apart(call, whole)
+        with paused():
+            self._check_apart(call, whole)
 
     def run(self, loss: Tensor, *, apart: bool, followed: bool = False) -> Trace:
         """One backward pass from the losses of the rows.
@@ -256,7 +257,6 @@ class Tracer:
                 self._followed = followed
                 torch.autograd.backward(loss, torch.ones_like(loss), retain_graph=apart)
                 self._followed = False
-            with paused():
                 self._check_rows(trace, len(loss))
                 if apart:
                     self._compare, self._seen = trace, {}
