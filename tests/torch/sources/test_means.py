@@ -81,9 +81,6 @@ LOSSES = {
     "cross-entropy": lambda out: F.cross_entropy(out, classes(out)),
     "cross-entropy, smoothed": lambda out: F.cross_entropy(out, classes(out), label_smoothing=0.1),
     "cross-entropy, a module": lambda out: nn.CrossEntropyLoss(label_smoothing=0.3)(out, classes(out)),
-    "linear cross-entropy, smoothed": lambda out: F.linear_cross_entropy(
-        out, normal(CLASSES, CLASSES, seed=5), classes(out), label_smoothing=0.1
-    ),
     "cross-entropy of shares": lambda out: F.cross_entropy(out, shares(out), label_smoothing=0.1),
     "a mean of means": lambda out: ((out - numbers(out)) ** 2).mean(1).mean(),
 }
