@@ -9,6 +9,7 @@ from anechoic.federated import CoolDown, plan_rounds
 from anechoic.optimize import banded
 from anechoic.participation import Cyclic, MinSep
 from anechoic.planning import given
+from anechoic.planning.update import UpdateRule
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
 from anechoic.streaming.mechanisms import planned_mechanism
@@ -66,6 +67,27 @@ def test_schemes_are_named():
     assert names(plan(**RUN, epsilon=2.0, strategy="identity", sampling="poisson")) == {"Poisson"}
     both = plan(**RUN, epsilon=2.0, strategy="identity", sampling=["poisson", "fixed_order"])
     assert names(both) == {"Poisson", "FixedOrder"}
+
+
+@pytest.mark.parametrize("steps", range(1, 11))
+@pytest.mark.slow
+def test_a_run_may_be_shorter_than_a_pass(steps):
+    # 8 steps a pass: for 3 bands, 8 // (8 // 3) = 4 leave an example as many places, and are one too many
+    found = plan(
+        examples=256,
+        batch_size=32,
+        steps=steps,
+        epsilon=4.0,
+        delta=1e-4,
+        optimizer=UpdateRule("sgd", 0.9),
+        sampling=["fixed_order", "balls_in_bins"],
+        strategy=["identity", "banded_toeplitz"],
+    )
+    assert found.mechanism.steps == steps
+    assert found.mechanism.epsilon() <= 4.0 * (1 + 1e-9)
+    bands = {row.mechanism.strategy.structure.bands for row in found.rows}
+    assert max(bands) <= steps
+    assert steps == 1 or max(bands) > 1
 
 
 def test_a_scheme_may_be_given():

@@ -88,7 +88,8 @@ class InBins:
         designs, rows, found = self.setting.designs, self.drawn.room.rows, list[Strategy]()
         least = math.inf
         for tried in powers_of_two(designs.most_bands(min(self.n, self.period // 2))):
-            bands = self.period // (self.period // max(1, tried))
+            # as many as leave no fewer places, but no more than there are steps
+            bands = min(self.n, self.period // (self.period // max(1, tried)))
             if bands == 1 or (rows is not None and bands > rows):
                 continue
             strategy = designs.toeplitz(bands)

@@ -275,6 +275,10 @@ def shapes() -> dict[str, Shape]:
     for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral"):
         found[f"{name}, loss inside"] = (hugging(name), padded(), inside)
         found[f"{name}, loss outside"] = (hugging(name), padded(), outside_t5 if name == "T5" else outside)
+    # transformers looks for the word of its padding in what comes without a mask; some rows end with it
+    found["GPT-2 without a mask"] = (hugging("GPT-2"), {"input_ids": tokens(), "labels": tokens()}, inside)
+    ends = {"input_ids": padded()["input_ids"], "labels": tokens()}
+    found["GPT-2 without a mask, some rows padded"] = (hugging("GPT-2"), ends, inside)
     found["BERT with eager attention"] = (hugging("BERT", attn_implementation="eager"), padded(), inside)
     found["Mixtral, eager experts"] = (hugging("Mixtral", experts_implementation="eager"), padded(), inside)
     for name, targets in {

@@ -390,17 +390,26 @@ def test_a_gradient_that_is_not_finite_counts_as_zero():
     assert torch.isfinite(released(run, next(iter(run.loader)))).all()
 
 
-def test_a_row_decides_for_itself(caplog):
+DECISIONS = {
+    "positive": lambda x: x.sum() > 0,
+    "holds a sign": lambda x: 1.0 in x.sum(1).sign(),
+    "is among": lambda x: x.sum(1).sign()[0] in torch.tensor([0.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_a_row_decides_for_itself(caplog, decision):
     class Branching(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(FEATURES, 2)
 
         def forward(self, x):
-            return self.layer(x) if x.sum() > 0 else -self.layer(x)
+            return self.layer(x) if DECISIONS[decision](x) else -self.layer(x)
 
     run, mech = start("rows", mech=silent(), model=Branching()), silent()
     x, y = next(iter(run.loader))
+    assert len({bool(DECISIONS[decision](row[None])) for row in x}) == 2
     found = released(run, (x, y))
     assert "one after another" not in caplog.text
     total = torch.zeros_like(found)

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import _reduction
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -54,6 +56,17 @@ _SHORTCUTS = {
     ("transformers.modeling_utils", "warn_if_padding_and_no_attention_mask"),
 }
 _ASKING: frozenset[Any] = frozenset({Tensor.__bool__, Tensor.__contains__})
+_NN: Any = torch._C._nn
+#: Losses that, under "mean", multiply each row's own numbers by what is pulled back, and divide by the number
+#: of rows then: that rounds twice. By the place of `reduction`, where it has no name.
+_ROUNDING_TWICE: dict[Any, int] = {
+    **dict.fromkeys((F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss, F.multilabel_margin_loss), 4),
+    **dict.fromkeys((F.binary_cross_entropy, F.binary_cross_entropy_with_logits), 5),
+    **{F.huber_loss: 2, F.cross_entropy: 6, F.multi_margin_loss: 7},
+    **dict.fromkeys((_NN.mse_loss, _NN.smooth_l1_loss, _NN.huber_loss, _NN.soft_margin_loss), 2),
+    **{_NN.binary_cross_entropy: 3, torch.binary_cross_entropy_with_logits: 4},
+    **{_NN.multi_margin_loss: 5, _NN.multilabel_margin_loss: 2},
+}
 
 
 class SecretDraws(TorchDispatchMode):
@@ -112,7 +125,8 @@ class Starting(TorchFunctionMode):
     """Sees where a backward pass begins: looks at the loss, and starts from the number of rows.
 
     A mean divides by the number of rows, so what is pulled back from 1 is rounded by it, and the rest of the
-    batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly.
+    batch would move by the presence of one row. Pulled back from that number, it is 1 again, exactly, where
+    the mean is taken last; so it is in losses that torch takes otherwise.
     """
 
     idle = False
@@ -132,7 +146,11 @@ class Starting(TorchFunctionMode):
             return False
         numbers = among((args, kwargs))
         before = [(run, run.batch.taken) for run in ACTIVE]
-        out = func(*plain(args), **plain(kwargs)) if numbers else func(*args, **kwargs)
+        given, named = (plain(args), plain(kwargs)) if numbers else (args, kwargs)
+        if func in _ROUNDING_TWICE and (each := _of_each(func, given, named)) is not None:
+            out = func(*each[0], **each[1]).mean()
+        else:
+            out = func(*given, **named)
         if func in _TAKING:
             return _taken(func, args[0], out)
         for run, count in before:
@@ -160,6 +178,50 @@ def _hooked() -> None:
     """Code of the script's may run in the backward pass of what is in hand."""
     for run in tuple(ACTIVE):
         run.batch.hooked = True
+
+
+def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """Arguments for the losses whose plain mean a loss of the batch is; None where it is none."""
+    place = _ROUNDING_TWICE[func]
+    reduction = kwargs.get("reduction", args[place] if len(args) > place else None)
+    average: Any = kwargs.get("size_average")
+    reduce: Any = kwargs.get("reduce")
+    if average is not None or reduce is not None:
+        reduction = _reduction.legacy_get_string(average, reduce, emit_warning=False)
+    if reduction not in ("mean", 1):
+        return None
+    if not any(
+        run.means and run.of(t) is not None for t in tensors_in((args, kwargs)) for run in tuple(ACTIVE)
+    ):
+        return None
+    if func in (F.mse_loss, F.huber_loss) and kwargs.get("weight") is not None:
+        return None  # a mean by weights
+    if func is F.cross_entropy and not _smoothed(*args, **kwargs):
+        return None
+    none = 0 if reduction == 1 else "none"
+    if len(args) > place:
+        return (*args[:place], none, *args[place + 1 :]), kwargs
+    named = {name: value for name, value in kwargs.items() if name not in ("size_average", "reduce")}
+    return args, {**named, "reduction": none}
+
+
+def _smoothed(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    **_: Any,
+) -> bool:
+    """Whether a cross-entropy adds two means over all rows, by a share each."""
+    if not label_smoothing or weight is not None or target.is_floating_point():
+        return False
+    _PAUSED.append(True)
+    try:
+        return not bool((target == ignore_index).any())  # with such, it is refused, or a mean of the others
+    finally:
+        _PAUSED.pop()
 
 
 def _is_shortcut(tensor: Tensor) -> bool:

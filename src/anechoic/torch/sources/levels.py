@@ -124,6 +124,8 @@ class Decisions(TorchFunctionMode):
             if found.numel() != 1:
                 raise UnsupportedError("a decision by several numbers of each row.")
             return taken(found.item(), OWN) if kind is None else kind(found.item())
+        if func is Tensor.__contains__ and any(self._own(part) for part in args):
+            return bool(self._decided((args[0] == args[1]).any()).item())  # as torch does, unseen
         if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._picks(args[0]):
             return func(self._decided(args[0]), *args[1:], **kwargs)
         if func is F.one_hot and self._own(args[0]) and (count := _classes(*args[1:], **kwargs)) > 0:
