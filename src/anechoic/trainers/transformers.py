@@ -62,12 +62,15 @@ class PrivateTrainer(Door, Trainer):
         GuaranteeError, MismatchError, …: from train(), as from `PrivacyEngine`.
     """
 
+    _measuring = False
+
     def __init__(self, *arguments: Any, privacy: Privacy, **keywords: Any) -> None:
         self._take(privacy)
         given = keywords.get("args", arguments[1] if len(arguments) > 1 else None)
         if given is not None:
             check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
+        settings.check_loss(self)
         self._given, self._at_once = self.args, self.args.per_device_train_batch_size
         self.args: Any = settings.in_whole_batches(self.args)
         self._train_batch_size = self.args.train_batch_size
@@ -152,12 +155,9 @@ class PrivateTrainer(Door, Trainer):
         return torch.zeros((), device=self.args.device)
 
     def _loss_of(self, model: Any, inputs: Any) -> Tensor:
-        """compute_loss of the class, on one row.
-
-        TRL's own gathers statistics of the tokens for the log, without noise, and is passed over.
-        """
+        """compute_loss of the class, on one row; for TRL's, which gathers statistics, the Trainer's own."""
         for kind in type(self).__mro__:
-            if "compute_loss" in vars(kind) and not kind.__module__.startswith("trl."):
+            if "compute_loss" in vars(kind) and not settings.is_trls(kind):
                 before = dict(vars(self))
                 loss: Any = vars(kind)["compute_loss"](self, model, inputs)
                 for name, value in vars(self).items():
@@ -178,12 +178,23 @@ class PrivateTrainer(Door, Trainer):
     def _get_grad_norm(self, *_: Any, **__: Any) -> None:
         """None: gradients before the step are those of rows, and are not there to be looked at."""
 
+    def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
+        """As the Trainer's. What is measured on the data of evaluation is logged as it is."""
+        self._measuring = True
+        try:
+            return super().evaluate(*arguments, **keywords)  # type: ignore[no-any-return]
+        finally:
+            self._measuring = False
+
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
-        """Of the training run: epsilon and the noise-to-signal ratio, and nothing that was not noised."""
-        if self._run is not None and any(name in logs for name in UNNOISED):
-            logs = {name: value for name, value in logs.items() if name not in UNNOISED}
-            logs.update(self._run.logs())
-        super().log(logs, *arguments, **keywords)
+        """While training epsilon, the noise-to-signal ratio and public numbers: nothing noised the rest.
+
+        What the `log` of other classes adds (TRL's statistics) is left out too.
+        """
+        if not getattr(self, "_starting", False) or self._measuring:
+            return super().log(logs, *arguments, **keywords)
+        own = self._begun.logs() if any(name in logs for name in UNNOISED) else {}
+        Trainer.log(self, settings.public(logs) | own, *arguments, **keywords)
 
     def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
         early = self.state.global_step < self.state.max_steps

@@ -12,6 +12,7 @@ from transformers import get_scheduler
 
 from anechoic.errors import UnsupportedError
 from anechoic.trainers.door import Refused, check_settings
+from anechoic.trainers.run import UNNOISED
 
 logger = logging.getLogger("anechoic")
 
@@ -34,6 +35,10 @@ REFUSED: tuple[Refused, ...] = (
     ("packing", bool, "several examples would share a row, and one clip norm: leave it False"),
     ("padding_free", bool, "all examples would share one row: leave it False"),
 )  # fmt: skip
+#: What the Trainer logs of a run that follows from public numbers.
+PUBLIC = frozenset({"epoch", "learning_rate", "step"} | {
+    "train_runtime", "train_samples_per_second", "train_steps_per_second", "epsilon", "noise_to_signal",
+})  # fmt: skip
 #: Schedulers that look at metrics.
 MEASURING = ("reduce_lr_on_plateau", "greedy")
 
@@ -92,3 +97,46 @@ def keep_activations(model: Any, args: Any) -> None:
         " up the batch.",
         f" (gradient_checkpointing, which {type(args).__name__} turns on by default)" if default else "",
     )
+
+
+def is_trls(kind: type) -> bool:
+    """Whether a class is one of TRL's own."""
+    return kind.__module__.startswith("trl.")
+
+
+def check_loss(trainer: Any) -> None:
+    """Refuse a loss of TRL that is not the Trainer's own.
+
+    Raises:
+        UnsupportedError: naming the loss and the remedy.
+    """
+    kind = next(one for one in type(trainer).__mro__ if "compute_loss" in vars(one))
+    if not is_trls(kind):
+        return
+    own = "write its loss of one row as compute_loss(self, model, inputs, **_) of your class"
+    if kind.__name__ != "SFTTrainer":
+        raise UnsupportedError(f"the loss of TRL's {kind.__name__} is not known to be one of rows: {own}.")
+    if (named := getattr(trainer.args, "loss_type", None)) not in (None, "nll"):
+        raise UnsupportedError(f"loss_type={named!r} is refused: take 'nll', or {own}.")
+    if getattr(trainer, "aux_loss_enabled", False):
+        raise UnsupportedError(
+            "the model has an auxiliary loss of its router, which is that of a batch: set"
+            " output_router_logits=False in its config."
+        )
+
+
+def public(logs: dict[str, float]) -> dict[str, float]:
+    """What may be logged while training; says once of each other name that it is not."""
+    new = set(logs) - PUBLIC - _DROPPED
+    if new:
+        _DROPPED.update(new)
+        logger.warning(
+            "not logged while training, since nothing noised it: %s. Measure it on public data, in"
+            " evaluation.",
+            ", ".join(sorted(new)),
+        )
+    return {name: value for name, value in logs.items() if name in PUBLIC}
+
+
+#: What is never logged, or was reported already.
+_DROPPED = {*UNNOISED}

@@ -120,6 +120,35 @@ def test_nothing_is_logged_that_was_not_noised(tmp_path):
     }
 
 
+class Telling(PrivateTrainer):
+    """Logs what it sees of private rows, wherever it can."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        found = super().compute_loss(model, inputs, return_outputs=True)
+        if model.training:
+            self.log({"from_the_loss": 1.0, "eval_from_the_loss": 1.0})
+        return found if return_outputs else found[0]
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self.log({"from_the_step": float(inputs.first["input_ids"].float().mean()), "loss": 2.0})
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs, *arguments, **keywords):
+        super().log({**logs, "from_the_log": 3.0}, *arguments, **keywords)
+
+
+def test_what_code_of_the_script_logs_while_training_is_left_out(tmp_path, caplog):
+    trainer = start(tmp_path / "out", kind=Telling, eval_strategy="steps", eval_steps=5)
+    trainer.train()
+    during = [entry for entry in trainer.state.log_history if "eval_loss" not in entry]
+    assert during and all(set(entry) <= SAID for entry in during)
+    assert sum("from_the_step" in record.message for record in caplog.records) == 1
+    state = (tmp_path / "out" / "checkpoint-10" / "trainer_state.json").read_text()
+    assert "from_the_step" not in state and "from_the_loss" not in state
+    evaluated = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert evaluated and all("from_the_log" in entry for entry in evaluated)
+
+
 def test_it_stops_at_the_budget(tmp_path):
     privacy = Privacy(**{**ASKED, "mechanism": "identity"}, stop_at_epsilon=6.5)
     trainer = start(tmp_path / "out", privacy=privacy)

@@ -11,7 +11,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Trainer
 from trl import SFTConfig, SFTTrainer
 
 from anechoic.errors import UnsupportedError
@@ -39,7 +39,7 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=found, pad_token="<pad>", eos_token="<eos>")
 
 
-def start(out, privacy=None, **options):
+def start(out, privacy=None, kind=PrivateSFTTrainer, **options):
     as_in_another_process()
     given = {
         "output_dir": str(out), "num_train_epochs": 2, "per_device_train_batch_size": 4,
@@ -48,7 +48,7 @@ def start(out, privacy=None, **options):
     }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return PrivateSFTTrainer(
+        return kind(
             model=gpt2(dropout=0.1),
             args=SFTConfig(**given),
             train_dataset=Dataset.from_dict({"text": TEXTS}),
@@ -59,6 +59,25 @@ def start(out, privacy=None, **options):
             ),
             privacy=privacy or Privacy(**ASKED, **KEYS),
         )
+
+
+def test_a_loss_that_is_not_the_trainers_own_is_refused(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"loss_type='dft' is refused: take 'nll'"):
+        start(tmp_path / "out", loss_type="dft")
+
+
+def test_statistics_of_trl_stay_out_of_the_log(tmp_path):
+    class Plain(PrivateTrainer, SFTTrainer):
+        compute_loss = Trainer.compute_loss
+
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            self._metrics["train"]["words_of_a_row"].append(1.0)
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    trainer = start(tmp_path / "out", kind=Plain)
+    trainer.train()
+    assert trainer.engine.releases
+    assert not any("words_of_a_row" in entry for entry in trainer.state.log_history)
 
 
 @pytest.fixture(autouse=True)
