@@ -35,6 +35,10 @@ _TAKING = frozenset(
 _SHAPE: Any = Tensor.shape
 _DATA: Any = Tensor.data
 _SET_DATA = _DATA.__set__
+_NODE: Any = Tensor.grad_fn
+_GET_NODE = _NODE.__get__
+#: Hooks on saved tensors that are in force; a torch without it is taken to have some.
+_SAVING: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: True)
 #: What asks for sizes.
 _SIZES = frozenset({Tensor.size, Tensor.numel, Tensor.nelement, Tensor.__len__, _SHAPE.__get__, torch.numel})
 #: What makes a tensor of Python's numbers.
@@ -103,6 +107,8 @@ class SecretDraws(TorchDispatchMode):
                 run.failed(call)
             raise
         made = [out] if isinstance(out, Tensor) else tensors_in(out)
+        if _SAVING(True) is not None:
+            _hooked()
         if drawing:
             for run, _ in calls:
                 run.check_drawn(made)
@@ -132,7 +138,10 @@ class Starting(TorchFunctionMode):
         if func is Tensor.backward:
             return _begun(*args, **kwargs)
         if func is Tensor.register_hook:
+            _hooked()
             return func(args[0], _seeing(*args[1:], **kwargs))
+        if func == _GET_NODE:
+            _hooked()  # whoever has a node can hang a hook on it
         if func in _ASKING and _is_shortcut(args[0]):
             return False
         numbers = among((args, kwargs))
@@ -207,6 +216,12 @@ def _smoothed(
         return not bool((target == ignore_index).any())  # with such, it is refused, or a mean of the others
     finally:
         _PAUSED.pop()
+
+
+def _hooked() -> None:
+    """Code of the script's may run in the backward pass of what is in hand."""
+    for run in tuple(ACTIVE):
+        run.batch.hooked = True
 
 
 def _is_shortcut(tensor: Tensor) -> bool:

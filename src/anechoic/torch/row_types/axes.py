@@ -14,6 +14,7 @@ from anechoic.torch.row_types.labels import (
     TOTAL,
     Call,
     Label,
+    Mixed,
     NotApart,
     One,
     Picked,
@@ -323,6 +324,15 @@ def drawn(call: Call) -> Label:
     if label.axis != 0 or call["self"].dim() < 2:
         raise NotApart(f"{call} goes along the rows")
     return label
+
+
+def groups_pulled(call: Call) -> Any:
+    """The backward pass of a norm over groups of channels: example by example, but for weights' gradients."""
+    kinds = {label for _, label in call.labelled}
+    if kinds != {RowAxis(0)} or call.label(call["weight"]) is not None:
+        raise NotApart(f"{call} goes along the rows")
+    mixed = Mixed(f"{call} adds up the rows")
+    return [RowAxis(0) if t.dim() > 1 else mixed for t in call.made]
 
 
 def by_first(call: Call) -> Any:

@@ -84,6 +84,7 @@ class Batch:
         taken: how many numbers were taken out of such tensors.
         pulled: whether a number was taken out of one inside of a backward pass.
         sized: whether the script asked how many values it took by data (x[mask], nonzero()).
+        hooked: whether the script may have hung code into a graph, where its nodes do not show it.
     """
 
     def __init__(self) -> None:
@@ -93,7 +94,7 @@ class Batch:
     def start(self, rows: int) -> None:
         """Another one."""
         self.rows = rows
-        self.decided = self.pulled = self.sized = False
+        self.decided = self.pulled = self.sized = self.hooked = False
         self.taken = 0
 
     def counts_rows(self, size: float, *, once: bool = False) -> bool:

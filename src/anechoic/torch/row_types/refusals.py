@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch.row_types.labels import (
@@ -217,23 +218,45 @@ class Refusals(ABC):
         """
         if not self.active:
             return
-        if self.batch.pulled and self.batch.rows > 1:
-            raise GuaranteeError(
-                "a hook, or a function with a backward() of its own, took a number out of a gradient"
-                f" (.item(), float(), if): it may know all rows of the batch.{REMEDY}"
-            )
         for root in running_roots():
             if root.grad_fn is not None and reached(root)[0]:
                 self.check_loss(root)
+        self.check_pulled(gradients, axes)
+
+    def check_pulled(
+        self,
+        gradients: Iterable[Tensor],
+        axes: Iterable[int | None],
+        *,
+        where: str = "the model's outputs",
+        otherwise: str = "",
+    ) -> None:
+        """Refuse gradients that are not one row an example, where a backward pass is followed.
+
+        Args:
+            gradients, axes: as of `check_backward`.
+            where: what the gradients are taken with respect to, in words.
+            otherwise: another remedy, as a sentence.
+
+        Raises:
+            GuaranteeError: if code that ran in the pass mixes rows, or took a number out of them.
+        """
+        if not self.active:
+            return
+        if self.batch.pulled and self.batch.rows > 1:
+            raise GuaranteeError(
+                "a hook, or a function with a backward() of its own, took a number out of a gradient"
+                f" (.item(), float(), if): it may know all rows of the batch.{REMEDY}{otherwise}"
+            )
         for gradient, axis in zip(gradients, axes, strict=True):
             label = self.of(gradient)
             if label is None or (axis is not None and label == RowAxis(axis)) or self._alone(label):
                 continue
             why = _why(label, "rows reached it in other places")
             raise GuaranteeError(
-                "the gradient of the loss with respect to the model's outputs mixes the rows of the batch:"
+                f"the gradient of the loss with respect to {where} mixes the rows of the batch:"
                 f" {why}. A hook on a tensor, or a function with a backward() of its own, changed it."
-                f"{REMEDY}"
+                f"{REMEDY}{otherwise}"
             )
 
     def _alone(self, label: Label) -> bool:
@@ -285,6 +308,31 @@ def reached(loss: Tensor) -> tuple[list[Any], bool]:
         others = others or hasattr(node, "variable")
         todo.extend(before for before, _ in node.next_functions)
     return found, others
+
+
+def runs_own_code(loss: Tensor, known: type) -> bool:
+    """Whether the graph of a loss has nodes that are not torch's own: of Python, or unknown ones of C++.
+
+    Hooks of modules are such nodes too. Hooks on tensors, on nodes and on saved tensors leave no trace in a
+    graph: `Batch.hooked` tells of them.
+
+    Args:
+        loss: whose graph is looked at; none of its nodes is run.
+        known: a function in Python that does not count.
+    """
+    seen, todo = set(), [loss.grad_fn]
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction):
+            if getattr(node, "_forward_cls", None) is not known:
+                return True
+        elif type(node).__name__ == "CppFunction":  # one that torch did not name is an extension's
+            return True
+        todo.extend(before for before, _ in node.next_functions)
+    return False
 
 
 def running_roots() -> tuple[Tensor, ...]:

@@ -18,6 +18,7 @@ from anechoic.torch.row_types.axes import (
     by_first,
     drawn,
     expanded,
+    groups_pulled,
     joined,
     linear,
     normalised,
@@ -212,6 +213,7 @@ _TABLE: list[tuple[Rule, str]] = [
         "upsample_linear1d native_group_norm pixel_shuffle pixel_unshuffle reflection_pad1d "
         "reflection_pad2d replication_pad1d replication_pad2d im2col col2im",
     ),
+    (groups_pulled, "native_group_norm_backward"),
     (embedded, "embedding"),
     (
         gathered,

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.randomness.modes import paused
+from anechoic.torch.randomness.modes import SecretDraws, paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import UNPACK
+from anechoic.torch.row_types.refusals import runs_own_code
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.kind import BackwardCall
 from anechoic.torch.sources.ghost.layers import kind_of
-from anechoic.torch.sources.ghost.module import Trace, Tracer
+from anechoic.torch.sources.ghost.module import OTHERWISE, Tap, Trace, Tracer
 from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -74,8 +75,7 @@ class GhostGradients:
         apart = state != self._checked_state or randbelow(SPOT_CHECKS) == 0
         self._trace = None
         try:
-            with paused():
-                self._trace = self.tracer.run(loss, apart=apart)
+            self._trace = self.tracer.run(loss, apart=apart, followed=self._runs_own_code(loss))
         except BaseException:
             self.forget()
             raise
@@ -83,6 +83,21 @@ class GhostGradients:
             self._checked_state = state
         self.passes += 1
         self.rows = len(loss)
+
+    def _runs_own_code(self, loss: Tensor) -> bool:
+        """Whether code that is not torch's may run in the backward pass, which has to be followed then."""
+        if not self._types.active:
+            return False
+        hooked = self._types.batch.hooked  # before the graph is looked at, which counts as asking for it
+        with paused():
+            found = hooked or runs_own_code(loss, Tap)
+        if found and not SecretDraws.active():
+            raise GuaranteeError(
+                "hooks, or functions with a backward() of their own, are in the graph of a loss whose"
+                " backward() was called where nothing sees what they do to rows (in another thread, say)."
+                f" Nothing was released. Call it where the model is called, or {OTHERWISE}."
+            )
+        return found
 
     # -- the sums ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ a parameter shows in its `grad`, which nothing of ours sets.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from random import SystemRandom
 from types import MethodType
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
@@ -57,7 +59,7 @@ class _Visit:
         self.options = options
 
 
-class _Tap(torch.autograd.Function):
+class Tap(torch.autograd.Function):
     """The identity, whose backward pass notes what comes through; `anchor` makes sure that there is one."""
 
     @staticmethod
@@ -126,7 +128,7 @@ class Tracer:
         self.names = {id(p): name for name, p in module.named_parameters()}
         self._module, self._parameters = module, parameters
         self.ledger, self._types, self._batch_first = ledger, types, batch_first
-        self.stray = False
+        self.stray = self._followed = False
         self._anchor = torch.zeros((), requires_grad=True)
         self._trace: Trace | None = None
         self._compare: Trace | None = None
@@ -168,7 +170,7 @@ class Tracer:
         x = self._for_all(kind, layer, x)
         out = kind.forward(layer, x, weights)
         visit = _Visit(self, layer, kind.options(layer), *self._rows(kind, layer, x))
-        made: Tensor = _Tap.apply(out, x, self._anchor, visit)
+        made: Tensor = Tap.apply(out, x, self._anchor, visit)
         if self._types.active and not visit.fault:
             self._types.mark(made, RowAxis(visit.axis))
         return made
@@ -212,6 +214,13 @@ class Tracer:
                 f"{self.describe(visit.layer)} was called with {fault}: give it the examples as rows,"
                 f" or {OTHERWISE}."
             )
+        if self._followed:
+            self._types.check_pulled(
+                [backprop],
+                [visit.axis],
+                where=f"the output of {self.describe(visit.layer)}",
+                otherwise=f" Or {OTHERWISE}, where such code of the model sees one row.",
+            )
         call = BackwardCall(
             visit.layer,
             given.movedim(visit.axis, 0),
@@ -225,32 +234,38 @@ class Tracer:
         # what is computed anew in each pass (reentrant checkpointing) has other visits, in the same order
         order = self._seen[call.layer] = self._seen.get(call.layer, -1) + 1
         whole = self._compare.made.get(visit) or self._compare.calls[call.layer][order]
-        self._check_apart(call, whole)
+        with paused():
+            self._check_apart(call, whole)
 
-    def run(self, loss: Tensor, *, apart: bool) -> Trace:
+    def run(self, loss: Tensor, *, apart: bool, followed: bool = False) -> Trace:
         """One backward pass from the losses of the rows.
 
         Args:
             loss: shape (rows,).
             apart: also check, by a second pass through the activations, that no loss depends on another row.
+            followed: also follow the rows through every operation of the pass.
 
         Raises:
             DesynchronizedError: if the loss uses a parameter other than by calling its layer, or rows mix.
-            GuaranteeError: if a layer was fed with other rows.
+            GuaranteeError: if a layer was fed with other rows, or code that runs in the pass mixes them.
         """
         self.clear()
         trace = self._trace = Trace()
         apart = apart and len(loss) > 1 and loss.requires_grad
         try:
-            torch.autograd.backward(loss, torch.ones_like(loss), retain_graph=apart)
-            self._check_rows(trace, len(loss))
-            if apart:
-                self._compare, self._seen = trace, {}
-                self._weights = _some(len(loss)).to(loss.device)
-                torch.autograd.backward(loss, self._weights.to(loss.dtype))
-            self._check_stray()
+            with nullcontext() if followed else paused():
+                self._followed = followed
+                torch.autograd.backward(loss, torch.ones_like(loss), retain_graph=apart)
+                self._followed = False
+                self._check_rows(trace, len(loss))
+                if apart:
+                    self._compare, self._seen = trace, {}
+                    self._weights = _some(len(loss)).to(loss.device)
+                    torch.autograd.backward(loss, self._weights.to(loss.dtype))
+                self._check_stray()
         finally:
             self._trace = self._compare = None
+            self._followed = False
             self.clear()
         return trace
 
