@@ -545,6 +545,9 @@ def test_optimizers_that_do_not_fit_are_refused():
     model = network()
     with pytest.raises(ValueError, match=r"lacks 2 of them \(2.weight.*parameter groups"):
         private(model=model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1), mechanism=mech)
+    halves = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[2])]
+    with pytest.raises(ValueError, match=r"optimizer=list must be .* One optimizer .*parameter groups"):
+        private(model=model, optimizer=halves, mechanism=mech)
     with pytest.raises(UnsupportedError, match="LBFGS"):
         private(model=model, optimizer=torch.optim.LBFGS(model.parameters()), mechanism=mech)
     with pytest.raises(UnsupportedError, match="float16"):

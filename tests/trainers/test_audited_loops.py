@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
+from anechoic.runs import ledger
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
 from tests.floats import same_bits
 from tests.trainers.canaries import (
@@ -56,7 +57,7 @@ def start(door):
         data_loader=DataLoader(Numbers(), batch_size=BATCH, shuffle=True),
         mechanism=MECHANISM,
     )
-    watched.batches = loader.feed.batches
+    watched.batches, watched.loader = loader.feed.batches, loader
     model, optimizer, backward = door(model, private)
     parts = BatchMemoryManager(data_loader=loader, max_physical_batch_size=BATCH // 2, optimizer=private)
     return watched, model, optimizer, parts.__enter__(), backward
@@ -186,3 +187,28 @@ def test_a_step_under_autocast_is_the_same(door):
     plain, _ = trained(door)
     watched, _ = trained(door, around=lambda: torch.autocast("cpu", dtype=torch.bfloat16))
     assert same_bits(watched.releases(), plain.releases())
+
+
+def test_micro_batches_take_the_optimizer_that_a_framework_made(door):
+    """The same run, bit for bit, with the optimizer of make_private or what prepare() made of it."""
+    found = []
+    for wrapped in (False, True):
+        ledger._MADE.clear()
+        watched, model, optimizer, parts, backward = start(door)
+        if wrapped:
+            given = BatchMemoryManager(
+                data_loader=watched.loader, max_physical_batch_size=BATCH // 2, optimizer=optimizer
+            )
+            parts = given.__enter__()
+        right(watched, model, optimizer, parts, backward)
+        found.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    assert same_bits(*found)
+
+
+def test_micro_batches_of_another_run_are_refused_whoever_wrapped_its_optimizer(door):
+    watched, _, _, _, _ = start(door)
+    _, _, other, _, _ = start(door)
+    with pytest.raises(MismatchError, match="belong to two runs"):
+        BatchMemoryManager(data_loader=watched.loader, max_physical_batch_size=2, optimizer=other)
+    with pytest.raises(MismatchError, match="optimizer a object"):
+        BatchMemoryManager(data_loader=watched.loader, max_physical_batch_size=2, optimizer=object())

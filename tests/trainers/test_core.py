@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from anechoic.errors import CheckpointError, DesynchronizedError
+from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
 from anechoic.trainers import Privacy
 from anechoic.trainers.files import private_folder, twin
 from anechoic.trainers.row_loss import RowLoss
@@ -212,3 +212,33 @@ def test_noise_to_signal_is_that_of_the_sums(tmp_path):
             total += sum(float(p.grad.double().square().sum()) for p in quiet.optimizer.params)
     noise = sum(loud.signal._stds**2) * flat(loud.module).numel()
     assert loud.logs()["noise_to_signal"] == pytest.approx((noise / total) ** 0.5, rel=0.25)
+
+
+def test_what_did_not_move_is_a_warning(tmp_path, caplog):
+    run, _ = start(tmp_path, rate=0.0)
+    train(run)
+    (told,) = [record for record in caplog.records if "trained tensors moved" in record.message]
+    assert told.levelno == logging.WARNING
+    assert "not moved at all (a learning rate of 0?): words.weight, head.weight" in told.getMessage()
+
+
+def test_a_mechanism_for_another_number_of_releases_is_refused_in_words_of_a_trainer(tmp_path):
+    run, _ = start(tmp_path)
+    privacy = Privacy(**ASKED, mechanism=run.engine.mechanism)
+    with pytest.raises(MismatchError, match=r"mechanism in Privacy has 8 releases.*would make 12: .*epochs"):
+        start(tmp_path / "b", privacy=privacy, steps=12)
+
+
+def test_noise_to_signal_has_a_floor(tmp_path):
+    """Where no signal is seen: the fourth root of half the trained numbers times the releases."""
+    run, model = start(tmp_path, loss=lambda model, batch: 0 * model(**batch)["loss"])
+    batches = iter(run.batches)
+    while True:
+        for part in run.parts(next(batches)):
+            run.module(part).backward()
+        run.optimizer.step()
+        run.optimizer.params[0].grad.zero_()  # less than the noise: nothing can be said of a signal
+        run.optimizer.params[1].grad.zero_()
+        run.released()
+        assert run.logs()["noise_to_signal"] == pytest.approx((flat(model).numel() / 2) ** 0.25)
+        break

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.noise.keystream import WORD, Counter
+from anechoic.noise.keystream import WORD, Keystream
 
 BLOCK_BYTES = 64
 ROUNDS = 20
@@ -24,7 +24,7 @@ _COUNTERS = 2**32  # that one nonce has
 _AT_ONCE = 2**12  # scattered blocks that are made together: their state stays in a core's own cache
 
 
-class ChaChaCounter(Counter):
+class ChaChaCounter(Keystream):
     """The keystream of ChaCha20 by the numbers of its blocks.
 
     Block i has the counter i mod 2**32 and the nonce floor(i / 2**32), little-endian (RFC 8439, section 2.3):

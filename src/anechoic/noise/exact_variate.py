@@ -15,7 +15,7 @@ from decimal import Context, Decimal, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.noise.keystream import Counter
+from anechoic.noise.keystream import Keystream
 from anechoic.noise.ziggurat import (
     GRID_BITS,
     INDEX_BITS,
@@ -41,7 +41,7 @@ class Details:
     keystream has room for several proposals, attempts share it.
     """
 
-    stream: Counter
+    stream: Keystream
 
     @property
     def at_once(self) -> int:

@@ -26,7 +26,7 @@ from anechoic._validate import positive_int
 from anechoic.keys import derive, derive_each
 from anechoic.noise.chacha20 import ChaChaCounter
 from anechoic.noise.exact_variate import Details, floor_of, variate
-from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, Counter
+from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, Keystream
 from anechoic.noise.ziggurat import INDEX_BITS, layers
 from anechoic.noise.ziggurat_tail import rest
 
@@ -34,7 +34,7 @@ from anechoic.noise.ziggurat_tail import rest
 BLOCK = 2**20
 AES, CHACHA = "AES-256", "ChaCha20"  # their names in arguments and saved states
 #: What each cipher is made by, and the domains of its words and of the further ones.
-CIPHERS: dict[str, tuple[type[Counter], str, str]] = {
+CIPHERS: dict[str, tuple[type[Keystream], str, str]] = {
     AES: (AesCounter, "noise", "noise, further words"),
     CHACHA: (ChaChaCounter, "noise by ChaCha20", "noise by ChaCha20, further words"),
 }

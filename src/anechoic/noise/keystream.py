@@ -25,7 +25,7 @@ WORD = np.dtype("<u8")
 COUNTERS = 2**128
 
 
-class Counter(ABC):
+class Keystream(ABC):
     """A keystream that consists of the blocks of the numbers 0, 1, … 2**128 - 1.
 
     Args:
@@ -85,7 +85,7 @@ class Counter(ABC):
         return f"{type(self).__name__}(secret)"
 
 
-class AesCounter(Counter):
+class AesCounter(Keystream):
     """The keystream of AES-256-CTR whose first counter block is 0.
 
     Block i is the encryption of i as a 128-bit big-endian number (NIST SP 800-38A, section 6.5).

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -93,7 +94,7 @@ class PrivateStrategy(Door, OneDevice):
                 " torch.utils.data.DataLoader."
             )
         parts = self._given["accumulate_grad_batches"]
-        self._loader = EpochLoader(dataloader, parts, lambda: self._begun.batches)
+        self._loader = EpochLoader(dataloader, parts, lambda: self._begun.batches, self._privacy.period)
         return self._loader
 
     def setup_optimizers(self, trainer: Any) -> None:
@@ -117,6 +118,7 @@ class PrivateStrategy(Door, OneDevice):
                 at_once=loader.at_once,
                 folder=os.path.join(trainer.default_root_dir, "lightning_logs"),
                 resume=self._resume,
+                say=rank_zero_info,
             )
         finally:
             module.trainer = trainer
@@ -216,6 +218,11 @@ class PrivateStrategy(Door, OneDevice):
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
         """Weights, optimizer, keys and counts, all from the private file."""
         self._begun.load()
+
+    def on_train_end(self) -> None:
+        """Say so where a run ended early of itself."""
+        self._begun.ended(asked=self._trainer.should_stop)
+        super().on_train_end()
 
     def teardown(self) -> None:
         """Give the Trainer its settings back, and the module its logs; the run stays, to be asked."""

@@ -22,19 +22,27 @@ class EpochLoader:
         given: the user's loader.
         parts: its batches that make one of the run.
         batches: those of the run, once it has begun.
+        period: of the loader for the run, how many releases make a pass.
 
     Attributes:
         plain: the loader for the run.
         at_once: rows that are worked on at once.
     """
 
-    def __init__(self, given: DataLoader[Any], parts: int, batches: Callable[[], LogicalBatches]) -> None:
+    def __init__(
+        self,
+        given: DataLoader[Any],
+        parts: int,
+        batches: Callable[[], LogicalBatches],
+        period: Callable[[DataLoader[Any]], int],
+    ) -> None:
         self.plain, self.at_once = _larger(given, parts), given.batch_size or 1
         self.dataset = given.dataset
         self._batches = batches
+        self._period = period(self.plain)
 
     def __len__(self) -> int:
-        return len(self.plain)
+        return self._period
 
     def __iter__(self) -> Iterator[Parts]:
         while True:

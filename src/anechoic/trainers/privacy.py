@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from anechoic._validate import positive_float, positive_int
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.keys import Key
+from anechoic.torch.setup.asked import Setup
 
 #: Arguments of make_private that follow from what the trainer has.
 OF_THE_TRAINER = {
@@ -27,6 +30,8 @@ OF_THE_TRAINER = {
     " loop yourself (docs/training.md)",
     "wrap_model": "the trainer",
 }
+#: Arguments that say what a pass goes over.
+OF_A_PASS = ("unit_ids", "participation", "mechanism")
 
 
 class Privacy:
@@ -94,6 +99,18 @@ class Privacy:
     def delta(self) -> float | None:
         """That of the logged epsilon; None for the mechanism's."""
         return self.options.get("target_delta")
+
+    def period(self, loader: DataLoader[Any]) -> int:
+        """Releases in one pass over what is protected: the examples, or with unit_ids their owners.
+
+        Args:
+            loader: plain, with the logical batch size.
+
+        Raises:
+            MismatchError: if unit_ids are not those of the loader's data set.
+        """
+        what = {name: self.options[name] for name in OF_A_PASS if name in self.options}
+        return Setup.of({"module": None, "optimizer": None, "data_loader": loader, **what}).period
 
     def engine(self, journal: Any) -> PrivacyEngine:
         """An engine for one run, which writes its releases down in the folder `journal`."""

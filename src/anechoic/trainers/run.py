@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch import optim
 from torch.utils.data import DataLoader
 
 from anechoic.errors import MismatchError
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.result import mechanism_in
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.setup.checks import check_one_process
 from anechoic.trainers.files import found_twin, made, private_folder, twin
@@ -38,6 +40,7 @@ class TrainerRun:
         at_once: rows that are worked on at once.
         folder: of the trainer's checkpoints.
         resume: the trainer's checkpoint to go on from.
+        say: shows the user a line of text; None for the log, level INFO.
 
     Attributes:
         engine: what made the run private.
@@ -45,6 +48,7 @@ class TrainerRun:
 
     Raises:
         CheckpointError: if `resume` has no keys.
+        MismatchError: if `steps` are not those of the run to go on from, or of a Mechanism in `privacy`.
         ValueError: if not even one step keeps within stop_at_epsilon.
     """
 
@@ -60,6 +64,7 @@ class TrainerRun:
         at_once: int,
         folder: str,
         resume: str | None = None,
+        say: Callable[[str], object] | None = None,
     ) -> None:
         self.privacy = privacy
         # under keys of the operating system nothing can be made again before there is a checkpoint
@@ -77,6 +82,7 @@ class TrainerRun:
                 )
         else:
             options["scheduler"] = scheduler
+        _check_steps(options.get("mechanism"), steps, resume)
         check_one_process("a trainer")
         make = self.engine.make_private_with_epsilon if privacy.by_epsilon else self.engine.make_private
         self._loss = module
@@ -94,7 +100,7 @@ class TrainerRun:
         self.last = self._last(privacy.stop_at_epsilon)
         self._written: list[tuple[Path, Path]] = []
         self._begun = begun
-        self.signal = Signal(self.engine.mechanism, module.named_parameters())
+        self.signal = Signal(self.engine.mechanism, module.named_parameters(), say)
 
     def _last(self, most: float | None) -> int:
         """The release after which training stops."""
@@ -136,6 +142,23 @@ class TrainerRun:
         """After a step, while p.grad is there: look at the release. Whether training must go on."""
         self.signal.look(self.engine.releases - 1)
         return self.engine.releases < self.last
+
+    def ended(self, *, asked: bool) -> None:
+        """Training is over: warn where releases that the noise was planned for were not made.
+
+        Args:
+            asked: whether somebody stopped it, such as a callback. A stop at the budget is known here.
+        """
+        made, planned = self.engine.releases, self.engine.mechanism.steps
+        if made < self.last and not asked:
+            logger.warning(
+                "training ended after %d of the %d releases that its noise was planned for, and nothing had"
+                " stopped it: each had more noise than that many need. Give the trainer max_steps=%d, or the"
+                " number of epochs that it goes through.",
+                made,
+                planned,
+                made,
+            )
 
     # -- what is said ------------------------------------------------------------------------------
 
@@ -182,3 +205,22 @@ class TrainerRun:
         extra = self.engine.load_checkpoint(path=self._begun, adopt_journal=self.privacy.adopt_journal)
         self.signal.begin(self.engine.releases)
         return extra
+
+
+def _check_steps(given: Any, steps: int, resume: str | None) -> None:
+    """Refuse another number of releases than a mechanism has, in words of the trainer's settings."""
+    mechanism = mechanism_in(given)
+    if not isinstance(mechanism, Mechanism) or mechanism.steps == steps:
+        return
+    if resume is None:
+        raise MismatchError(
+            f"the mechanism in Privacy has {mechanism.steps} releases, and this trainer would make {steps}:"
+            " set its number of epochs or steps and its batch size to what the mechanism was made for, or"
+            " leave the mechanism out, which is then planned for this trainer."
+        )
+    raise MismatchError(
+        f"the run of {resume} has {mechanism.steps} releases, and this trainer would make {steps}: noise is"
+        " planned for a whole run. Keep its number of epochs or steps and its batch size. To train on from"
+        " its weights begin a new run that counts this one, Privacy(…, charge=…), with the Mechanism of the"
+        " old run."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 import numpy as np
@@ -37,9 +37,17 @@ class Signal:
     Args:
         mechanism: of the run, whose losses are means over rows.
         named: the parameters; those that require a gradient are trained.
+        say: shows the user which weights moved; None for the log, level INFO. What did not move at all is a
+            warning in the log.
     """
 
-    def __init__(self, mechanism: Mechanism, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        named: Iterable[tuple[str, nn.Parameter]],
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        self._say = logger.info if say is None else say
         self._mechanism = mechanism
         self._all = [(name.removeprefix("model."), p) for name, p in named]
         self._trained = [(name, p) for name, p in self._all if p.requires_grad]
@@ -75,7 +83,7 @@ class Signal:
             self._sums += norms
             self._noise += variance
         if step == min(self._first + FIRST, self._mechanism.steps) - 1:
-            logger.info("%s", self._told())
+            self._tell()
 
     def logs(self) -> dict[str, float]:
         """The noise over the signal since the last call: norms of released gradients, root mean squares.
@@ -90,8 +98,8 @@ class Signal:
         self._since = self._noise_since = self._spread = 0.0
         return {"noise_to_signal": found}
 
-    def _told(self) -> str:
-        """Which weights moved, which did not, and by how much against the noise."""
+    def _tell(self) -> None:
+        """Say which weights moved, which did not, and by how much against the noise."""
         steps = min(FIRST, self._mechanism.steps - self._first)
         moved = [
             float((_some(p) - before).double().square().mean().sqrt())
@@ -119,7 +127,7 @@ class Signal:
             f" {math.sqrt(self._sums.sum() / expected.sum()):.3g};"
             f" most in {names[best]}: {math.sqrt(self._sums[best] / expected[best]):.3g}"
         )
-        return "\n  ".join(lines)
+        (logger.warning if still else self._say)("\n  ".join(lines))
 
 
 def _some(p: Tensor) -> Tensor:

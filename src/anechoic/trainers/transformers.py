@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
@@ -102,10 +103,10 @@ class PrivateTrainer(Door, Trainer):
         # Accelerate would replace the model's forward, now or in the first evaluation: see autocast below
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         self.accelerator._models.append(model)
-        settings.keep_activations(self.model)
+        settings.keep_activations(self.model, self._given)
         steps = self.args.max_steps
         if steps <= 0:
-            steps = math.ceil(self.args.num_train_epochs * len(loader))
+            steps = math.ceil(self.args.num_train_epochs * self._privacy.period(loader))
         optimizer = self.create_optimizer()
         return TrainerRun(
             self._privacy,
@@ -117,6 +118,7 @@ class PrivateTrainer(Door, Trainer):
             at_once=self._at_once,
             folder=self.args.output_dir,
             resume=self._resume,
+            say=tqdm.write,  # as the Trainer says its logs, around a progress bar
         )
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
@@ -195,6 +197,8 @@ class PrivateTrainer(Door, Trainer):
         Trainer.log(self, settings.public(logs) | own, *arguments, **keywords)
 
     def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
+        early = self.state.global_step < self.state.max_steps
+        self._begun.ended(asked=early and self.control.should_training_stop)
         output = super()._finalize_training(*arguments, **keywords)
         metrics = {name: value for name, value in output.metrics.items() if name not in UNNOISED}
         return output._replace(training_loss=math.nan, metrics=metrics | self._begun.logs())

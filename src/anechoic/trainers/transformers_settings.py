@@ -77,18 +77,25 @@ def planned_rates(args: Any, given: Any, steps: int) -> Any:
     )
 
 
-def keep_activations(model: Any) -> None:
-    """Turn activation checkpointing off, under which rows can only be taken one after another."""
+def keep_activations(model: Any, args: Any) -> None:
+    """Turn activation checkpointing off, under which rows can only be taken one after another.
+
+    Args:
+        model: the user's.
+        args: the user's settings, whose class may have it on by default.
+    """
     if not any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
         return
     names = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
     next(found for name in names if (found := getattr(model, name, None)) is not None)()
     if hasattr(model, "disable_input_require_grads"):
         model.disable_input_require_grads()
+    default = getattr(type(args), "gradient_checkpointing", False)
     logger.warning(
-        "activation checkpointing is off in a private run: with it rows would be taken one after another."
+        "activation checkpointing%s is off in a private run: with it rows would be taken one after another."
         " Memory is bounded by per_device_train_batch_size, which may be 1: gradient_accumulation_steps makes"
-        " up the batch."
+        " up the batch.",
+        f" (gradient_checkpointing, which {type(args).__name__} turns on by default)" if default else "",
     )
 
 

@@ -207,3 +207,11 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert 5 <= int(first.split()[1]) <= 8
     whole, _ = fitted(tmp_path / "whole", net=module(dropout=0.3))
     assert torch.equal(torch.load(tmp_path / "weights.pt", weights_only=True), flat(whole))
+
+
+def test_more_epochs_are_refused_in_words_of_the_trainer(tmp_path):
+    fitted(tmp_path, max_epochs=2, **saving(tmp_path))
+    file = tmp_path / "kept" / "last.ckpt"
+    with pytest.raises(MismatchError, match=r"last.ckpt.8 has 8 releases.*would make 16: .*charge=") as found:
+        fitted(tmp_path, ckpt_path=file, max_epochs=4)
+    assert "steps=" not in str(found.value)

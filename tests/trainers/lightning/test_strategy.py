@@ -191,6 +191,43 @@ def test_limits_count_parts_as_lightning_does(tmp_path):
     assert (trainer.limit_train_batches, trainer.val_check_interval) == (4, 2)
 
 
+#: Lightning's epochs are then of two releases, where one over rows has 4.
+OF_USERS = {"unit": "user", "unit_ids": [f"user{i % 15}" for i in range(ROWS)]}
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_an_epoch_is_a_pass_over_the_users(tmp_path, fixed, parts, caplog):
+    privacy = Privacy(**KEYS, **GUARANTEE, **OF_USERS, poisson_sampling=not fixed)
+    options = {"batch": BATCH // parts, "accumulate_grad_batches": parts}
+    _, trainer = fitted(tmp_path, privacy=privacy, max_epochs=3, **options)
+    engine = trainer.strategy.engine
+    assert trainer.global_step == engine.releases == engine.mechanism.steps == 3 * 2
+    assert trainer.current_epoch == 3
+    assert engine.releases == 3 * len(trainer.strategy._begun.batches)
+    assert "training ended after" not in caplog.text
+
+
+def test_a_run_that_ends_early_of_itself_says_so(tmp_path, caplog):
+    class Skips(lightning.pytorch.Callback):
+        def on_train_epoch_start(self, trainer, *_):
+            trainer.fit_loop.epoch_loop.max_steps = 5
+
+    class Stops(lightning.pytorch.Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = trainer.global_step == 5
+
+    fitted(tmp_path, callbacks=[Stops()])
+    assert "training ended after" not in caplog.text
+    fitted(tmp_path / "other", callbacks=[Skips()])
+    assert "training ended after 5 of the 12 releases" in caplog.text
+
+
+def test_which_weights_moved_is_shown(tmp_path, caplog):
+    fitted(tmp_path, net=module(schedule=False))
+    assert "after 10 releases: 2 of 2 trained tensors moved" in caplog.text
+
+
 # -- the tests above see what they are there for ----------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("transformers", reason="make test-all installs it")
 
-from transformers import get_scheduler
+from transformers import TrainerCallback, get_scheduler
 
 from anechoic.errors import (
     CheckpointError,
@@ -270,8 +270,6 @@ def test_a_second_train_is_refused(tmp_path):
 
 
 def test_a_frozen_weight_that_moves_is_refused(tmp_path):
-    from transformers import TrainerCallback
-
     class Moves(TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **_):
             if state.global_step == 3:

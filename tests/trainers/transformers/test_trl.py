@@ -126,3 +126,8 @@ def test_what_is_merged_is_the_trained_model(tmp_path):
 def test_rows_of_several_examples_are_refused(name, tmp_path):
     with pytest.raises(UnsupportedError, match=f"{name}=True is refused"):
         start(tmp_path / "out", **{name: True})
+
+
+def test_who_turned_activation_checkpointing_on_is_named(tmp_path, caplog):
+    start(tmp_path / "out", save_strategy="no", max_steps=1).train()
+    assert "(gradient_checkpointing, which SFTConfig turns on by default) is off" in caplog.text

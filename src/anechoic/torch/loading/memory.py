@@ -19,7 +19,8 @@ class BatchMemoryManager:
     Args:
         data_loader: the loader of `make_private`.
         max_physical_batch_size: >= 1.
-        optimizer: the optimizer of `make_private`.
+        optimizer: the optimizer of `make_private`, or what Accelerate or Fabric made of it, which has it as
+            `.optimizer`.
 
     Raises:
         MismatchError: if loader and optimizer are not those of one run, or one unit brings more examples to a
@@ -34,12 +35,15 @@ class BatchMemoryManager:
     """
 
     def __init__(self, *, data_loader: Any, max_physical_batch_size: int, optimizer: Any) -> None:
-        if not isinstance(data_loader, PrivateDataLoader) or not isinstance(optimizer, CorrelatedOptimizer):
+        inner = optimizer  # Accelerate's prepare and Fabric's setup wrap it, and hand step() on
+        if not isinstance(optimizer, CorrelatedOptimizer):
+            inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(data_loader, PrivateDataLoader) or not isinstance(inner, CorrelatedOptimizer):
             raise MismatchError(
                 f"data_loader is a {type(data_loader).__name__} and optimizer a {type(optimizer).__name__}:"
                 " pass the two that anechoic.torch.PrivacyEngine.make_private returned."
             )
-        if data_loader.ledger is not optimizer.ledger:
+        if data_loader.ledger is not inner.ledger:
             raise MismatchError(
                 "data_loader and optimizer belong to two runs: pass those of one make_private."
             )

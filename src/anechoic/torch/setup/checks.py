@@ -255,6 +255,14 @@ def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
             )
 
 
+#: What to do in the place of several.
+ONE_OPTIMIZER = (
+    "One optimizer trains all parameters, since one clip norm and one row of noise cover an example's whole"
+    " gradient: in the place of two optimizers give one parameter groups, as"
+    " torch.optim.SGD([{'params': body, 'lr': 0.1}, {'params': head, 'lr': 0.01}])"
+)
+
+
 def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     """The trainable parameters of the optimizer, which must be those of the module.
 
@@ -263,7 +271,9 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         UnsupportedError: for optimizers and parameters that cannot carry the noise.
     """
     if not isinstance(optimizer, optim.Optimizer):
-        raise ValueError(f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer.")
+        raise ValueError(
+            f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer. {ONE_OPTIMIZER}."
+        )
     if isinstance(optimizer, optim.LBFGS):
         raise UnsupportedError(
             "LBFGS evaluates a batch several times a step: use an optimizer that does so once."
@@ -299,11 +309,7 @@ def _apart(own: list[nn.Parameter], module: nn.Module) -> str:
     if held < trained.keys():
         return (
             f"the module trains {len(trained)}, and the optimizer lacks {len(left)} of them ({left[0]}, for"
-            " instance). One optimizer trains all of them, since one clip norm and one row of noise cover an"
-            " example's whole gradient: in the place of two optimizers give one parameter groups, as"
-            " torch.optim.SGD([{'params': body, 'lr': 0.1}, {'params': head, 'lr': 0.01}]); and"
-            " freeze what is"
-            " not trained with requires_grad_(False)."
+            f" instance). {ONE_OPTIMIZER}; and freeze what is not trained with requires_grad_(False)."
         )
     return (
         f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains,"
