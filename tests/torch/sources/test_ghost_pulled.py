@@ -221,7 +221,7 @@ def test_where_nothing_sees_the_pass_it_is_refused(unlucky):
     way = WAYS["function"]
     with pytest.raises(Exception, match="no clipped gradient"):
         list(released(net(way, over_batch(1e-3)), pull=elsewhere))
-    assert "where nothing sees what it does to rows" in errors[0]
+    assert "where nothing sees what they do to rows" in errors[0]
 
 
 class Dropped(nn.Module):

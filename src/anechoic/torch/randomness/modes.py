@@ -174,15 +174,12 @@ class Starting(TorchFunctionMode):
         return out
 
 
-<<<<<<< HEAD
-=======
 def _hooked() -> None:
     """Code of the script's may run in the backward pass of what is in hand."""
     for run in tuple(ACTIVE):
         run.batch.hooked = True
 
 
->>>>>>> w-fixC
 def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
     """Arguments for the losses whose plain mean a loss of the batch is; None where it is none."""
     place = _ROUNDING_TWICE[func]
@@ -225,15 +222,6 @@ def _smoothed(
         return not bool((target == ignore_index).any())  # with such, it is refused, or a mean of the others
     finally:
         _PAUSED.pop()
-<<<<<<< HEAD
-
-
-def _hooked() -> None:
-    """Code of the script's may run in the backward pass of what is in hand."""
-    for run in tuple(ACTIVE):
-        run.batch.hooked = True
-=======
->>>>>>> w-fixC
 
 
 def _is_shortcut(tensor: Tensor) -> bool:
