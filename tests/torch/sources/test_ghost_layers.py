@@ -114,5 +114,6 @@ def test_norms_and_sums_are_those_of_single_rows(name, clip):
 @pytest.mark.slow
 def test_norms_never_fall_short_of_those_in_float64(name):
     model, x = build(name, torch.float64)
-    found, true = compare(model, x, rtol=2e-4 if "positions" in name or "conv" in name else 1e-9)
+    several = any(word in name for word in ("positions", "axes", "conv"))  # norms may have a margin
+    found, true = compare(model, x, rtol=2e-4 if several else 1e-9)
     assert bool((found >= true * (1 - 1e-14)).all())
