@@ -6,7 +6,6 @@ Needs transformers; importing this module imports it.
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +92,7 @@ class PrivateTrainer(Door, Trainer):
         if not getattr(self, "_starting", False):
             return super().get_train_dataloader()
         if self._run is None:
-            with _unprepared(self.accelerator):
+            with settings.unprepared(self.accelerator):
                 loader = super().get_train_dataloader()
             self._run = self._begin(loader)
             self.optimizer = self._run.optimizer
@@ -242,13 +241,3 @@ class _Steps(TrainerCallback):
         if not self._on:
             control.should_training_stop = True
             control.should_save = control.should_save or args.save_strategy == "steps"
-
-
-@contextmanager
-def _unprepared(accelerator: Any) -> Iterator[None]:
-    """A loader that is made here is the Trainer's own, and not yet one of Accelerate, which reads ahead."""
-    accelerator.prepare = lambda loader: loader
-    try:
-        yield
-    finally:
-        del accelerator.prepare

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +41,8 @@ REFUSED: tuple[Refused, ...] = (
 PUBLIC = frozenset({"epoch", "learning_rate", "step"} | {
     "train_runtime", "train_samples_per_second", "train_steps_per_second", "epsilon", "noise_to_signal",
 })  # fmt: skip
+#: What is never logged, or was reported already.
+_DROPPED = {*UNNOISED}
 #: Schedulers that look at metrics.
 MEASURING = ("reduce_lr_on_plateau", "greedy")
 
@@ -138,5 +142,11 @@ def public(logs: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in logs.items() if name in PUBLIC}
 
 
-#: What is never logged, or was reported already.
-_DROPPED = {*UNNOISED}
+@contextmanager
+def unprepared(accelerator: Any) -> Iterator[None]:
+    """A loader that is made here is the Trainer's own, and not yet one of Accelerate, which reads ahead."""
+    accelerator.prepare = lambda loader: loader
+    try:
+        yield
+    finally:
+        del accelerator.prepare
