@@ -90,6 +90,7 @@ def test_a_run_may_be_shorter_than_a_pass(steps):
     assert steps == 1 or max(bands) > 1
 
 
+@pytest.mark.slow
 def test_a_scheme_may_be_given():
     drawn = CyclicPoisson(600, 20, 4, N)
     found = plan(**RUN, epsilon=2.0, sampling=drawn)

@@ -103,6 +103,7 @@ def test_hundreds_of_runs_by_poisson_take_the_bound_of_papernot_and_steinke():
     assert 50.0 < selection.epsilon() < 1500.0  # inf by the profile
 
 
+@pytest.mark.slow
 def test_few_runs_by_poisson_and_almost_no_loss_have_an_epsilon():
     few = an.select(mechanism(), mean=0.6, repetitions="poisson", score_on="public")
     many = an.select(mechanism(), mean=2.0, repetitions="poisson", score_on="public")
