@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from anechoic._validate import Array, at_least
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent
-from anechoic.linear.losses import classifier_loss, softmax
+from anechoic.linear.losses import classifier_loss, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
@@ -172,10 +172,7 @@ class LogisticRegression(PrivateClassifier):
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, shape (rows, classes), computed from what was released."""
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            scores = np.stack([np.zeros_like(scores), scores], axis=1)
-        return np.ascontiguousarray(softmax(scores.T).T)
+        return probabilities(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Their logarithms."""

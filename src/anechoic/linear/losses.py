@@ -74,6 +74,13 @@ def softmax(scores: Array) -> Array:
     return np.asarray(powers / total)
 
 
+def probabilities(scores: Array) -> Array:
+    """Of the classes, shape (rows, classes), from scores as `decision_function` has them."""
+    if scores.ndim == 1:
+        scores = np.stack([np.zeros_like(scores), scores], axis=1)
+    return np.ascontiguousarray(softmax(scores.T).T)
+
+
 def _multinomial(scores: Array, targets: Array) -> Array:
     return softmax(scores) - targets
 

@@ -17,7 +17,7 @@ from anechoic.errors import MismatchError
 from anechoic.linear.classifiers import PrivateClassifier, coded
 from anechoic.linear.descent import FitRequest, planned
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, number_residuals
-from anechoic.linear.losses import classifier_loss, regressor_loss, softmax
+from anechoic.linear.losses import classifier_loss, probabilities, regressor_loss
 from anechoic.linear.online_run import OnlineRun
 from anechoic.linear.privacy import (
     CLASSES_READ,
@@ -243,10 +243,7 @@ class SGDClassifier(Online, PrivateClassifier):
     @available_if(lambda self: self.loss == "log_loss")
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, shape (rows, classes), of `loss="log_loss"`."""
-        scores = self.decision_function(X)
-        if scores.ndim == 1:
-            scores = np.stack([np.zeros_like(scores), scores], axis=1)
-        return np.ascontiguousarray(softmax(scores.T).T)
+        return probabilities(self.decision_function(X))
 
 
 class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]

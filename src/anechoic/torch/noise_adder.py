@@ -81,7 +81,13 @@ class Releaser(Uncopyable):
             dtype=self._dtype if self.mechanism.grid_bits is None else None,
             device=self._device,
             cipher=usual_cipher(self._device) if cipher is None else cipher,
+            **({} if whole else self._own_entries),
         )
+
+    @property
+    def _own_entries(self) -> dict[str, int]:
+        """Offset and length of the entries whose noise this process draws; none of both for all."""
+        return {}
 
     @property
     def cipher(self) -> str:

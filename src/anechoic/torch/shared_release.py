@@ -18,7 +18,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import Releaser, digest, usual_cipher
+from anechoic.torch.noise_adder import Releaser, digest
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -61,18 +61,9 @@ class SharedReleaser(Releaser):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(self, key: bytes, cipher: str | None = None, *, whole: bool = False) -> NoiseStream:
-        part = (
-            {} if whole else {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
-        )
-        return self.mechanism.stream(
-            self._dimension,
-            key=key,
-            backend="torch",
-            device=self._device,
-            cipher=usual_cipher(self._device) if cipher is None else cipher,
-            **part,
-        )
+    @property
+    def _own_entries(self) -> dict[str, int]:
+        return {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
 
     def saved_noise(self) -> dict[str, Any]:
         """That of one process, on every rank: what a checkpoint holds."""
