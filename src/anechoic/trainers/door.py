@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,8 +11,29 @@ from anechoic.torch.engine import PrivacyEngine
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.run import TrainerRun
 
+logger = logging.getLogger("anechoic")
 #: (name of a setting, whether its value is refused, the remedy)
 Refused = tuple[str, Callable[[Any], bool], str]
+
+
+class Dropped:
+    """Names of what is not logged while training, each of which is said once.
+
+    Args:
+        names: that go without saying.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._said = {*names}
+
+    def tell(self, name: str) -> None:
+        if name not in self._said:
+            self._said.add(name)
+            logger.warning(
+                "%s, logged while training, is dropped: nothing protects what is computed from the data"
+                " without noise. Log it in validation, on data that may be seen.",
+                name,
+            )
 
 
 class Door:

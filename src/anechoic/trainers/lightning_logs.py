@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Iterator
@@ -16,8 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from anechoic.errors import UnsupportedError
-
-logger = logging.getLogger("anechoic")
+from anechoic.trainers.door import Dropped
 
 
 class LogFilter:
@@ -32,7 +30,7 @@ class LogFilter:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._parts = [part for part in module.modules() if isinstance(part, LightningModule)]
-        self._dropped: set[str] = set()
+        self._dropped = Dropped()
         for part in self._parts:
             # log_dict calls log, and callbacks are given the module's once it is attached
             vars(part)["log"] = self._of(part)
@@ -40,20 +38,11 @@ class LogFilter:
     def _of(self, part: LightningModule) -> Any:
         def log(name: str, *arguments: Any, **keywords: Any) -> None:
             if self._module.trainer.training:
-                self._drop(str(name))
+                self._dropped.tell(str(name))
             else:
                 type(part).log(part, name, *arguments, **keywords)
 
         return log
-
-    def _drop(self, name: str) -> None:
-        if name not in self._dropped:
-            self._dropped.add(name)
-            logger.warning(
-                "%s, logged while training, is dropped: nothing protects what is computed from the data"
-                " without noise. Log it in validation, on data that may be seen.",
-                name,
-            )
 
     def tell(self, figures: dict[str, float]) -> None:
         """Log what may be known, in the progress bar too."""

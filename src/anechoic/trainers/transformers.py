@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.trainers import transformers_settings as settings
-from anechoic.trainers.door import Door, check_settings
+from anechoic.trainers.door import Door, Dropped, check_settings
 from anechoic.trainers.privacy import Privacy
 from anechoic.trainers.row_loss import Parts, RowLoss
 from anechoic.trainers.run import UNNOISED, TrainerRun
@@ -70,6 +70,7 @@ class PrivateTrainer(Door, Trainer):
             check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
         settings.check_loss(self)
+        self._dropped = Dropped(UNNOISED)
         self._given, self._at_once = self.args, self.args.per_device_train_batch_size
         self.args: Any = settings.in_whole_batches(self.args)
         self._train_batch_size = self.args.train_batch_size
@@ -193,7 +194,7 @@ class PrivateTrainer(Door, Trainer):
         if not getattr(self, "_starting", False) or self._measuring:
             return super().log(logs, *arguments, **keywords)
         own = self._begun.logs() if any(name in logs for name in UNNOISED) else {}
-        Trainer.log(self, settings.public(logs) | own, *arguments, **keywords)
+        Trainer.log(self, settings.public(logs, self._dropped) | own, *arguments, **keywords)
 
     def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
         early = self.state.global_step < self.state.max_steps

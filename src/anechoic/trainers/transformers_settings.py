@@ -13,8 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
 from transformers import get_scheduler
 
 from anechoic.errors import UnsupportedError
-from anechoic.trainers.door import Refused, check_settings
-from anechoic.trainers.run import UNNOISED
+from anechoic.trainers.door import Dropped, Refused, check_settings
 
 logger = logging.getLogger("anechoic")
 
@@ -41,8 +40,6 @@ REFUSED: tuple[Refused, ...] = (
 PUBLIC = frozenset({"epoch", "learning_rate", "step"} | {
     "train_runtime", "train_samples_per_second", "train_steps_per_second", "epsilon", "noise_to_signal",
 })  # fmt: skip
-#: What is never logged, or was reported already.
-_DROPPED = {*UNNOISED}
 #: Schedulers that look at metrics.
 MEASURING = ("reduce_lr_on_plateau", "greedy")
 
@@ -129,16 +126,10 @@ def check_loss(trainer: Any) -> None:
         )
 
 
-def public(logs: dict[str, float]) -> dict[str, float]:
-    """What may be logged while training; says once of each other name that it is not."""
-    new = set(logs) - PUBLIC - _DROPPED
-    if new:
-        _DROPPED.update(new)
-        logger.warning(
-            "not logged while training, since nothing noised it: %s. Measure it on public data, in"
-            " evaluation.",
-            ", ".join(sorted(new)),
-        )
+def public(logs: dict[str, float], dropped: Dropped) -> dict[str, float]:
+    """What may be logged while training; each other name is told to `dropped`."""
+    for name in sorted(set(logs) - PUBLIC):
+        dropped.tell(name)
     return {name: value for name, value in logs.items() if name in PUBLIC}
 
 
