@@ -85,6 +85,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     if not isinstance(setup.mechanism, str):
         raise ValueError(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
+            " Of a strategy anechoic.calibrate(strategy, sampling=…, epsilon=…, delta=…) makes one."
         )
     name: StrategyName = setup.mechanism
     if name not in STRATEGIES:
