@@ -39,8 +39,9 @@ def test_a_misspelt_argument_is_told_its_name():
     sampling = an.sampling.FixedOrder(80, 10, steps=8)
     with pytest.raises(TypeError, match=r"calibrate has no argument 'eps'\. Did you mean epsilon\?"):
         an.calibrate(OPTIMIZED.strategy, sampling=sampling, eps=1.0, delta=1e-5)
+    mech = an.calibrate(OPTIMIZED.strategy, sampling=sampling, epsilon=1.0, delta=1e-5)
     with pytest.raises(TypeError, match=r"select has no argument 'score_om'\. Did you mean score_on"):
-        an.select(an.calibrate(OPTIMIZED.strategy, sampling=sampling, epsilon=1.0, delta=1e-5), mean=10, score_om="public")
+        an.select(mech, mean=10, score_om="public")
 
 
 def test_a_plan_at_a_delta_that_promises_nothing_says_so():

@@ -42,8 +42,7 @@ def audit_mechanism(
     """
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
-            f"mechanism is a {type(mechanism).__name__}: give an anechoic.Mechanism, such as calibrate(…)"
-            " returns; of a plan it is plan.mechanism."
+            f"mechanism is a {type(mechanism).__name__}: give a Mechanism (calibrate(…), plan.mechanism)."
         )
     rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")

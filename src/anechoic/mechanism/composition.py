@@ -96,9 +96,7 @@ class Composition(Guaranteed):
         counts: dict[str, tuple[Part, int]] = {}
         for part, count in self.parts:
             if not isinstance(part, (Mechanism, EndlessMechanism)):
-                raise ValueError(
-                    f"{part!r} cannot be composed: give Mechanisms, as of calibrate(…) or plan.mechanism."
-                )
+                raise ValueError(f"{part!r} cannot be composed: give Mechanisms, of a plan plan.mechanism.")
             before = counts.get(part.fingerprint, (part, 0))[1]
             counts[part.fingerprint] = (part, before + positive_int("count", count))
         if not counts:

@@ -223,8 +223,7 @@ def _check_parts(*parts: Mechanism | None) -> None:
     for part in parts:
         if not isinstance(part, Mechanism | EndlessMechanism | None):
             raise UnsupportedError(
-                f"mechanism is a {type(part).__name__}: give an anechoic.Mechanism, such as calibrate(…)"
-                " returns; of a plan it is plan.mechanism."
+                f"mechanism is a {type(part).__name__}: give a Mechanism (calibrate(…), plan.mechanism)."
             )
         if part is not None and (not isinstance(part, Mechanism) or isinstance(part.accounting, Verified)):
             raise UnsupportedError(
