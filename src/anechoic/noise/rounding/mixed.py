@@ -135,8 +135,14 @@ class RoundedBuffered(RoundedMixed[Buffered]):
         width, rows = memory.shape[1] - PAD, len(self.sums)
         for k, part in enumerate(self.sums):
             part.settle(memory[k, :width], memory[rows + k, :width])
-        for row in memory:
-            row[width:] = size(row[:width])
+        self.measure(memory)
+
+    def measure(self, memory: Any) -> None:
+        """Write down the sizes of rows of split parts."""
+        width = memory.shape[1] - PAD
+        for k, part in enumerate(self.sums or ()):
+            memory[k, width:] = size(memory[k, :width])
+            memory[len(self.sums or ()) + k, width:] = part.unit
 
     def _plan(self, t: int) -> RowPlan:
         plan = super()._plan(t)

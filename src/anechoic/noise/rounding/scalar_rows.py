@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly, size
+from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly
 from anechoic.noise.rounding.mixed import RoundedBuffered
 
 #: Entries of a row up to which floats are faster.
@@ -55,8 +55,7 @@ def _(
     width = own.shape[1]
     for i in range(width):
         made[:, i] = _column(rounded, t, memory[:, i], own[:, i].tolist(), i, fresh)
-    for row in memory:
-        row[width:] = size(row[:width])
+    rounded.measure(memory)
     return list(made)
 
 
