@@ -84,7 +84,18 @@ __all__ = [
 
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
-    *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
+    *(
+        "accounting",
+        "audit",
+        "budget",
+        "errors",
+        "extend",
+        "federated",
+        "flower",
+        "lower_bounds",
+        "noise",
+        "optimize",
+    ),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
     *("linear", "workloads"),
 }

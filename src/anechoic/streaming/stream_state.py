@@ -92,7 +92,7 @@ class InMemory:
     Everything inside `transaction` is kept together or not at all.
 
     Attributes:
-        key: of the stream.
+        key, salt: of the stream.
         openings: from which step on which salt holds.
         units: accounts of them.
         kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
@@ -101,7 +101,8 @@ class InMemory:
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
-        self.openings = [(0, sealing.new_salt())]  # two streams with one key share no noise
+        self.salt = sealing.new_salt()
+        self.openings = [(0, self.salt)]  # two streams with one key share no noise
         self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()
         self._first, self._made = 0, 0
