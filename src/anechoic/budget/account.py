@@ -197,6 +197,7 @@ class Account:
             MismatchError: if it protects another unit, or under another adjacency.
             GuaranteeError: if no way fits.
         """
+        ways = charges_of(what)
         if not isinstance(what, tuple):
             ours = (self.grant.unit, self.grant.adjacency)
             if (what.unit, what.adjacency) != ours:
@@ -205,7 +206,6 @@ class Account:
                     f" {self.grant.data!r} one {ours[0]} under {ours[1]!r}: they do not add up. Calibrate the"
                     " run for the account's, or grant the other view of the data a name of its own."
                 )
-        ways = charges_of(what)
         fitting = [way for way in ways if self.fits(way)]
         if not fitting:
             raise GuaranteeError(
