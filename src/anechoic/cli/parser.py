@@ -10,6 +10,7 @@ from typing import Any
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
 from anechoic.cli.values import count, kept, size
+from anechoic.statement.formats import FORMATS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
@@ -31,7 +32,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
-    explain.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text")
+    explain.add_argument("--format", choices=FORMATS, default="text", help="nist, registry, sacro: forms")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
     explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
     explain.set_defaults(run=do.explain)
