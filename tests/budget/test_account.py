@@ -79,7 +79,7 @@ class TestFloats:
 
 
 class TestWhatIsCharged:
-    def test_amplified_runs_count_the_cheaper_way(self):
+    def test_amplified_runs_count_by_their_own_epsilon_where_a_part_is_set_apart(self):
         sampled = an.Mechanism(Identity(8), Poisson(10_000, 100, 8), 1.0, delta=1e-7)
         charge = Account(Grant("d", 8.0, 1e-6, amplified=(4.0, 5e-7))).choose(sampled)
         assert charge == Charge(epsilon=sampled.epsilon(), delta=1e-7)

@@ -96,7 +96,7 @@ class TestAttacks:
         first = book.reserve(mechanism())
         with pytest.raises(GuaranteeError, match="does not cover"):
             book.reserve(mechanism())
-        first.cancel()
+        book.cancel(first.token)
         second = book.reserve(mechanism())
         second.spend()
         for token in (first.token, second.token, "none"):

@@ -191,7 +191,7 @@ class Account:
         return epsilon + Fraction(charge.epsilon) <= apart[0] and delta + Fraction(charge.delta) <= apart[1]
 
     def choose(self, what: Cost) -> Charge:
-        """How to count it: of the ways that fit, the one that takes the smaller share of its limit.
+        """How to count it: by its own (epsilon, delta) where that fits, for which a part is set apart.
 
         Raises:
             MismatchError: if it protects another unit, or under another adjacency.
@@ -211,14 +211,7 @@ class Account:
             raise GuaranteeError(
                 f"the budget does not cover this run ({'; or '.join(map(str, ways))}): {self}"
             )
-        return min(fitting, key=self._share)
-
-    def _share(self, charge: Charge) -> float:
-        if not charge.mu:
-            pairs = zip((charge.epsilon, charge.delta), self.grant.amplified, strict=True)
-            return max(part / whole for part, whole in pairs if whole)
-        epsilon, delta = self.grant.gaussian
-        return gaussian_epsilon(delta, charge.mu) / epsilon
+        return fitting[-1]
 
     def __str__(self) -> str:
         squared, *apart = self.spent()

@@ -234,10 +234,6 @@ class Reservation:
             self._book._spend(self.token)
             self._spent = True
 
-    def cancel(self) -> None:
-        """See `BudgetBook.cancel`."""
-        self._book.cancel(self.token)
-
 
 def _fingerprint(what: Cost) -> str:
     """Of a mechanism; of a composition, those of its parts; "" of a pair."""
