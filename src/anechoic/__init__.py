@@ -84,20 +84,9 @@ __all__ = [
 
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
-    *(
-        "accounting",
-        "audit",
-        "budget",
-        "errors",
-        "extend",
-        "federated",
-        "flower",
-        "lower_bounds",
-        "noise",
-        "optimize",
-    ),
+    *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
-    *("linear", "workloads"),
+    *("budget", "linear", "workloads"),
 }
 #: Where other names are defined.
 _HOMES = {
