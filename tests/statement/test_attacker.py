@@ -150,6 +150,7 @@ class TestStatements:
         alone = Attacker(attacker.points[:1], attacker.mu)
         assert attacker.right(0.5) < alone.right(0.5) - 0.05
 
+    @pytest.mark.slow
     def test_a_selection_has_its_own_epsilon(self):
         mech = an.calibrate(Identity(8), sampling=External(Single(), 1, 8), epsilon=0.5, delta=1e-5)
         chosen = an.select(mech, mean=3, score_on="public")
