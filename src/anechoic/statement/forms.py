@@ -1,9 +1,9 @@
 """A statement in the forms of others: what it answers is filled in, what the operator must answer is marked.
 
-NIST SP 800-226 evaluates a guarantee in layers, and has no numbered questionnaire: the questions are ours, in
-the order of its layers. The registry's record has the fields of the deployments registry (arXiv 2509.13509;
-the template of opendp/deployments-registry-data), as JSON, which a YAML reader takes. SACRO's report is that
-of sacroml's attack-report schema, with bounds on every attacker in the place of an attack's results.
+NIST SP 800-226 evaluates a guarantee in layers: the questions are in our words, in the order of the layers.
+The registry's record has the fields of the deployments registry (arXiv 2509.13509; the template of
+opendp/deployments-registry-data), as JSON, which a YAML reader takes. SACRO's report is that of sacroml's
+attack-report schema, with bounds on every attacker in the place of an attack's results.
 """
 
 from __future__ import annotations
