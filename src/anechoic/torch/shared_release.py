@@ -18,7 +18,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import Releaser, digest
+from anechoic.torch.noise_adder import Releaser, Slices, digest
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -69,17 +69,34 @@ class SharedReleaser(Releaser):
         """That of one process, on every rank: what a checkpoint holds."""
         own, where = self._noise.state_dict(copy=False), "save_checkpoint"
         rows, count = own["rows"], self.ranks.count
+        behind = self._behind(rows)
         padded = rows.new_zeros(self._each, len(rows))  # independent noise has no row
         padded[: self.length] = rows.t()[: self.length]
         every = self.ranks.joined(padded.reshape(-1), where).view(count * self._each, len(rows))
-        # behind the entries: the largest of each row, or the step for which a sum was made
-        behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(count, len(rows), PAD).amax(0)
         whole = torch.cat([every[: self._dimension].t(), behind], 1)
         return own | {"offset": 0, "length": self._dimension, "rows": whole}
+
+    def sliced_noise(self) -> tuple[dict[str, Any], Slices]:
+        """The same without the entries; and this rank's, of which nothing is copied."""
+        own = self._noise.state_dict(copy=False)
+        rows = own.pop("rows")
+        described = own | {"offset": 0, "length": self._dimension, "behind": self._behind(rows)}
+        return described, self._slices_of(rows)
+
+    def _behind(self, rows: Tensor) -> Tensor:
+        """What stands behind the entries: the largest of each row, or the step for which a sum was made."""
+        every = self.ranks.joined(rows[:, -PAD:].reshape(-1), "save_checkpoint")
+        return every.view(self.ranks.count, len(rows), PAD).amax(0)
+
+    @property
+    def _own_length(self) -> int:
+        return self.length
 
     def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         start, length = stream.offset, stream.length
         rows = saved.get("rows")
+        if (saved.get("offset"), saved.get("length")) == (start, length):
+            return dict(saved)
         if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[1] != self._dimension + PAD:
             return dict(saved)  # which restoring it refuses, in its own words
         part = torch.cat([rows[:, start : start + length], rows[:, -PAD:]], 1)

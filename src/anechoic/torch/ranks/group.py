@@ -43,6 +43,11 @@ class Alone:
         """An error that every rank raises."""
         return _of_ranks(text)
 
+    def through(self, where: str, work: Callable[[Any], Any]) -> Any:
+        """What `work` returns, given the processes' group, through which it may exchange what it likes; None
+        for one process."""
+        return work(None)
+
     @contextmanager
     def together(self, where: str, said: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """Work that each rank does for itself: where it fails on one, all raise.
@@ -167,6 +172,9 @@ class Ranks(Alone, Uncopyable):
         whole = part.new_empty(self.count, len(part))
         self._safely(where, lambda: dist.all_gather(list(whole.unbind()), part, group=self._group))
         return whole.view(-1)
+
+    def through(self, where: str, work: Callable[[Any], Any]) -> Any:
+        return self._safely(where, lambda: work(self._group))
 
     def objects(self, own: Any, where: str) -> list[Any]:
         """What each rank has; pickled, by processes of one run that trust one another."""
