@@ -27,8 +27,8 @@ from anechoic.noise.gaussian import AES
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints import slices
+from anechoic.torch.checkpoints.optimizer_state import gathered, own_part
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
-from anechoic.torch.history import unstamped
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
 
@@ -63,10 +63,12 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
     if len({bool(word["slices"]) for word in words}) > 1:
         raise ranks.known(f"path is a folder on some ranks, and a file on others: {words[0]['slices']!r}.")
     digests: dict[str, str] = {}
-    if folder := words[0]["slices"]:
+    folder = words[0]["slices"]
+    state, tensors = gathered(run.optimizer, ranks, apart=bool(folder))
+    if folder:
         shared: Any = run.release
         noise, rows = shared.sliced_noise()
-        slices.write(ranks, target.parent / folder, rows)
+        slices.write(ranks, target.parent / folder, rows, tensors)
         with ranks.together(where, said) as words:
             said["files"] = slices.seal(ranks, target.parent / folder)
         digests = {name: digest for word in words for name, digest in word["files"].items()}
@@ -75,7 +77,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
     with ranks.together(where):
         chunking = run.ledger.chunking
         if ranks.rank == 0:
-            content = plain("checkpoint", _content(run, noise, keys)) | {"extra": extra}
+            content = plain("checkpoint", _content(run, noise, state, keys)) | {"extra": extra}
             content["slices"] = {"folder": folder, "digests": digests} if folder else None
             content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
             with writing(target, MAGIC) as file:
@@ -117,7 +119,7 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     return target
 
 
-def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, Any]:
+def _content(run: PrivateRun, noise: dict[str, Any], state: dict[str, Any], keys: bool) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {
@@ -137,7 +139,7 @@ def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, An
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
-        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
+        "optimizer": state,
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -164,17 +166,18 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
                 "the ranks loaded different checkpoints, of releases"
                 f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
             )
+        state, tensors = own_part(content["optimizer"], run.optimizer.own())
         if parts := content.get("slices"):
             folder = source.parent / parts["folder"]
             with ranks.together(where):
                 slices.check(ranks, folder, parts["digests"])
             content["noise"], rows = run.release.unread_noise(content["noise"])
-            slices.read(ranks, folder, rows)
+            slices.read(ranks, folder, rows, tensors)
         with ranks.together(where, said) as words:
             journal, earlier, resume = _prepared(run, source, content, adopt_journal)
             said["end"] = 0 if journal is None else journal.end
         run.plain.load_state_dict(content["module"])
-        run.optimizer.restore(content["optimizer"])
+        run.optimizer.restore(state)
     except BaseException:
         if run.mechanism is not planned:
             run.take(planned)
@@ -402,7 +405,7 @@ def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
                 f"module: {name} is {_shape(mine)} here and {_shape(theirs)} in the checkpoint: build the"
                 " model as it was."
             )
-    groups = run.optimizer.original_optimizer.state_dict()["param_groups"]
+    groups = run.optimizer.param_groups
     sizes = [len(group["params"]) for group in groups]
     if sizes != [len(group["params"]) for group in content["optimizer"]["param_groups"]]:
         raise MismatchError(
