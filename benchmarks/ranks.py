@@ -229,7 +229,7 @@ def main() -> None:
     found["update"] = {"one": one, "divided": divided, "bytes": bytes_of}
     print(
         f"an update of AdamW: {1e3 * one:.2f} ms in one process, {1e3 * divided:.2f} ms on the one of two"
-        f" ranks that does most, with what is sent; state {', '.join(f'{size / 1e6:.1f}' for size in bytes_of)} MB"
+        f" ranks that does most, with what is sent; state of {bytes_of} bytes"
     )
     if options.json:
         options.json.write_text(json.dumps(found))
