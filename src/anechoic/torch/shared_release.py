@@ -26,7 +26,7 @@ class SharedReleaser(Releaser):
     """A `Releaser` of which each rank has a part; see there.
 
     Guarantee: no rank is given a release before rank 0 has it in the journal, and none adds noise to sums of
-    another step, of other weights, or of fewer ranks.
+    another step, of other weights, of fewer ranks, or of one rank twice.
 
     Args:
         ranks: of the run.
@@ -144,19 +144,28 @@ class SharedReleaser(Releaser):
         self.ledger.check_releasing()
         if self._noise.step != step:
             raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
-        released = self._made(sums, f"release {step}")
+        released = self._made(sums, step)
         self._agreed = False
         with self.ranks.together(f"the journal of release {step}"):  # nobody uses it before it is there
             if self.journal is not None:
                 self.journal.record(step, digest(released, self.journal))
         return released
 
-    def _made(self, sums: list[Tensor], where: str) -> list[Tensor]:
+    def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
         self.add(sums)
         totals, self._partial = self._partial or [], None
-        flat = torch.zeros(self._each * self.ranks.count, dtype=torch.int64)
+        where, count = f"release {step}", self.ranks.count
+        flat = torch.zeros(self._dimension + count, dtype=torch.int64)
         torch.cat([total.reshape(-1) for total in totals], out=flat[: self._dimension])
+        flat[self._dimension + self.ranks.rank] = step + 1
         self.ranks.add_up(flat, where)
+        for rank, once in enumerate(flat[self._dimension :].tolist()):  # sums of another step cost privacy
+            if once != step + 1:
+                raise DesynchronizedError(
+                    f"the sums of rank {rank} are not once in those of {where} (its mark is {once}, and not"
+                    f" {step + 1}): they are of another step, or came twice. Nothing was released. Start all"
+                    " ranks again, and go on from the last checkpoint."
+                )
         own = flat[self.offset : self.offset + self.length]
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         own += self._row[: self.length]
