@@ -139,6 +139,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def _released(self, delivery: Delivery) -> Any:
         self._admit_what_was_loaded()
         self.guard.check()
+        self._update.check()
         if self._step_skip_queue:
             self.signal_skip_step()
         if delivery.chunk == 0 and self.release.left_over:
@@ -367,6 +368,9 @@ class Update:
         """Whether the user has hooks on its steps."""
         before, after = self.optimizer._optimizer_step_pre_hooks, self.optimizer._optimizer_step_post_hooks
         return len(before) > 1 or bool(after)
+
+    def check(self) -> None:
+        """Refuse what the update could not be made with, before anything is released."""
 
     def step(self) -> Any:
         """Step the optimizer; what it returns."""

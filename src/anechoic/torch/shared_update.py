@@ -65,22 +65,24 @@ class SharedUpdate(Update):
         own = sum(size for size, owner in zip(sizes, self._owners, strict=True) if owner == ranks.rank)
         logger.info("optimizer: this rank keeps the state of %d of %d entries.", own, sum(sizes))
 
+    def check(self) -> None:
+        """Refuse hooks on the optimizer's steps, before anything is released."""
+        if self.hooked:
+            raise UnsupportedError(
+                "hooks on the optimizer's steps would see this rank's parameters alone: leave out"
+                " share_optimizer=True, or the hooks."
+            )
+
     def step(self) -> Any:
         """Step the optimizer for this rank's parameters, and take the others as their ranks made them.
 
         Raises:
             DesynchronizedError: where another rank failed; the weights are then not to be used.
-            UnsupportedError: if the user has hooks on its steps.
         """
         where = "the update of the model"
         gradients = [p.grad for p in self._parameters]
         try:
             with self._ranks.together(where):
-                if self.hooked:
-                    raise UnsupportedError(
-                        "hooks on the optimizer's steps would see this rank's parameters alone: leave out"
-                        " share_optimizer=True, or the hooks."
-                    )
                 for p in self._others():
                     p.grad = None
                     self.optimizer.state.pop(p, None)

@@ -39,6 +39,10 @@ def of_kind(kind):
     return lambda parameters: kind(parameters, lr=0.03, **more)
 
 
+def fused(parameters, lr):
+    return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
 def numbers(optimizer):
     """Entries of the state, but for counts of steps."""
     states = optimizer.original_optimizer.state.values()
@@ -57,7 +61,7 @@ def test_parameters_are_spread_by_their_sizes():
 
 @pytest.mark.slow
 def test_the_weights_are_those_of_the_whole_optimizer():
-    kinds = sorted(BY_PARAMETER, key=lambda kind: kind.__name__)
+    kinds = [*sorted(BY_PARAMETER, key=lambda kind: kind.__name__), fused]
     assert CorrectedAdam in kinds and torch.optim.AdamW in kinds
 
     def work(rank):
@@ -124,7 +128,10 @@ def test_an_update_that_fails_on_one_rank_stops_all(tmp_path):
 def hooked(rank):
     run = begun(mechanism(), model=model(), optimizer=adam, share_optimizer=True)
     run[3].register_step_post_hook(lambda *_: None)
-    train(run, 1)
+    try:
+        train(run, 1)
+    finally:
+        assert run[0].releases == 0
 
 
 def saved_apart(rank):
