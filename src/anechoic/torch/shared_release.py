@@ -154,27 +154,41 @@ class SharedReleaser(Releaser):
     def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
         self.add(sums)
         totals, self._partial = self._partial or [], None
-        where, count = f"release {step}", self.ranks.count
-        flat = torch.zeros(self._dimension + count, dtype=torch.int64)
-        torch.cat([total.reshape(-1) for total in totals], out=flat[: self._dimension])
-        flat[self._dimension + self.ranks.rank] = step + 1
-        self.ranks.add_up(flat, where)
-        for rank, once in enumerate(flat[self._dimension :].tolist()):  # sums of another step cost privacy
-            if once != step + 1:
-                raise DesynchronizedError(
-                    f"the sums of rank {rank} are not once in those of {where} (its mark is {once}, and not"
-                    f" {step + 1}): they are of another step, or came twice. Nothing was released. Start all"
-                    " ranks again, and go on from the last checkpoint."
-                )
-        own = flat[self.offset : self.offset + self.length]
+        own = self._added_up(totals, step)
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         own += self._row[: self.length]
         part = torch.zeros(self._each, dtype=self._dtype)
         part[: self.length] = own.double().mul_(self._unit or 1.0)
-        whole = self.ranks.joined(part, where)[: self._dimension]
+        whole = self.ranks.joined(part, f"release {step}")[: self._dimension]
         parts = whole.split([shape.numel() for shape in self._shapes])
         kinds = zip(parts, self._dtypes, self._shapes, strict=True)
         return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+
+    def _added_up(self, totals: list[Tensor], step: int) -> Tensor:
+        """This rank's slice of the sums over all ranks.
+
+        Behind each slice every rank leaves a mark: sums of another step would put a batch into two releases.
+        """
+        where, count, at = f"release {step}", self.ranks.count, 0
+        slices = torch.zeros(count, self._each + count, dtype=torch.int64)
+        slices[:, self._each + self.ranks.rank] = step + 1
+        for total in totals:
+            left = total.reshape(-1)
+            while len(left):
+                rank, start = divmod(at, self._each)
+                taken = left[: self._each - start]
+                slices[rank, start : start + len(taken)] = taken
+                at, left = at + len(taken), left[len(taken) :]
+        self.ranks.add_up(slices, where)
+        own = slices[self.ranks.rank]
+        for rank, mark in enumerate(own[self._each :].tolist()):
+            if mark != step + 1:
+                raise DesynchronizedError(
+                    f"the sums of rank {rank} are not once in those of {where} (its mark is {mark}, and not"
+                    f" {step + 1}): they are of another step, or came twice. Nothing was released. Start all"
+                    " ranks again, and go on from the last checkpoint."
+                )
+        return own[: self.length]
 
 
 def weights_sum(parameters: Iterable[Tensor]) -> int:

@@ -27,7 +27,7 @@ from anechoic.noise.gaussian import AES
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints import slices
-from anechoic.torch.checkpoints.optimizer_state import gathered, own_part
+from anechoic.torch.checkpoints.optimizer_state import own_part, whole_state
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
@@ -64,7 +64,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
         raise ranks.known(f"path is a folder on some ranks, and a file on others: {words[0]['slices']!r}.")
     digests: dict[str, str] = {}
     folder = words[0]["slices"]
-    state, tensors = gathered(run.optimizer, ranks, apart=bool(folder))
+    state, tensors = whole_state(run.optimizer, ranks, apart=bool(folder))
     if folder:
         shared: Any = run.release
         noise, rows = shared.sliced_noise()

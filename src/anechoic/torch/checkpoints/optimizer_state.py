@@ -13,7 +13,7 @@ from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.ranks.group import Alone
 
 
-def gathered(
+def whole_state(
     optimizer: CorrelatedOptimizer, ranks: Alone, *, apart: bool
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The whole state for the file of a checkpoint; all ranks ask for it.
@@ -44,7 +44,7 @@ def gathered(
 
 
 def own_part(saved: Mapping[str, Any], own: set[int]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `gathered` returned, for a process that has the parameters `own`; and tensors yet to be read."""
+    """What `whole_state` returned, for a process with the parameters `own`; and tensors yet to be read."""
     state = {name: value for name, value in saved.items() if name != "apart"}
     state["state"] = {place: dict(one) for place, one in saved["state"].items() if place in own}
     tensors: dict[str, Tensor] = {}
