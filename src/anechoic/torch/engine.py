@@ -11,6 +11,7 @@ from opacus.validators import ModuleValidator
 from torch import nn, optim
 
 from anechoic._validate import flag, one_of, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
 from anechoic.runs.uncopyable import Uncopyable
@@ -79,6 +80,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             state for those alone, and gives them to the others. The bits are the same. For optimizers of
             torch that update each parameter by itself, and `CorrectedAdam`. In one process it changes
             nothing.
+        book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
+            a run that goes on from a checkpoint is not booked again.
 
     Example:
         engine = PrivacyEngine()
@@ -98,6 +101,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         journal_sync_every: int = 1,
         chunk_rows: int | None = None,
         share_optimizer: bool = False,
+        book: BudgetBook | None = None,
     ) -> None:
         one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
@@ -118,6 +122,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
         self._share_optimizer = flag("share_optimizer", share_optimizer)
+        self._book = book
         self.plan: Plan | None = None
 
     # -- Opacus's names ------------------------------------------------------------------------
@@ -312,6 +317,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
             share = share_of(setup, self._chunk_rows, ranks)
             mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
+            if self._book is not None and ranks.rank == 0:
+                self._book.check(mechanism)
         agreed = None
         if isinstance(ranks, Ranks):
             how = {"chunk_rows": share.rows if share else 0, "share_optimizer": self._share_optimizer}
@@ -335,5 +342,6 @@ class PrivacyEngine(Resumable, Uncopyable):
                 "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
                 " every rank. Nothing was begun."
             )
+        run.book = self._book
         self._run = run
         return private
