@@ -33,8 +33,13 @@ navigation = {
     "index": ["start", "guides", "concepts", "api/index", "evidence"],
     "start": ["from-opacus", "notebooks/*"],
     "guides": [
-        "training",
         "choosing",
+        "training",
+        "gradients",
+        "losses",
+        "users",
+        "resuming",
+        "selecting",
         "fine-tuning",
         "frameworks",
         "many-devices",
@@ -42,6 +47,8 @@ navigation = {
         "releases",
         "streaming",
         "streaming-operators",
+        "offices",
+        "engines",
         "federated",
         "flower",
         "secure-sums",
@@ -62,9 +69,20 @@ navigation = {
         "project/contributing",
     ],
     "proofs/README": ["proofs/*"],
-    "evidence": ["compare", "tables", "coverage", "errata", "federated-study", "project/changelog"],
+    "evidence": [
+        "compare",
+        "measured",
+        "tables",
+        "coverage",
+        "coverage-papers",
+        "errata",
+        "federated-study",
+        "project/changelog",
+    ],
 }
 unlisted = "guides"
+#: What a page is called in a menu, where its title is too long for one.
+short_titles = {"start": "Start", "api/index": "API"}
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
 executed = ["start", "notebooks/*"]
 
@@ -85,6 +103,12 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    "Array": "Array",
+    "LossKind": "LossKind",
+    "Adjacency": "Adjacency",
+    "NDArray[Any]": "Array",
+}
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80

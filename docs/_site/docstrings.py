@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples):$")
+SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|References):$")
 ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)", re.DOTALL)
 LITERAL = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
 

@@ -45,7 +45,10 @@ def read(app, docname, source):
         if any(fnmatch(docname, one) for one in app.config.executed) and not text.startswith("---"):
             text = RUN + text.replace("```python\n", "```{code-cell} python\n")
         if docname in app.config.navigation:
-            names = "\n".join(f"/{name}" for name in menu(app, docname))
+            short = app.config.short_titles
+            names = "\n".join(
+                f"{short[name]} </{name}>" if name in short else f"/{name}" for name in menu(app, docname)
+            )
             text += f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     source[0] = text
 
@@ -85,6 +88,7 @@ def connect_names(app, doctree):
 def setup(app):
     app.add_config_value("navigation", {}, "env")
     app.add_config_value("unlisted", "", "env")
+    app.add_config_value("short_titles", {}, "env")
     app.add_config_value("executed", [], "env")
     app.add_config_value("public_names", set(), "env")
     app.connect("source-read", read)

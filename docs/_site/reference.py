@@ -39,7 +39,9 @@ def rooms(source):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 room = path.relative_to(source).with_suffix("").as_posix()
-                found[room.removesuffix("__init__").strip("/").replace("/", ".")] = ast.literal_eval(node.value)
+                found[room.removesuffix("__init__").strip("/").replace("/", ".")] = ast.literal_eval(
+                    node.value
+                )
     return found
 
 
@@ -68,7 +70,13 @@ def write(app):
     groups = dict(GROUPS)
     if rest := [room for room in found if not any(room in group for group in GROUPS.values())]:
         groups["More"] = rest
-    lines = ["API reference", "=============", "", "Every public name, by room. All other names may change.", ""]
+    lines = [
+        "API reference",
+        "=============",
+        "",
+        "Every public name, by room. All other names may change.",
+        "",
+    ]
     folder.mkdir(exist_ok=True)
     for title, members in groups.items():
         members = [room for room in members if room in found]
