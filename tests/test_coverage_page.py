@@ -1,4 +1,4 @@
-"""docs/coverage.md and coverage-papers.md: every section and number of the papers once, and nothing that does not exist."""
+"""docs/coverage.md and coverage-papers.md: every number of the papers once, and nothing that is not there."""
 
 import importlib
 import re

@@ -54,7 +54,7 @@ def read(app, docname, source):
 
 
 def outward(app, docname, link):
-    """A link to a file of the repository: to its page where it has one, else the file itself; a folder is named."""
+    """A link to a file of the repository: to its page where it has one, else the file; a folder is named."""
     text, target, anchor = link.groups()
     folder = Path(app.env.doc2path(docname)).parent
     file = (folder / target).resolve()

@@ -6,6 +6,8 @@ import ast
 from importlib import import_module
 from pathlib import Path
 
+from docstrings import inline
+
 #: Title -> rooms, in the order of the reference. A room that is not here comes at the end.
 GROUPS = {
     "Design": [
@@ -46,7 +48,7 @@ def rooms(source):
 
 
 def described(room, name):
-    """What has an entry on the page of a room; None for rooms, which have pages, and what has its entry at home."""
+    """What has an entry on the page of a room; None for a room, and for what has its entry elsewhere."""
     entry = getattr(import_module(f"anechoic.{room}".rstrip(".")), name)
     again = (room, name) in AGAIN
     return entry if callable(entry) and not again else None
@@ -81,10 +83,11 @@ def write(app):
     for title, members in groups.items():
         members = [room for room in members if room in found]
         lines += [title, "-" * len(title), "", ".. toctree::", "   :hidden:", ""]
-        lines += [f"   {room or 'anechoic'}" for room in members] + [""]
+        lines += [f"   {room or 'anechoic'} <{room or 'anechoic'}>" for room in members] + [""]
         for room in members:
             full = f"anechoic.{room}".rstrip(".")
             summary = (import_module(full).__doc__ or "").strip().splitlines()[0]
+            summary = inline(summary, {})
             shown = ", ".join(f":py:obj:`~{full}.{name}`" for name in found[room] if described(room, name))
             lines += [f":doc:`{full} <{room or 'anechoic'}>`", f"   {summary}", "", f"   {shown}", ""]
             put(folder / f"{room or 'anechoic'}.rst", page(room, found[room]))

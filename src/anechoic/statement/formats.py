@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anechoic._validate import one_of
-from anechoic.statement.page import definitions, listed, page, section
+from anechoic.statement.page import cell, definitions, fold, listed, page, section
 from anechoic.statement.statement import Statement
 
 Format = Literal["text", "markdown", "html", "json"]
@@ -97,6 +97,16 @@ def as_html(statement: Statement, proofs: str) -> str:
         f'<p class="soft">Computed with {escape(_versions(statement))}.</p>',
     ]
     return page("Privacy statement", "\n".join(parts))
+
+
+def as_cell(statement: Statement) -> str:
+    """The statement in a notebook: the guarantee and its numbers, and what it assumes on a click."""
+    (_, guarantee), *rest = statement.items
+    said = definitions(statement.pairs[len(statement.items) :])
+    numbers = definitions(rest)
+    return cell(
+        f"<p><b>{escape(guarantee)}</b></p>", numbers, fold("What it assumes, and why it holds", said)
+    )
 
 
 # -- Markdown ------------------------------------------------------------------------------------

@@ -76,6 +76,10 @@ class PrivacyEngine(Resumable, Uncopyable):
             one process included (docs/many-devices.md). None: on several ranks 32, or as many as fit into
             memory; in one process batches are not cut.
 
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: for secure_mode=True.
+
     Example:
         engine = PrivacyEngine()
         model, optimizer, loader = engine.make_private_with_epsilon(
