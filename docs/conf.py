@@ -99,7 +99,7 @@ html_math_renderer = "mathml"
 
 # -- API -----------------------------------------------------------------------------------------
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

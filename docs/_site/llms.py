@@ -5,19 +5,21 @@ from pathlib import Path
 from docutils import nodes
 
 
+def first_paragraph(doctree):
+    found = (one for one in doctree.findall(nodes.paragraph) if isinstance(one.parent, nodes.section))
+    return " ".join(next(found, nodes.paragraph()).astext().split())
+
+
 def first_sentence(doctree):
-    for paragraph in doctree.findall(nodes.paragraph):
-        if isinstance(paragraph.parent, nodes.section):
-            text = " ".join(paragraph.astext().split())
-            return text.split(". ")[0].rstrip(".:") + "."
-    return ""
+    text = first_paragraph(doctree).split(". ")[0].rstrip(".:")
+    return f"{text}." if text else ""
 
 
 def write(app, exception):
     if exception or app.builder.name != "html":
         return
     env = app.env
-    lines = [f"# {app.config.project}", "", f"> {first_sentence(env.get_doctree('index'))}", ""]
+    lines = [f"# {app.config.project}", "", f"> {first_paragraph(env.get_doctree('index'))}", ""]
     for landing in app.config.navigation["index"]:
         lines += [f"## {env.titles[landing].astext()}", ""]
         for name in [landing, *below(env, landing)]:

@@ -18,7 +18,7 @@ needed = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
 
 
 def seen(page, folder, theme, width):
-    """Texts of too little contrast, by how much the page is too wide, and how many texts the browser shows."""
+    """Texts of too little contrast, by how much the page is too wide, and how many texts it shows."""
     wide = "document.body.dataset.wide = document.documentElement.scrollWidth - window.innerWidth;"
     told = f"document.documentElement.dataset.theme = '{theme}'; {SCRIPT} {wide}"
     changed = page.read_text("utf-8").replace("</body>", f"<script>{told}</script></body>")
