@@ -24,7 +24,7 @@ GROUPS = {
     ],
     "Train": ["torch", "torch.sources", "trainers", "trainers.transformers", "trainers.lightning", "linear"],
     "Federate": ["federated", "federated.secure_sum", "flower"],
-    "Publish": ["streaming"],
+    "Publish": ["streaming", "budget"],
     "Examine": ["audit", "theory", "testing"],
     "Extend": ["extend", "runs", "errors"],
 }
