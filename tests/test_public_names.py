@@ -147,6 +147,17 @@ def test_pages_and_examples_import_public_names_alone():
 
 def test_tab_completion_shows_what_is_public():
     assert dir(an) == sorted(an.__all__)
+    for room in (
+        "accounting",
+        "extend",
+        "federated",
+        "noise",
+        "optimize",
+        "strategies",
+        "streaming",
+        "torch",
+    ):
+        assert dir(getattr(an, room)) == sorted(PUBLIC[room].split())
 
 
 def test_rooms_are_found_where_they_are_used():

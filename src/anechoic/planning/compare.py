@@ -129,6 +129,9 @@ def plan(
             takes minutes, and chosen only if it is still the best one then; the noise of the others stays an
             estimate (`PlanRow.estimated`).
 
+    Returns:
+        The choice, calibrated, with every candidate and the reason.
+
     Raises:
         ValueError: for an argument out of range, or a budget in which only independent noise fits
             although another strategy was asked for.

@@ -83,6 +83,10 @@ class PrivacyEngine(Resumable, Uncopyable):
         book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
             a run that goes on from a checkpoint is not booked again.
 
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: for secure_mode=True.
+
     Example:
         engine = PrivacyEngine()
         model, optimizer, loader = engine.make_private_with_epsilon(
