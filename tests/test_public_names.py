@@ -63,8 +63,9 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Count Decayed Distribution Grouped Histogram LinearRegression Mean Moments OnlineKMeans
-        Quantiles Running SlidingWindow Stream Sum read_releases statement
+        Count Decayed Distribution Grouped Hierarchy Histogram Late LinearRegression Mean Moments
+        OnlineKMeans OpenHistogram Quantiles Running SlidingWindow Stream Sum read_releases revised
+        statement
     """,
     "testing": """
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract

@@ -38,9 +38,10 @@ class Hierarchy:
     Example:
         >>> from anechoic import streaming
         >>> land = streaming.Hierarchy({"north": "land", "south": "land"})
-        >>> found = land.consistent({"land": 105, "north": 60, "south": 42}, {"land": 1, "north": 2, "south": 2})
-        >>> found.value[0] == found.value[1] + found.value[2], bool(found.standard_error[0] < 1)
-        (True, True)
+        >>> errors = {"land": 1, "north": 2, "south": 2}
+        >>> found = land.consistent({"land": 105, "north": 60, "south": 42}, errors)
+        >>> [bool(found.value[0] == found.value[1] + found.value[2]), bool(found.standard_error[0] < 1)]
+        [True, True]
     """
 
     def __init__(self, parents: Mapping[str, str]) -> None:

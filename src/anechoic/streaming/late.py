@@ -28,7 +28,7 @@ class Late(Statistic):
 
     A record is handed over in the step in which it comes, with its lag: how many steps ago its own step was.
     What is released are the number of records that came, and that of each lag; `revised` makes of them the
-    figure of any step, as it is known by now. Its value as a statistic is the number of all records that came.
+    figure of any step, as it is known by now. Its value as a statistic is the number of all that came.
 
     A record adds 1 to the number of all and 1 to that of its lag: its vector has norm sqrt(2), whatever its
     lag, and it counts in one step, that in which it comes. So participation, ledger and guarantee are those

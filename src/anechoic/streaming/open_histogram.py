@@ -357,8 +357,8 @@ class OpenHistogram(OfOneProcess):
         mechanism, most = self.mechanism, self.categories_per_unit
         counted = mechanism.participation.describe() if self.by_unit else "it is one record"
         return (
-            f"All {mechanism.steps} releases together are ({mechanism.epsilon():.4g}, {self.delta:.3g})-DP for"
-            f" one {mechanism.unit} with all its records ({mechanism.adjacency}). Of delta,"
+            f"All {mechanism.steps} releases together are ({mechanism.epsilon():.4g}, {self.delta:.3g})-DP"
+            f" for one {mechanism.unit} with all its records ({mechanism.adjacency}). Of delta,"
             f" {mechanism.delta:.3g} is the noise's, and {self.delta - mechanism.delta:.3g} bounds the"
             f" probability that a category of one {mechanism.unit} alone is ever released.\n"
             f"One {mechanism.unit} counts in at most {most} categories, its first ones; in each: {counted}."
