@@ -1,12 +1,9 @@
 """Figures that add up: the least-squares ones, their errors, and sums without rounding."""
 
-import doctest
-
 import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.streaming import hierarchy
 from tests.floats import same_bits
 
 LAND = {"a": "N", "b": "N", "c": "N", "d": "S", "e": "S", "N": "land", "S": "land"}
@@ -164,8 +161,3 @@ def test_no_tree_and_no_figures_are_refused():
     twice = {"a": streaming.Count(), "h": streaming.Histogram(["a", "b"])}
     with pytest.raises(ValueError, match="stands in two statistics"):
         shape.of(streaming.Stream(twice, epsilon=1.0, horizon=1).release())
-
-
-def test_the_docstring_example_runs():
-    found = doctest.testmod(hierarchy)
-    assert found.attempted and not found.failed
