@@ -12,6 +12,7 @@ advance, and `Hierarchy` makes figures add up.
 
 from anechoic._moved import keep_old_names
 from anechoic.streaming import short_forms  # noqa: F401
+from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.hierarchy import Hierarchy
@@ -26,6 +27,7 @@ from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 from anechoic.streaming.window import Decayed, Running, SlidingWindow
 
 __all__ = [
+    "Accumulator",
     "Count",
     "Decayed",
     "Distribution",

@@ -63,22 +63,17 @@ class CategoryNoise:
         self.names: list[str] = []
         self.place: dict[str, int] = {}
         self._rows: dict[str, NoiseRows] = {}
-        self._made_before: dict[str, NoiseRows] = {}
         self._ahead: dict[str, list[int]] = {}
 
-    def before(self, names: Iterable[str]) -> Integers:
-        """Of each category, the sum of its noise in all steps before the open one; shape (k,)."""
-        self._made_before = {name: self._made(name) for name in names}
-        found = [sum(self._several(rows, self.step)) for rows in self._made_before.values()]
-        return np.array(found, np.int64)
-
-    def add(self, names: Iterable[str]) -> None:
-        """From now on `next` has a number for each of these too."""
+    def add(self, names: Iterable[str]) -> Integers:
+        """From now on `next` has a number for each of these too. Returns the sum of their numbers before."""
+        found = []
         for name in names:
             self.place[name] = len(self.names)
             self.names.append(name)
-            if name in self._made_before:
-                self._rows[name] = self._made_before.pop(name)
+            self._rows[name] = self._made(name)
+            found.append(sum(self._several(self._rows[name], self.step)))
+        return np.array(found, np.int64)
 
     def next(self) -> Integers:
         """The numbers of the open step, which ends; shape (categories,)."""
@@ -88,9 +83,6 @@ class CategoryNoise:
 
     def _one(self, name: str) -> int:
         if not self._ahead.get(name):
-            if name not in self._rows:
-                self._rows[name] = made = self._made(name)
-                self._several(made, self.step)
             left = min(_AHEAD, self._mechanism.steps - self.step)
             self._ahead[name] = self._several(self._rows[name], left)[::-1]
         return self._ahead[name].pop()
@@ -110,7 +102,7 @@ class CategoryNoise:
 
     def restore(self, step: int, dtype: str, shape: tuple[int, ...], data: bytes) -> None:
         self.step = step
-        self.add(json.loads(data))
+        self.add(json.loads(data))  # all rows before are made again
 
 
 class Pairs:

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from anechoic._validate import Array, positive_int
+from anechoic.streaming.published import Published
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
     Integers,
     Records,
     Statistic,
-    both,
     counted,
     linear_estimate,
+    one_each,
     quantile,
 )
-from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Histogram
 
 
@@ -56,7 +57,11 @@ class Late(Statistic):
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         lags = self._lags.total(records, kept, unit)
-        return np.concatenate([[counted_in(records, kept) * unit], lags])
+        return np.concatenate([[lags.sum(dtype=np.int64)], lags])
+
+    def each(self, records: Records, unit: int) -> Any:
+        every = one_each(np.zeros(records.count, np.int64), records.usable, 1, unit)
+        return sparse.hstack([every, self._lags.each(records, unit)], format="csr")
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         error = deviation * math.sqrt(1 - 1 / (self.steps + 2))
@@ -64,12 +69,6 @@ class Late(Statistic):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "late", "steps": self.steps, "column": self.column}
-
-
-def counted_in(records: Records, kept: NDArray[np.bool_] | None) -> int:
-    """How many records count."""
-    chosen = both(records.usable, kept)
-    return records.count if chosen is None else counted(chosen)
 
 
 def by_lag(totals: Array) -> Array:
@@ -82,7 +81,7 @@ def by_lag(totals: Array) -> Array:
 
 
 def revised(
-    stream: Stream, step: int, *, begin: int = 0, as_of: int | None = None, name: str | None = None
+    stream: Published, step: int, *, begin: int = 0, as_of: int | None = None, name: str | None = None
 ) -> Estimate:
     """The number of records of steps begin, …, step, whenever they came: as known at a release.
 
@@ -90,7 +89,7 @@ def revised(
     is the combination of least variance, among all that are linear and unbiased, of what was released.
 
     Args:
-        stream: of running totals, with a statistic `Late`.
+        stream: a `Stream` of running totals, with a statistic `Late`.
         step, begin: of the records' own steps; begin 0 stands for all before too.
         as_of: the release at which it is known, >= step; None for the last.
         name: of the statistic, where the stream has several `Late`.

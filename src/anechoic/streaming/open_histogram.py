@@ -235,40 +235,25 @@ class OpenHistogram(OfOneProcess):
         units = self._digests(unit_ids, len(names))
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
-        standing, new = self._standing, [one for one in dict.fromkeys(names) if self._is_new(one)]
-        before = self._noise.before(str(name) for name in new)
-        grown = replace(
-            standing,
-            open=np.concatenate([standing.open, np.zeros(len(new), np.int64)]),
-            total=np.concatenate([standing.total, before]),
-        )
-        if len(grown.open):
-            grown.check_room(len(names) * self._one)
+        standing = self._standing
+        longer = {part: np.append(getattr(standing, part), 0) for part in ("open", "total")}
+        replace(standing, **longer).check_room(len(names) * self._one)
         with self._state.transaction():
-            remarks = Counter({"without a category": sum(name is None for name in names)})
             kept = np.array([name is not None for name in names], bool)
+            standing.counts += Counter({"without a category": len(names) - int(np.count_nonzero(kept))})
             if self._pairs is not None:
                 kept, refused = self._pairs.admit(units, names, standing.step)
-                remarks += refused
-            counted = Counter(name for name, one in zip(names, kept.tolist(), strict=True) if one)
-            self._grow([name for name in new if name in counted], before, new)
+                standing.counts += refused
+            counted = Counter(str(name) for name, one in zip(names, kept.tolist(), strict=True) if one)
+            before = self._noise.add(name for name in counted if name not in self._noise.place)
+            standing.open = np.append(standing.open, np.zeros_like(before))
+            standing.total = np.append(standing.total, before)
             for name, count in counted.items():
-                self._standing.open[self._noise.place[str(name)]] += count * self._one
-            self._standing.counts += remarks
+                standing.open[self._noise.place[name]] += count * self._one
             if batch_id is not None:
                 self._state.mark(batch_id, standing.step)
-            self._state.save(self._standing, self._noise)
+            self._state.save(standing, self._noise)
         return True
-
-    def _is_new(self, name: str | None) -> bool:
-        return name is not None and name not in self._noise.place
-
-    def _grow(self, added: list[str | None], before: Integers, new: list[str | None]) -> None:
-        """Make room for categories of which a record counts; their noise so far is in their totals."""
-        places = [new.index(name) for name in added]
-        self._noise.add(str(name) for name in added)
-        self._standing.open = np.concatenate([self._standing.open, np.zeros(len(added), np.int64)])
-        self._standing.total = np.concatenate([self._standing.total, before[places]])
 
     def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
         if self._pairs is None:
