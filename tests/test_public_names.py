@@ -28,6 +28,7 @@ PUBLIC = {
         poisson_noise_multiplier
     """,
     "audit": "Observation audit audit_mechanism",
+    "budget": "BudgetBook",
     "errors": """
         AnechoicError CheckpointError DesynchronizedError GuaranteeError HorizonError MismatchError
         PerformanceWarning ReplayError UnsupportedError
