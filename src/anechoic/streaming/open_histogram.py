@@ -79,7 +79,8 @@ class OpenHistogram(OfOneProcess):
         accurate_to, state, key, counter, adopt, setting: see `Stream`.
 
     Attributes:
-        mechanism: of one category, for contributions of norm 1.
+        mechanism: of one category, for contributions of norm 1. It is not all that is spent: what is composed
+            or booked elsewhere is (epsilon, delta) of this stream.
         delta: of all releases, the choice of categories included.
 
     Raises:
