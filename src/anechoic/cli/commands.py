@@ -18,7 +18,7 @@ def demo(options: argparse.Namespace) -> None:
 
         streaming_demo(options.out)
         return
-    need("torch", "opacus", "rich", "matplotlib")
+    need("torch", "opacus", "rich", "matplotlib", extras="demo")
     from anechoic.demo.late_flights import demo
 
     demo(
@@ -111,7 +111,7 @@ def audit(options: argparse.Namespace) -> int:
         mechanism = Mechanism.from_json(text)
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
     if options.training:
-        need("torch", "opacus")
+        need("torch", extras="torch")
         from anechoic.torch import audit_training
 
         report = audit_training(mechanism, **given)

@@ -59,7 +59,7 @@ def text_of(file: Path) -> str:
         raise ValueError(f"{file} is not a mechanism file: {error}.") from error
 
 
-def need(*modules: str, extras: str = "torch,plot") -> None:
+def need(*modules: str, extras: str) -> None:
     """Refuse to start without the packages of the extras.
 
     Raises:
