@@ -173,7 +173,7 @@ def test_version(capsys):
 def test_missing_extras_are_named(capsys, monkeypatch):
     monkeypatch.setattr(progress, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, "demo")
-    assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
+    assert code == 2 and "pip install 'anechoic[demo]'" in err and err.count("\n") == 1
 
 
 def test_what_cannot_be_written_or_read_is_named_before_the_work(capsys, monkeypatch, tmp_path):
