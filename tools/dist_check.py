@@ -28,13 +28,17 @@ WHEEL = 3_500_000
 def only(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise SystemExit(f"dist_check: {folder} holds {len(found)} of {pattern}, and must hold one: make dist")
+        raise SystemExit(
+            f"dist_check: {folder} holds {len(found)} of {pattern}, and must hold one: make dist"
+        )
     return found[0]
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
     """Version, size, links and files of both."""
-    found = re.search(r'^__version__ = "(.+)"$', (ROOT / "src/anechoic/__init__.py").read_text(), re.MULTILINE)
+    found = re.search(
+        r'^__version__ = "(.+)"$', (ROOT / "src/anechoic/__init__.py").read_text(), re.MULTILINE
+    )
     version = found[1] if found else ""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -51,7 +55,10 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         (strangers, f"the wheel holds {sorted(strangers)} beside the package"),
         (not links or any(not link.startswith(("https://", "#")) for link in links), f"links: {links}"),
         (not any(link.startswith(f"{address}/blob/v{version}/") for link in links), f"no link to v{version}"),
-        (not {"LICENSE", "README.md", "pyproject.toml", "src/anechoic/py.typed"} <= sources, "sdist lacks files"),
+        (
+            not {"LICENSE", "README.md", "pyproject.toml", "src/anechoic/py.typed"} <= sources,
+            "sdist lacks files",
+        ),
     ):
         if wrong:
             raise SystemExit(f"dist_check: {what}")
@@ -79,7 +86,9 @@ def try_out(python: str, package: Path, extras: str, keep: Path | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="default: dist/")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="default: this one")
     parser.add_argument("--extras", default="", help="with commas between them")

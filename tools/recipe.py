@@ -19,7 +19,9 @@ def filled(template: str, version: str, digest: str) -> str:
 def main() -> None:
     (sdist,) = (ROOT / "dist").glob("anechoic-*.tar.gz")
     version = sdist.name.removeprefix("anechoic-").removesuffix(".tar.gz")
-    text = filled((ROOT / "recipe/recipe.yaml").read_text(), version, hashlib.sha256(sdist.read_bytes()).hexdigest())
+    text = filled(
+        (ROOT / "recipe/recipe.yaml").read_text(), version, hashlib.sha256(sdist.read_bytes()).hexdigest()
+    )
     out = ROOT / "build/recipe.yaml"
     out.parent.mkdir(exist_ok=True)
     out.write_text(text)

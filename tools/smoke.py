@@ -129,7 +129,9 @@ def main() -> None:
         tried.append(demo)
         demo()
     done = [step.__name__.replace("_", " ") for step in tried]
-    print(f"smoke: Python {sys.version.split()[0]}, anechoic {an.__version__}: {', '.join(done)} work;", end=" ")
+    print(
+        f"smoke: Python {sys.version.split()[0]}, anechoic {an.__version__}: {', '.join(done)} work;", end=" "
+    )
     print(f"absent, and said so: {', '.join(absent) or 'nothing'}")
 
 

@@ -1,4 +1,4 @@
-"""Private training with correlated noise, under the names of Opacus's `PrivacyEngine`. Needs `anechoic[torch]`."""
+"""Private training with correlated noise, under Opacus's names. Needs `anechoic[torch]`."""
 
 import anechoic.torch.require_torch  # noqa: F401  first: it says which extra is missing
 from anechoic._moved import keep_old_names
