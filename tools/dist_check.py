@@ -3,6 +3,7 @@
     python tools/dist_check.py                              this interpreter: the wheel alone, no extra
     python tools/dist_check.py --python 3.12 --extras sklearn,streaming
     python tools/dist_check.py --from sdist --extras demo   what pip builds of the sdist; torch, and the demo
+    python tools/dist_check.py --extras demo --before torch==2.13.0    with a build of your own choice
 
 Each `--python` is a command, a path, or the number of a `pythonX.Y`; several are tried one after another.
 """
@@ -72,15 +73,16 @@ def interpreter(name: str) -> str:
     return found
 
 
-def try_out(python: str, package: Path, extras: str, keep: Path | None) -> None:
-    """A new environment with the package and its extras alone, and the smoke test in it."""
+def try_out(python: str, package: Path, extras: str, before: list[str], keep: Path | None) -> None:
+    """A new environment with `before`, then the package and its extras, and the smoke test in it."""
     with tempfile.TemporaryDirectory() as folder:
         env = (keep or Path(folder)) / "env"
         subprocess.run([python, "-m", "venv", "--clear", env], check=True)
         bin_python = env / ("Scripts" if sys.platform == "win32" else "bin") / "python"
         asked = f"{package}[{extras}]" if extras else str(package)
-        pip = [bin_python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", asked]
-        subprocess.run(pip, check=True, cwd=folder)
+        pip = [bin_python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        for packages in filter(None, (before, [asked])):
+            subprocess.run([*pip, *packages], check=True, cwd=folder)
         subprocess.run([bin_python, "-m", "pip", "check"], check=True, cwd=folder, stdout=subprocess.DEVNULL)
         subprocess.run([bin_python, "-I", TOOLS / "smoke.py"], check=True, cwd=folder)
 
@@ -92,13 +94,14 @@ def main() -> None:
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="default: dist/")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="default: this one")
     parser.add_argument("--extras", default="", help="with commas between them")
+    parser.add_argument("--before", nargs="*", default=[], metavar="PACKAGE", help="installed first")
     parser.add_argument("--from", dest="source", choices=("wheel", "sdist"), default="wheel")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the environment in DIR/env")
     options = parser.parse_args()
     files = {"wheel": only(options.dist, "*.whl"), "sdist": only(options.dist, "*.tar.gz")}
     check_contents(files["wheel"], files["sdist"])
     for python in map(interpreter, options.python):
-        try_out(python, files[options.source].resolve(), options.extras, options.keep)
+        try_out(python, files[options.source].resolve(), options.extras, options.before, options.keep)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar
 
+from anechoic._patience import patience
 from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Verified, gaussian_mu
 from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
@@ -27,6 +28,7 @@ class Spending(Protocol):
 Made = TypeVar("Made", bound=Spending)
 
 
+@patience("calibrating the noise")
 def calibrate(
     strategy: Strategy,
     *,

@@ -7,6 +7,6 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError(
         "anechoic.torch needs PyTorch, which is not installed: pip install 'anechoic[torch]'. On Linux that"
-        " is the build with CUDA, of several gigabytes. Without a GPU install PyTorch's CPU build first, by the"
+        " is the build with CUDA, of several gigabytes. Without a GPU install its CPU build first, by the"
         " command that https://pytorch.org/get-started/locally shows for the platform CPU."
     ) from error
