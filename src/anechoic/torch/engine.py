@@ -10,6 +10,7 @@ from typing import Any, Unpack, overload
 from torch import nn, optim
 
 from anechoic._validate import one_of, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
 from anechoic.runs.uncopyable import Uncopyable
@@ -74,6 +75,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             release is the same, bit for bit, on every number of ranks of torch.distributed that share them,
             one process included (docs/many-devices.md). None: on several ranks 32, or as many as fit into
             memory; in one process batches are not cut.
+        book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
+            a run that goes on from a checkpoint is not booked again.
 
     Example:
         engine = PrivacyEngine()
@@ -92,6 +95,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         journal: str | os.PathLike[str] | None = None,
         journal_sync_every: int = 1,
         chunk_rows: int | None = None,
+        book: BudgetBook | None = None,
     ) -> None:
         one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
@@ -111,6 +115,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         self._journal = journal
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
+        self._book = book
         self.plan: Plan | None = None
 
     # -- Opacus's names ------------------------------------------------------------------------
@@ -306,6 +311,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
             share = share_of(setup, self._chunk_rows, ranks)
             mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
+            if self._book is not None and ranks.rank == 0:
+                self._book.check(mechanism)
         agreed = None
         if isinstance(ranks, Ranks):
             agreed = agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, share)
@@ -327,6 +334,7 @@ class PrivacyEngine(Resumable, Uncopyable):
                 "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
                 " every rank. Nothing was begun."
             )
+        run.book = self._book
         self._run = run
         return private
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
+from anechoic.budget import BudgetBook
 from anechoic.errors import AnechoicError, DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
@@ -359,3 +360,23 @@ def test_a_module_inside_of_torchs_own_is_taken_out_of_it():
 def begun_with(model):
     engine, _, module, optimizer, loader = begun(model=model)
     return engine, getattr(model, "module", model), module, optimizer, loader
+
+
+# -- the budget ---------------------------------------------------------------------------------------
+
+
+def test_ranks_book_one_run_and_a_second_one_is_refused_on_all(tmp_path):
+    book = BudgetBook(tmp_path / "b.db", "flights")
+    book.grant(exact().epsilon(1e-6), 1e-6)
+
+    def work(rank):
+        run = begun(keys=False)
+        run[0]._current().book = book
+        train(run, 2)
+        return run[0].releases
+
+    assert results(2, work) == [2, 2]
+    assert [one.status for one in book.account().live] == ["spent"]
+    found = refused(work, match="does not cover", kind=Exception)
+    assert "rank 0 failed at the budget book" in str(found[1])
+    assert len(book.account().live) == 1

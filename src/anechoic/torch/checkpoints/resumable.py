@@ -168,4 +168,6 @@ class Resumable(OfRun):
         )
         run = self._current()
         checkpoint.check_same(run, module, optimizer)
-        return checkpoint.load(run, path, adopt_journal=adopt_journal)
+        extra = checkpoint.load(run, path, adopt_journal=adopt_journal)
+        run.enter()
+        return extra
