@@ -77,7 +77,8 @@ dist-check: $(BUILD)/.ready ## what is in dist/, installed in an empty environme
 
 sbom: $(BUILD)/.ready ## what an environment of the wheel holds, as CycloneDX, into build/anechoic.cdx.json
 	$(BUILD)/bin/python tools/dist_check.py --keep build
-	$(BUILD)/bin/cyclonedx-py environment build/env/bin/python --pyproject pyproject.toml --mc-type library \
+	sed "s/^dynamic = .*/version = \"$$(build/env/bin/anechoic --version | cut -d' ' -f2)\"/" pyproject.toml > build/pyproject.toml
+	$(BUILD)/bin/cyclonedx-py environment build/env/bin/python --pyproject build/pyproject.toml --mc-type library \
 	    --output-reproducible --output-file build/anechoic.cdx.json
 
 clean: ## remove reports, builds and caches; keep .venv
