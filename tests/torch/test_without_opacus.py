@@ -82,3 +82,8 @@ def test_torch_is_asked_for_by_its_extra_and_its_cpu_build():
     code = "try:\n    import anechoic.torch\nexcept ImportError as error:\n    print(error)\n"
     printed = said(["torch", "opacus"], code)
     assert "pip install 'anechoic[torch]'" in printed and "CPU build" in printed
+
+
+def test_scikit_learn_is_asked_for_by_its_extra():
+    code = "try:\n    import anechoic.linear\nexcept ImportError as error:\n    print(error)\n"
+    assert "pip install 'anechoic[sklearn]'" in said(["sklearn"], code)
