@@ -12,6 +12,7 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV   := $(VENV)/.ready-dev
 FRAMES := $(VENV)/.ready-trainers
+SITE   := $(VENV)/.ready-site
 PEER  := .venv-peer
 BUILD := .venv-dist
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -22,7 +23,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures dist dist-check sbom clean distclean
+.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures docs dist dist-check sbom clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +82,10 @@ sbom: $(BUILD)/.ready ## what an environment of the wheel holds, as CycloneDX, i
 	$(BUILD)/bin/cyclonedx-py environment build/env/bin/python --pyproject build/pyproject.toml --mc-type library \
 	    --output-reproducible --output-file build/anechoic.cdx.json
 
+docs: $(SITE) ## the documentation site, into build/docs/html; needs no network
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -d build/docs/doctrees docs build/docs/html
+	$(BIN)/python -m tests.docs.checks build/docs/html
+
 clean: ## remove reports, builds and caches; keep .venv
 	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -115,6 +120,12 @@ $(BUILD)/.ready:
 	@echo "Setting up $(BUILD) with the tools of a release"
 	@$(PYTHON) -m venv $(BUILD)
 	@$(BUILD)/bin/python -m pip install -qq --disable-pip-version-check 'build>=1.2' 'twine>=6' 'cyclonedx-bom>=7,<8'
+	@touch $@
+
+# The reference imports every room, so every framework.
+$(SITE): $(FRAMES)
+	@echo "Adding Sphinx to $(VENV)"
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(PEER)/.ready:

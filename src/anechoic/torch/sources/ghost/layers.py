@@ -313,7 +313,6 @@ def holds(layer: type[nn.Module]) -> bool:
 
 
 def _defined(layer: type[nn.Module]) -> bool:
-    """Whether it is the class that its module has under its name."""
     return getattr(sys.modules.get(layer.__module__), layer.__qualname__, None) is layer
 
 
