@@ -202,45 +202,42 @@ def test_the_power_fails_between_write_and_sync(tmp_path):
     assert met == [0] * 12 + [1]
 
 
+def killed_at_sync(run, number, *given):
+    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
+    ready, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.read(ready, 1)
+            run(*given)
+        finally:
+            os._exit(0)
+    inject = f"inject=fdatasync:signal=KILL:when={number}"
+    command = ["strace", "-p", f"{child}", "-o", os.devnull, "-e", "trace=fdatasync", "-e", inject]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        attached = "attached" in tracer.stderr.readline()
+        os.write(go, b".")
+        died = os.waitpid(child, 0)[1] == signal.SIGKILL
+    os.close(ready)
+    os.close(go)
+    if not attached:
+        pytest.skip("processes cannot be traced here")
+    return died
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("run", [run, run_with_sums])
 @pytest.mark.slow
-def test_killed_between_write_and_sync(tmp_path):
-    """The signal comes as the process asks for the sync of a commit, whose bytes it has written."""
-    program = (
-        "import sys; from tests.streaming.test_store import board, KEY; s = board(sys.argv[1], key=KEY)\n"
-        "for t in range(4):\n"
-        "    s.update({'x': [0.5]}, unit_ids=[t], batch_id=str(t)); \n"
-        "    print(s.release(t).to_bytes().hex(), flush=True)"
-    )
-    steps = []
-    for number in (9, 14, 18):
-        path = tmp_path / f"{number}.db"
-        inject = f"fdatasync:signal=KILL:when={number}"
-        traced = [
-            "strace",
-            "-qq",
-            "-f",
-            "--seccomp-bpf",
-            "-o",
-            os.devnull,
-            "-e",
-            "trace=fdatasync",
-            "-e",
-            f"inject={inject}",
-        ]
-        ran = subprocess.run([*traced, sys.executable, "-c", program, path], capture_output=True, text=True)
-        if "ptrace" in ran.stderr or "Operation not permitted" in ran.stderr:
-            pytest.skip("processes cannot be traced here")
-        seen = [bytes.fromhex(line) for line in ran.stdout.split()]
-        with board(path, key=KEY) as stream:
-            steps.append(stream.step)
-            assert [one.to_bytes() for one in stream.releases()][: len(seen)] == seen
-            assert stream.step - len(seen) in (0, 1)  # what was written may be there before it was shown
-            for t in range(stream.step, 4):
-                stream.update({"x": [0.5]}, unit_ids=[t], batch_id=str(t))
-                stream.release(t)
-            assert stream.diagnostics() == {}
-    assert max(steps) > 0 and min(steps) < 4
+def test_killed_between_write_and_sync(tmp_path, run):
+    whole, deaths = feed(board(key=KEY), STEPS), 0
+    for number in range(1, 30, 2):
+        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
+        deaths += killed_at_sync(run, number, path, counter, published)
+        run(path, counter, published)
+        assert all(made == whole[step] for step, made in log_of(published))
+        with board(path, key=KEY, counter=counter) as stream:
+            assert [release.to_bytes() for release in stream.releases()] == whole
+    assert deaths >= 8
 
 
 @pytest.mark.usefixtures("salted")
