@@ -43,6 +43,7 @@ ALSO = {
     "anechoic.noise.torch_arrays": {"torch"},
     "anechoic.noise.rounding.rows": {"torch"},
     "anechoic.noise.rounding.on_device": {"torch"},
+    "anechoic.noise.rounding.split_sums": {"torch"},
     "anechoic.noise.device_columns": {"torch"},
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.noise.fused_columns": {"torch"},
