@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def plain(folder: Path) -> list[float]:
     delay = pl.col("delay").cast(pl.Float64).clip(-60, 360)
     by = pl.scan_parquet(folder / "*.parquet").group_by("step", "site").agg(pl.len(), delay.sum())
     found = by.collect(engine="streaming").group_by("step").agg(pl.sum("len"), pl.sum("delay")).sort("step")
-    return np.cumsum(found["len"].to_numpy()).tolist()
+    return list(np.cumsum(found["len"].to_numpy()))
 
 
 def private(frame: Any) -> list[float]:
@@ -77,7 +78,7 @@ def private(frame: Any) -> list[float]:
     return [float(made["visits"].value) for made in stream.steps([streaming.Accumulator(stream)] * STEPS)]
 
 
-WAYS = {
+WAYS: dict[str, Callable[[Path], list[float]]] = {
     "Polars without privacy": plain,
     "Polars into a stream": lambda folder: private(with_polars(folder)),
     "DuckDB into a stream": lambda folder: private(with_duckdb(folder)),
@@ -90,13 +91,20 @@ def measured(way: str, folder: Path) -> dict[str, float]:
     return dict(json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout))
 
 
+def peak() -> float:
+    """Peak memory of this process, in MB; what resource says of it begins at that of its parent."""
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return float(found[1]) / 1024 if found else float("nan")
+
+
 def run_alone(way: str, folder: Path) -> None:
-    import_time, began = time.process_time(), time.perf_counter()
-    last = WAYS[way](folder)[-1]
+    first, began = time.process_time(), time.perf_counter()
+    last = float(WAYS[way](folder)[-1])
     found = {
-        "processor": time.process_time() - import_time,
+        "processor": time.process_time() - first,
         "seconds": time.perf_counter() - began,
-        "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "MB": peak(),
         "visits": last,
     }
     print(json.dumps(found))
