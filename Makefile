@@ -12,6 +12,7 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV   := $(VENV)/.ready-dev
 FRAMES := $(VENV)/.ready-trainers
+SITE   := $(VENV)/.ready-site
 PEER  := .venv-peer
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
@@ -21,7 +22,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures clean distclean
+.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures docs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +66,10 @@ figures: $(READY) ## the papers' figures: the monograph's into docs/images/monog
 	$(BIN)/python benchmarks/figures.py $(ARGS)
 	$(BIN)/python -m studies papers --out figures
 
+docs: $(SITE) ## the documentation site, into build/docs/html; needs no network
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -d build/docs/doctrees docs build/docs/html
+	$(BIN)/python -m tests.docs.checks build/docs/html
+
 clean: ## remove reports, builds and caches; keep .venv
 	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
@@ -93,6 +98,12 @@ $(DEV): $(READY)
 $(FRAMES): $(READY)
 	@echo "Adding transformers, accelerate, peft, trl, lightning and scikit-learn to $(VENV)"
 	@$(PIP) -e '.[torch,flower,streaming,plot,test,trainers]' scikit-learn
+	@touch $@
+
+# The reference imports every room, so every framework.
+$(SITE): $(FRAMES)
+	@echo "Adding Sphinx to $(VENV)"
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(PEER)/.ready:

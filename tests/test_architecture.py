@@ -28,7 +28,7 @@ STOREYS = [
     {"losses", "accounting"},
     {"lower_bounds", "upper_bounds", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
-    {"planning", "extend", "selection"},
+    {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},
     {"demo", "engines", "trainers"},
     {"cli", "__main__"},
@@ -48,6 +48,7 @@ ALSO = {
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.noise.fused_columns": {"torch"},
     "anechoic.noise.fused_kernels": {"triton"},
+    "anechoic.budget.entries": {"psycopg"},
     "anechoic.statement.charts": {"matplotlib"},
     "anechoic.planning.chart": {"matplotlib"},
 }
