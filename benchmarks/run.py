@@ -22,6 +22,7 @@ STUDIES = (
     "advised",  # what a plan and its advice give at the first try
     "audit_faults",  # which faults the audit sees
     "choosing",  # plan() against every number of bands
+    "engines",  # frames of Polars and DuckDB into a stream, beside the same sums without privacy
     "federated_costs",  # bytes and seconds of a round on the server
     "figures",  # the monograph's figures
     "finetune",  # loss of a small language model, fine-tuned with and without the plan
