@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings
+from anechoic.torch.ranks.cut import local, put_back
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.structure import PLAIN, Idle, bits
 
@@ -162,7 +163,8 @@ class BeforeCall:
 
 def _still(module: nn.Module) -> dict[str, Tensor]:
     """Tensors that training must not change, by name: buffers and frozen parameters."""
-    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    put_back(module)
+    frozen = {name: local(p) for name, p in module.named_parameters() if not p.requires_grad}
     return {**dict(module.named_buffers()), **frozen}
 
 
@@ -207,6 +209,7 @@ class ModelMembers:
         )
 
     def _now(self) -> dict[str, tuple[int, bool]]:
+        put_back(self._module)
         named = self._module.named_parameters(remove_duplicate=False)
         return {name: (id(p), p.requires_grad) for name, p in named}
 

@@ -79,20 +79,32 @@ class Ranks(Alone, Uncopyable):
             timeout = None
         self._group: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._lost = ""
+        #: gives the others what one of them wants, by its number
+        self.serve: Callable[[int], None] = lambda number: None
 
     # -- words ---------------------------------------------------------------------------------
 
     def exchange(self, where: str, **said: Any) -> list[dict[str, Any]]:
         """What each rank said, in the order of ranks; all are at the same place.
 
+        Ranks that want something are served first, wherever the others are.
+
         Args:
             where: in the run, in words.
-            said: numbers and strings.
+            said: numbers and strings; "wants" is the number of what this rank waits for (see `serve`).
 
         Raises:
             DesynchronizedError: where one of them failed, is somewhere else, or is gone.
         """
-        words = self._words({"where": where, **said}, where)
+        while True:
+            words = self._words({"where": where, **said}, where)
+            wanted = {word["wants"] for word in words if "wants" in word}
+            if not wanted or any("error" in word for word in words):
+                break
+            for number in sorted(wanted):
+                self.serve(number)
+            if "wants" in said:
+                return words
         failed = [(rank, word) for rank, word in enumerate(words) if "error" in word]
         if failed:
             rank, word = failed[0]

@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.structure import uninterrupted
 
 logger = logging.getLogger("anechoic")
@@ -31,6 +32,7 @@ class RowModel:
         module: the plain one.
         parameters: those whose gradients are wanted, in this order.
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
+        shards: of its weights, where ranks have a part each.
 
     Attributes:
         places: of its parameters.
@@ -41,8 +43,14 @@ class RowModel:
         asks: whether it was seen to ask for gradients of what it computes.
     """
 
-    def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
-        self.module, self.parameters = module, parameters
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        batch_first: bool,
+        shards: Shards | None = None,
+    ) -> None:
+        self.module, self.parameters, self.shards = module, parameters, shards
         self.dimension = 0 if batch_first else 1
         self.loops = ""
         self.draws = self.decides = self.asks = False
@@ -77,6 +85,12 @@ class RowModel:
             return self.module(*arguments, **keywords), list(self.parameters)
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
         return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Rows are worked on inside: by the hooks of the user alone, and with whole weights."""
+        with without_our_hooks(self.module), self.shards.at_work() if self.shards else nullcontext():
+            yield
 
     @contextmanager
     def runnable(self) -> Iterator[None]:

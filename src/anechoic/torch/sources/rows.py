@@ -10,6 +10,7 @@ at its outputs; and that this gradient depends on the row alone is seen by the t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ class RowsModule(nn.Module):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         source = self.__dict__["_source"]
         if source is None or not self.training or not torch.is_grad_enabled():
-            return self._module(*arguments, **keywords)
+            shards = None if source is None or torch.is_grad_enabled() else source.setup.shards
+            with shards.at_work() if shards else nullcontext():
+                return self._module(*arguments, **keywords)
         return self.__dict__["_called"](arguments, keywords)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -141,7 +144,7 @@ class RowsSource(GradientSource):
                 " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
-        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
+        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first, setup.shards)
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
@@ -226,6 +229,9 @@ class RowsSource(GradientSource):
                 self._sums = self._summed(calls)
         except AnechoicError as error:
             self._fault = error
+        finally:
+            if self.setup.shards is not None:
+                self.setup.shards.release()
 
     def _summed(self, calls: list[Pending]) -> list[Tensor]:
         delivery = self.ledger.in_hand

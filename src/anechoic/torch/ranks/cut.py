@@ -1,0 +1,180 @@
+"""How `fully_shard` has cut a model up: which blocks there are, and which part of a tensor a rank has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from anechoic.errors import UnsupportedError
+from anechoic.torch.ranks.group import running_ranks
+
+if dist.is_available():
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor import Shard as Along
+#: Bytes that a tensor begins at a multiple of, among those that are sent together.
+_ALIGNED = 16
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor."""
+    return tensor._local_tensor if is_cut(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def is_cut(tensor: Any) -> bool:
+    """Whether ranks have a part each of a tensor."""
+    return dist.is_available() and isinstance(tensor, DTensor)
+
+
+def blocks_in(module: nn.Module) -> list[tuple[str, Any]]:
+    """The modules that `fully_shard` was called on, by name, outer ones first."""
+    if not dist.is_available():
+        return []
+    return [(name, part) for name, part in module.named_modules() if isinstance(part, FSDPModule)]
+
+
+def put_back(module: nn.Module) -> None:
+    """Weights that torch's own hooks gathered, as in an evaluation, are parts again: the same parameters."""
+    for _, part in blocks_in(module):
+        part.reshard()
+
+
+def layout_of(tensor: Any) -> str:
+    """How a tensor lies on the ranks, in words that are the same on all of them."""
+    return f"{tensor.placements} of {tensor.device_mesh.mesh.tolist()}" if is_cut(tensor) else "whole"
+
+
+#: How a model must be cut up.
+_RULE = (
+    "One release is shared by models that torch.distributed.fsdp.fully_shard has cut up over one mesh of all"
+    " ranks, along one axis of each parameter"
+)
+
+
+def check_cut(module: nn.Module) -> None:
+    """Refuse models that are cut up otherwise than by `fully_shard` over all ranks.
+
+    Raises:
+        UnsupportedError: naming what it is, and the remedy.
+    """
+    names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
+    if "FullyShardedDataParallel" in names:
+        raise UnsupportedError(
+            f"module is FullyShardedDataParallel, which flattens its parameters. {_RULE}: call"
+            " fully_shard(block) for each block, and fully_shard(model)."
+        )
+    if names & {"Pipe", "PipelineStage"}:
+        raise UnsupportedError(
+            "module is a stage of a pipeline (torch.distributed.pipelining), so no rank sees the gradient of"
+            f" a row as a whole. {_RULE}: put the layers together again, and call fully_shard on each."
+        )
+    put_back(module)
+    inside = {id(p) for _, part in blocks_in(module) for p in part.parameters()}
+    for name, part in blocks_in(module):
+        policy = part._get_fsdp_state()._mp_policy
+        if policy.param_dtype is not None or policy.output_dtype is not None:
+            raise UnsupportedError(
+                f"{name or 'module'} was given to fully_shard with {policy}, and rows are worked on in the"
+                " type of the weights: leave mp_policy out, and load frozen weights as bfloat16, or use"
+                " torch.autocast."
+            )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_cut(tensor):
+            _check_tensor(name, tensor, id(tensor) in inside)
+
+
+def _check_tensor(name: str, tensor: Any, in_block: bool) -> None:
+    mesh, placements = tensor.device_mesh, tensor.placements
+    how = f"{name} lies as {placements} on a mesh of shape {tuple(mesh.shape)}"
+    if mesh.ndim > 1 and any(isinstance(one, Replicate) for one in placements):
+        raise UnsupportedError(
+            f"{how}: hybrid sharding (HSDP). {_RULE}: give fully_shard a mesh of one dimension,"
+            f" init_device_mesh('cpu', ({running_ranks()},))."
+        )
+    if not in_block or mesh.ndim > 1 or type(placements[0]) is not Along:
+        raise UnsupportedError(
+            f"{how}: tensor parallelism, where a rank has a part of every row. {_RULE}: leave"
+            " parallelize_module and distribute_tensor out, and call fully_shard."
+        )
+    if mesh.mesh.tolist() != list(range(running_ranks())) or mesh.device_type != "cpu":
+        raise UnsupportedError(
+            f"{how}, of the ranks {mesh.mesh.tolist()} on {mesh.device_type!r}. {_RULE}, on CPUs:"
+            f" init_device_mesh('cpu', ({running_ranks()},))."
+        )
+    own, cut = local(tensor), Cut(local(tensor), tensor.shape, placements[0].dim, running_ranks())
+    if type(own) not in (Tensor, nn.Parameter) or list(own.shape) != cut.part_shape(mesh.get_rank()):
+        raise UnsupportedError(
+            f"{name} is a {type(own).__name__} of shape {tuple(own.shape)} on this rank, where"
+            f" {tuple(cut.part_shape(mesh.get_rank()))} is expected. {_RULE}: use plain tensors."
+        )
+    if tensor.requires_grad:
+        raise UnsupportedError(
+            f"{name} is trained, and cut up by fully_shard: give it the frozen weights alone, and name those"
+            " that are trained in ignored_params=set(…)."
+        )
+
+
+@dataclass(eq=False)
+class Cut:
+    """A tensor that ranks have a part each of: slices of one length along an axis, the last ones shorter.
+
+    Attributes:
+        own: this rank's part.
+        shape, axis: of the whole, and along which it is cut.
+        full: the whole while it is here: its storage is empty otherwise.
+    """
+
+    own: Tensor
+    shape: torch.Size
+    axis: int
+    ranks: int
+    full: nn.Parameter = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = torch.empty(self.shape, dtype=self.own.dtype)
+        self.full = nn.Parameter(whole, requires_grad=False)
+        self.bytes = whole.untyped_storage().nbytes()
+        self.empty()
+
+    @property
+    def each(self) -> int:
+        """Length of a part along the axis."""
+        return -(-self.shape[self.axis] // self.ranks)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Where the part of a rank begins and ends."""
+        size = self.shape[self.axis]
+        return min(rank * self.each, size), min((rank + 1) * self.each, size)
+
+    def part_shape(self, rank: int) -> list[int]:
+        """Of the part of a rank."""
+        start, end = self.place(rank)
+        return [end - start if axis == self.axis else size for axis, size in enumerate(self.shape)]
+
+    @property
+    def padded(self) -> int:
+        """Bytes that a part takes among others."""
+        per = self.bytes // max(1, self.shape[self.axis]) * self.each
+        return -(-per // _ALIGNED) * _ALIGNED
+
+    def fill(self, parts: list[Tensor]) -> None:
+        """Put the parts of all ranks side by side, as bytes, where the whole is."""
+        storage = self.full.untyped_storage()
+        storage.resize_(self.bytes)
+        # another tensor with the same memory: autograd does not take what it kept of the first for changed
+        whole = torch.empty(0, dtype=self.own.dtype).set_(storage, 0, self.shape, self.full.stride())
+        for rank, part in enumerate(parts):
+            start, end = self.place(rank)
+            shape = self.part_shape(rank)
+            size = torch.Size(shape).numel() * self.own.element_size()
+            if size:
+                own = part[:size].view(self.own.dtype).view(shape)
+                whole.narrow(self.axis, start, end - start).copy_(own)
+
+    def empty(self) -> None:
+        """Let go of the whole."""
+        self.full.untyped_storage().resize_(0)
