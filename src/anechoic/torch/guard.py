@@ -266,7 +266,7 @@ class ParameterWatch:
         self._copies: list[Tensor] = []
         self._bits = [_INTEGERS[p.element_size()] for p in parameters]
         if sum(p.numel() for p in parameters) <= COPIED:
-            self._copies = [p.detach().clone() for p in parameters]
+            self._copies = [local(p).detach().clone() for p in parameters]
         self.retake()
 
     def retake(self) -> None:
@@ -281,9 +281,9 @@ class ParameterWatch:
     def released(self) -> None:
         """Take the trainable parameters as they are now: step() has just changed them."""
         if self._copies:
-            torch._foreach_copy_(self._copies, [p.detach() for p in self._parameters])
+            torch._foreach_copy_(self._copies, [local(p).detach() for p in self._parameters])
         else:
-            self._sums = [checksum(p) for p in self._parameters]
+            self._sums = [checksum(local(p)) for p in self._parameters]
 
     def check(self) -> None:
         """Compare with what was taken.
@@ -321,9 +321,9 @@ class ParameterWatch:
         """
         if self._copies:
             trios = zip(self._copies, self._bits, self._parameters, strict=True)
-            same = all(torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in trios)
+            same = all(torch.equal(copy.view(kind), local(p).detach().view(kind)) for copy, kind, p in trios)
         else:
-            same = all(map(torch.equal, map(checksum, self._parameters), self._sums))
+            same = all(map(torch.equal, map(checksum, map(local, self._parameters)), self._sums))
         if not same:
             raise GuaranteeError(
                 "a trainable parameter was changed by something else than optimizer.step(), which alone clips"

@@ -18,7 +18,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import Releaser, digest
+from anechoic.torch.noise_adder import ReleaseLog, Releaser, digest
+from anechoic.torch.ranks.cut import is_cut
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -131,30 +132,43 @@ class SharedReleaser(Releaser):
         self._agreed = False
         with self.ranks.together(f"the journal of release {step}"):  # nobody uses it before it is there
             if self.journal is not None:
-                self.journal.record(step, digest(released, self.journal))
+                self.journal.record(step, self._named(released, self.journal))
         return released
 
+    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+        return digest(released, journal)
+
     def _made(self, sums: list[Tensor], where: str) -> list[Tensor]:
+        whole = self.ranks.joined(self._slice(sums, where), where)[: self._dimension]
+        parts = whole.split([shape.numel() for shape in self._shapes])
+        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
+        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+
+    def _slice(self, sums: list[Tensor], where: str) -> Tensor:
+        """This rank's slice of the release, padded to the length of the others'."""
         self.add(sums)
         totals, self._partial = self._partial or [], None
         flat = torch.zeros(self._each * self.ranks.count, dtype=torch.int64)
         torch.cat([total.reshape(-1) for total in totals], out=flat[: self._dimension])
-        self.ranks.add_up(flat, where)
-        own = flat[self.offset : self.offset + self.length]
+        own = self._added_up(flat, where)[: self.length]
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         own += self._row[: self.length]
         part = torch.zeros(self._each, dtype=self._dtype)
         part[: self.length] = own.double().mul_(self._unit or 1.0)
-        whole = self.ranks.joined(part, where)[: self._dimension]
-        parts = whole.split([shape.numel() for shape in self._shapes])
-        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
-        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+        return part
+
+    def _added_up(self, flat: Tensor, where: str) -> Tensor:
+        """This rank's slice of the sum over ranks."""
+        self.ranks.add_up(flat, where)
+        return flat[self.offset :]
 
 
 def weights_sum(parameters: Iterable[Tensor]) -> int:
     """A sum over all words of the weights: another one where a rank's differ, but for contrived cases."""
     total = 0
     for p in parameters:
+        if is_cut(p):
+            continue  # each rank has others
         kind = torch.int64 if p.element_size() == 8 else torch.int32
         total += int(p.detach().view(kind).sum(dtype=torch.int64))
     return total

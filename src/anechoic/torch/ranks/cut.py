@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -105,40 +104,58 @@ def _check_tensor(name: str, tensor: Any, in_block: bool) -> None:
             f"{how}, of the ranks {mesh.mesh.tolist()} on {mesh.device_type!r}. {_RULE}, on CPUs:"
             f" init_device_mesh('cpu', ({running_ranks()},))."
         )
-    own, cut = local(tensor), Cut(local(tensor), tensor.shape, placements[0].dim, running_ranks())
+    own, cut = local(tensor), Cut(tensor)
     if type(own) not in (Tensor, nn.Parameter) or list(own.shape) != cut.part_shape(mesh.get_rank()):
         raise UnsupportedError(
             f"{name} is a {type(own).__name__} of shape {tuple(own.shape)} on this rank, where"
             f" {tuple(cut.part_shape(mesh.get_rank()))} is expected. {_RULE}: use plain tensors."
         )
-    if tensor.requires_grad:
-        raise UnsupportedError(
-            f"{name} is trained, and cut up by fully_shard: give it the frozen weights alone, and name those"
-            " that are trained in ignored_params=set(…)."
-        )
 
 
-@dataclass(eq=False)
+def part_of(p: Any, whole: Tensor) -> Tensor:
+    """This rank's part of `whole`, which has the shape of `p`: all of it where p is whole."""
+    if not is_cut(p):
+        return whole
+    cut = Cut(p)
+    start, end = cut.place(p.device_mesh.get_rank())
+    return whole.narrow(cut.axis, start, end - start)
+
+
+def like(p: Any, part: Tensor) -> Tensor:
+    """`part`, which this rank has of what has the shape of `p`, as torch knows it."""
+    if not is_cut(p):
+        return part
+    return DTensor.from_local(
+        part, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
+    )
+
+
 class Cut:
     """A tensor that ranks have a part each of: slices of one length along an axis, the last ones shorter.
 
+    Args:
+        tensor: as fully_shard made it.
+
     Attributes:
-        own: this rank's part.
         shape, axis: of the whole, and along which it is cut.
+        ranks: how many have a part.
         full: the whole while it is here: its storage is empty otherwise.
     """
 
-    own: Tensor
-    shape: torch.Size
-    axis: int
-    ranks: int
-    full: nn.Parameter = field(init=False)
-
-    def __post_init__(self) -> None:
-        whole = torch.empty(self.shape, dtype=self.own.dtype)
-        self.full = nn.Parameter(whole, requires_grad=False)
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        self.shape: torch.Size = tensor.shape
+        self.axis: int = tensor.placements[0].dim
+        self.ranks: int = tensor.device_mesh.size()
+        whole = torch.empty(self.shape, dtype=tensor.dtype)
+        self.full = nn.Parameter(whole, requires_grad=tensor.requires_grad)
         self.bytes = whole.untyped_storage().nbytes()
         self.empty()
+
+    @property
+    def own(self) -> Tensor:
+        """This rank's part."""
+        return local(self._tensor)
 
     @property
     def each(self) -> int:
@@ -166,13 +183,13 @@ class Cut:
         storage = self.full.untyped_storage()
         storage.resize_(self.bytes)
         # another tensor with the same memory: autograd does not take what it kept of the first for changed
-        whole = torch.empty(0, dtype=self.own.dtype).set_(storage, 0, self.shape, self.full.stride())
+        whole = torch.empty(0, dtype=self.full.dtype).set_(storage, 0, self.shape, self.full.stride())
         for rank, part in enumerate(parts):
             start, end = self.place(rank)
             shape = self.part_shape(rank)
-            size = torch.Size(shape).numel() * self.own.element_size()
+            size = torch.Size(shape).numel() * self.full.element_size()
             if size:
-                own = part[:size].view(self.own.dtype).view(shape)
+                own = part[:size].view(self.full.dtype).view(shape)
                 whole.narrow(self.axis, start, end - start).copy_(own)
 
     def empty(self) -> None:

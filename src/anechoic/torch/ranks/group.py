@@ -174,6 +174,18 @@ class Ranks(Alone, Uncopyable):
         """The sum over ranks in the place of each rank's integers: int64, so that no order matters."""
         self._safely(where, lambda: dist.all_reduce(integers, group=self._group))
 
+    def scattered(self, integers: Tensor, where: str) -> Tensor:
+        """This rank's part of that sum: as many parts of one length as there are ranks."""
+        own = integers.new_empty(len(integers) // self.count)
+        parts = list(integers.split(len(own)))
+        self._safely(where, lambda: dist.reduce_scatter(own, parts, group=self._group))
+        return own
+
+    def spread(self, part: Tensor, rank: int, where: str) -> None:
+        """What `rank` has, in the place of what the others have."""
+        if len(part):
+            self._safely(where, lambda: dist.broadcast(part, rank, group=self._group))
+
     def joined(self, part: Tensor, where: str) -> Tensor:
         """Parts of one length, side by side in the order of ranks, on every rank."""
         whole = part.new_empty(self.count, len(part))

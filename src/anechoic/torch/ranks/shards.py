@@ -1,4 +1,4 @@
-"""Runs a model that `fully_shard` has cut up: a rank has its part of the weights, and those of a block at work.
+"""Runs a model that `fully_shard` has cut up: ranks have a part of its weights, and those of a block at work.
 
 torch's own hooks gather a block's weights in every call, on all ranks at once: a rank with fewer rows, or
 whose rows take another way through the model, would hang, and they know nothing of rows side by side. So
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.ranks.cut import Cut, blocks_in, is_cut, local, put_back
+from anechoic.torch.ranks.cut import Cut, blocks_in, is_cut, put_back
 from anechoic.torch.ranks.group import Alone, Ranks
 from anechoic.torch.structure import bits, is_object, mapped, parts_of, tensors_in
 
@@ -34,6 +34,7 @@ class Block:
         number, name, module: of the block.
         places: of its parameters, with what stands there when it does not run, and its cut.
         users: how many hold the whole weights.
+        before: what stood at its places when its calls began, which are not over.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Block:
     places: list[tuple[dict[str, Any], str, Any, Cut]]
     hooks: tuple[set[int], set[int]]
     users: int = 0
+    before: list[list[Any]] = field(default_factory=list)
 
     @property
     def cuts(self) -> list[Cut]:
@@ -62,7 +64,8 @@ class Shards:
 
     def __init__(self, module: nn.Module, ranks: Alone) -> None:
         self._module, self._ranks = module, ranks
-        self.blocks = _blocks(module, ranks)
+        self.blocks = _blocks(module)
+        self._cuts = {id(p): cut for block in self.blocks for _, _, p, cut in block.places}
         self._open: list[Block] = []  # blocks whose forward pass runs, outer ones first
         self._held: list[Block] = []  # blocks that the backward pass has reached
         if isinstance(ranks, Ranks):
@@ -106,6 +109,22 @@ class Shards:
                 cut.fill([row[place : place + cut.padded] for row in every])
                 place += cut.padded
 
+    def whole(self, p: Tensor) -> Tensor:
+        """What stands for a parameter while its block runs: of its shape, and without memory otherwise."""
+        cut = self._cuts.get(id(p))
+        return p if cut is None else cut.full
+
+    def read(self, p: Tensor) -> Tensor:
+        """A parameter as it is, whole; only this rank has it."""
+        cut = self._cuts.get(id(p))
+        if cut is None:
+            return p
+        block = next(block for block in self.blocks if cut in block.cuts)
+        self._take(block)
+        found = cut.full.detach().clone()
+        self._leave(block)
+        return found
+
     def release(self) -> None:
         """A backward pass is over, or given up."""
         held, self._held = self._held, []
@@ -138,10 +157,12 @@ class Shards:
 
     def _before(self, block: Block) -> Callable[..., None]:
         def begin(*_: Any) -> None:
-            self._take(block)
             self._open.append(block)
-            for own, name, _, cut in block.places:
-                own[name] = cut.full
+            block.before.append([own[name] for own, name, _, _ in block.places])
+            self._take(block)
+            for own, name, cut_up, cut in block.places:
+                if own[name] is cut_up:  # else a trained one of this call, in the same memory
+                    own[name] = cut.full
 
         return begin
 
@@ -151,16 +172,12 @@ class Shards:
             if torch.is_grad_enabled():
                 output = _gated(block, lambda: self._reached(block, outer), output)
             self._open.pop()
-            self._close(block)
+            for (own, name, _, _), before in zip(block.places, block.before.pop(), strict=True):
+                own[name] = before
+            self._leave(block)
             return output
 
         return end
-
-    def _close(self, block: Block) -> None:
-        if block not in self._open:
-            for names, name, before, _ in block.places:
-                names[name] = before
-        self._leave(block)
 
     def _reached(self, block: Block, outer: list[Block]) -> None:
         """The backward pass is at the end of a call of `block`, made inside of those of `outer`.
@@ -238,7 +255,7 @@ def _aside() -> Iterator[None]:
         yield
 
 
-def _blocks(module: nn.Module, ranks: Alone) -> list[Block]:
+def _blocks(module: nn.Module) -> list[Block]:
     found = blocks_in(module)
     inside = {id(part) for _, part in found}
     blocks = []
@@ -248,7 +265,7 @@ def _blocks(module: nn.Module, ranks: Alone) -> list[Block]:
         for layer in _own_layers(part, inside):
             for key, p in layer._parameters.items():
                 if is_cut(p):
-                    cut = cuts.setdefault(id(p), _cut(p, ranks.count))
+                    cut = cuts.setdefault(id(p), Cut(p))
                     places.append((layer._parameters, key, p, cut))
         state: Any = part._get_fsdp_state()  # type: ignore[operator]
         handles = (state._pre_forward_hook_handle, state._post_forward_hook_handle)
@@ -263,7 +280,3 @@ def _own_layers(part: nn.Module, inside: set[int]) -> Iterator[nn.Module]:
     for layer in part.children():
         if id(layer) not in inside:
             yield from _own_layers(layer, inside)
-
-
-def _cut(p: Any, count: int) -> Cut:
-    return Cut(local(p), p.shape, p.placements[0].dim, count)

@@ -23,6 +23,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import tell_noise, tell_rates
+from anechoic.torch.cut_release import CutReleaser
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
@@ -30,7 +31,7 @@ from anechoic.torch.loading.selftest import check_keeps_order, try_batches
 from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
-from anechoic.torch.ranks.cut import blocks_in
+from anechoic.torch.ranks.cut import blocks_in, is_cut
 from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
 from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.recorder import Recorder
@@ -205,7 +206,8 @@ def begin(
         source = _source(setup, mechanism, ledger, batches.padded, share, shards)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         made = (mechanism, ledger, source.parameters, divisor)
-        release = SharedReleaser(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        shared = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
+        release = shared(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
         optimizer = CorrelatedOptimizer(
             source,
             release,

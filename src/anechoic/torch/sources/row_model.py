@@ -64,15 +64,21 @@ class RowModel:
         """The parameters by name, as they are now, or those `nearby`."""
         if self._others is not None:
             return self._others
-        return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
+        return {name: p.detach() for name, p in zip(self._names, self.leaves, strict=True)}
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The parameters; what stands for those that ranks have a part each of."""
+        return [self.shards.whole(p) for p in self.parameters] if self.shards else list(self.parameters)
 
     @contextmanager
     def nearby(self, seed: int) -> Iterator[None]:
         """Run with weights that are a little off: no row is at a kink of the model then."""
         draw = torch.Generator().manual_seed(seed)
+        now = [self.shards.read(p) for p in self.parameters] if self.shards else self.parameters
         self._others = {
-            name: p * (1 + NEARBY * torch.randn(p.shape, generator=draw).to(p))
-            for name, p in self.weights().items()
+            name: p.detach() * (1 + NEARBY * torch.randn(p.shape, generator=draw).to(p))
+            for name, p in zip(self._names, now, strict=True)
         }
         try:
             yield
@@ -82,7 +88,7 @@ class RowModel:
     def run(self, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, list[Any]]:
         """(the module's outputs, the weights that they were computed with)."""
         if self._others is None:
-            return self.module(*arguments, **keywords), list(self.parameters)
+            return self.module(*arguments, **keywords), self.leaves
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
         return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
 

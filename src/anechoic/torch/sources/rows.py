@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.modes import paused
+from anechoic.torch.ranks.cut import local
 from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
@@ -248,7 +249,7 @@ class RowsSource(GradientSource):
                     f" example.{UNPACK}."
                 )
             if call.marks != self.marks() and any(
-                p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
+                p.grad is not None and bool(local(p.grad).count_nonzero()) for p in self.parameters
             ):
                 raise GuaranteeError(
                     "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
@@ -341,7 +342,7 @@ class RowsSource(GradientSource):
             return True
 
     def _alone(self, calls: list[Pending], row: int) -> list[Tensor]:
-        alone = [torch.zeros_like(p) for p in self.parameters]
+        alone = [torch.zeros_like(p) for p in self._rows.leaves]
         for call in calls:
             with undisturbed(self.setup.module):
                 parts = call.rows.alone(call.cotangents, row)
@@ -351,7 +352,7 @@ class RowsSource(GradientSource):
     def _agrees_nearby(self, calls: list[Pending], row: int, seed: int) -> bool:
         with self._rows.nearby(seed):
             again = [Pending(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
-            found = [torch.zeros_like(p) for p in self.parameters]
+            found = [torch.zeros_like(p) for p in self._rows.leaves]
             for call, before in zip(again, calls, strict=True):
                 call.cotangents = before.cotangents
                 chunk = next(k for k, rows in enumerate(call.rows.chunks) if bool((rows == row).any()))
