@@ -27,6 +27,7 @@ from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.history import unstamped
+from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.run import PrivateRun
 
@@ -54,10 +55,12 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
         target = _target(run, path, keys)
         extra = plain("checkpoint_dict", extra)
     noise = run.release.saved_noise()
+    module = gathered(run.plain.state_dict(), ranks, where)
+    optimizer = gathered(unstamped(run.optimizer.original_optimizer.state_dict()), ranks, where)
     with ranks.together(where):
         chunking = run.ledger.chunking
         if ranks.rank == 0:
-            content = plain("checkpoint", _content(run, noise, keys)) | {"extra": extra}
+            content = plain("checkpoint", _content(run, noise, keys, module, optimizer)) | {"extra": extra}
             content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
             with writing(target, MAGIC) as file:
                 torch.save(content, cast("Any", file))
@@ -89,7 +92,9 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     return target
 
 
-def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, Any]:
+def _content(
+    run: PrivateRun, noise: dict[str, Any], keys: bool, module: dict[str, Any], optimizer: dict[str, Any]
+) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {
@@ -108,8 +113,8 @@ def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, An
         "cipher": run.release.cipher,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
-        "module": run.plain.state_dict(),
-        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
+        "module": module,
+        "optimizer": optimizer,
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -141,8 +146,9 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
                 "the ranks loaded different checkpoints, of releases"
                 f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
             )
-        run.plain.load_state_dict(content["module"])
-        run.optimizer.restore(content["optimizer"])
+        put_back(run.plain)
+        run.plain.load_state_dict(parts_like(run.plain.state_dict(), content["module"]))
+        run.optimizer.restore(_parts_of_state(run, content["optimizer"]))
     except BaseException:
         if run.mechanism is not planned:
             run.take(planned)
@@ -158,6 +164,17 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
+
+
+def _parts_of_state(run: PrivateRun, saved: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with this rank's part of what belongs to parameters of which ranks have a part."""
+    inner = run.optimizer.original_optimizer
+    every = [p for group in inner.param_groups for p in group["params"]]
+    state = {
+        place: {name: parts_like(every[place], value) for name, value in found.items()}
+        for place, found in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
 
 def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:

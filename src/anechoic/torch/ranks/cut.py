@@ -7,9 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from anechoic.errors import UnsupportedError
 from anechoic.torch.ranks.group import running_ranks
+from anechoic.torch.structure import bits
 
 if dist.is_available():
     from torch.distributed.fsdp import FSDPModule
@@ -128,6 +130,35 @@ def like(p: Any, part: Tensor) -> Tensor:
     return DTensor.from_local(
         part, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
     )
+
+
+def gathered(tree: Any, ranks: Any, where: str) -> Any:
+    """`tree` with whole tensors on rank 0, and nothing in their place on the others, one after the other."""
+
+    def whole(leaf: Any) -> Any:
+        if not is_cut(leaf):
+            return leaf
+        found, cut = local(leaf), Cut(leaf)
+        if ranks.count > 1:
+            sent = torch.zeros(cut.padded, dtype=torch.uint8)
+            sent[: found.numel() * found.element_size()] = bits(found)
+            cut.fill(list(ranks.joined(sent, where).view(ranks.count, -1)))
+            found = cut.full.detach()
+        return found if ranks.rank == 0 else None
+
+    return tree_map(whole, tree)
+
+
+def parts_like(now: Any, saved: Any) -> Any:
+    """Whole tensors of `saved`, as this rank's parts where those of `now`, a tree of its form, are parts.
+
+    What is missing on one side stays as it is: whoever loads it says so.
+    """
+    if isinstance(now, dict) and isinstance(saved, dict):
+        return {key: parts_like(now.get(key), value) for key, value in saved.items()}
+    if isinstance(saved, Tensor) and is_cut(now) and saved.shape == now.shape:
+        return like(now, part_of(now, saved).clone())
+    return saved
 
 
 class Cut:

@@ -154,6 +154,7 @@ class Shards:
             for own, *hooks in kept:
                 own.update(zip(_HOOKS, hooks, strict=True))
             self._open = outer
+            self.release()
 
     def _before(self, block: Block) -> Callable[..., None]:
         def begin(*_: Any) -> None:

@@ -186,7 +186,7 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            with path.level.entered():
+            with path.level.entered(), self._model.pulling():
                 pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
                 every = path.level.taken(self._model.gradients(pulled_back))
             made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]

@@ -230,9 +230,6 @@ class RowsSource(GradientSource):
                 self._sums = self._summed(calls)
         except AnechoicError as error:
             self._fault = error
-        finally:
-            if self.setup.shards is not None:
-                self.setup.shards.release()
 
     def _summed(self, calls: list[Pending]) -> list[Tensor]:
         delivery = self.ledger.in_hand
