@@ -179,8 +179,8 @@ class PseudoGradients:
             )
         if blocks_in(module._module):
             raise UnsupportedError(
-                "module was cut up by fully_shard, and units make local steps with weights of their own, which"
-                " no rank has as a whole: pass the plain module on every rank."
+                "module was cut up by fully_shard, and units make local steps with weights of their own,"
+                " which no rank has as a whole: pass the plain module on every rank."
             )
         self.how, self.combine = how, combine
         self._module, self._optimizer, self._criterion = module._module, optimizer, criterion

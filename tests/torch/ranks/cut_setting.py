@@ -1,5 +1,7 @@
 """Models that fully_shard cuts up, for the tests of this room."""
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -7,6 +9,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from anechoic.strategies import BLT
+from tests.torch.ranks.setting import STEPS, exact
 from tests.torch.setting import FEATURES
 
 BLOCKS = 3
@@ -81,6 +85,11 @@ def trained_weights(model):
     """The trained weights, whole, in a row."""
     found = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters() if p.requires_grad]
     return torch.cat([p.detach().reshape(-1) for p in found]).numpy()
+
+
+def with_memory():
+    """A mechanism whose noise follows from that of earlier steps."""
+    return replace(exact("fixed"), strategy=BLT(STEPS, [0.4, 0.2], [0.9, 0.5]))
 
 
 def sgd(parameters):

@@ -52,7 +52,7 @@ def begun(
 
 
 def train(run, steps=STEPS, *, criterion=None, each=None, weights=weights):
-    """Step until `steps` releases are made, an empty part of a batch too; returns the weights of the model."""
+    """Step until `steps` releases are made, an empty part of a batch too; returns the weights."""
     engine, model, module, optimizer, loader = run
     criterion = criterion or getattr(engine._current().source, "criterion", None)
     criterion = criterion or nn.functional.cross_entropy

@@ -9,10 +9,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from anechoic.sampling import Poisson
-from anechoic.strategies import BLT
 from anechoic.torch.ranks.cut import Cut
 from tests.floats import same_bits
-from tests.torch.ranks.cut_setting import Blocky, adam, cut, sgd, trained_weights
+from tests.torch.ranks.cut_setting import Blocky, adam, cut, sgd, trained_weights, with_memory
 from tests.torch.ranks.processes import results
 from tests.torch.ranks.setting import STEPS, begun, digests, exact, train
 from tests.torch.setting import data
@@ -88,9 +87,7 @@ def test_trained_parts(tmp_path):
         "decides": case(model=lambda: {"every": True, "way": "decides"}, shards=lambda: TRAINED),
         "adam": case(model=everything, optimizer=adam, shards=lambda: TRAINED),
         "loss by rows": case(model=everything, grad_sample_mode="vmap_loss", shards=lambda: TRAINED),
-        "memory": case(
-            replace(exact(), strategy=BLT(STEPS, [0.4, 0.2], [0.9, 0.5])), model=everything, shards=lambda: TRAINED
-        ),
+        "memory": case(with_memory(), model=everything, shards=lambda: TRAINED),
         "per layer": case(model=everything, clipping="per_layer", max_grad_norm=None, shards=lambda: TRAINED),
     }
     found = everywhere(tmp_path, cases)
@@ -134,6 +131,10 @@ def test_one_rank_of_fully_shard(tmp_path):
     assert same_bits(plain, whole) and digests(tmp_path / "plain") == digests(tmp_path / "cut")
 
 
+def bytes_cut(module):
+    return sum(4 * p.numel() for p in module.parameters() if isinstance(p, DTensor))
+
+
 class Held:
     """Counts the bytes of whole tensors that are in memory."""
 
@@ -162,8 +163,8 @@ def test_a_rank_holds_one_block_at_a_time_and_nothing_between_steps(monkeypatch,
         with pytest.MonkeyPatch.context() as patch:
             held = Held(patch)
             model = cut(Blocky(every=trained), trained=trained)
-            sizes = [sum(4 * p.numel() for p in b.parameters() if isinstance(p, DTensor)) for b in model.blocks]
-            whole = sum(4 * p.numel() for p in model.parameters() if isinstance(p, DTensor))
+            sizes = [bytes_cut(block) for block in model.blocks]
+            whole = bytes_cut(model)
             run = begun(exact("poisson"), model=model, optimizer=sgd)
             between = []
             train(run, each=lambda engine: between.append(held.now), weights=trained_weights)

@@ -27,8 +27,8 @@ from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.history import unstamped
-from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
+from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 2\n"

@@ -62,16 +62,16 @@ def check_cut(module: nn.Module) -> None:
     Raises:
         UnsupportedError: naming what it is, and the remedy.
     """
-    names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
-    if "FullyShardedDataParallel" in names:
+    kinds = {f"{cls.__module__}.{cls.__name__}" for part in module.modules() for cls in type(part).__mro__}
+    if any(kind.endswith(".FullyShardedDataParallel") for kind in kinds):
         raise UnsupportedError(
             f"module is FullyShardedDataParallel, which flattens its parameters. {_RULE}: call"
             " fully_shard(block) for each block, and fully_shard(model)."
         )
-    if names & {"Pipe", "PipelineStage"}:
+    if any(kind.startswith("torch.distributed.pipelining") for kind in kinds):
         raise UnsupportedError(
-            "module is a stage of a pipeline (torch.distributed.pipelining), so no rank sees the gradient of"
-            f" a row as a whole. {_RULE}: put the layers together again, and call fully_shard on each."
+            "module is a pipeline (torch.distributed.pipelining), so no rank sees the gradient of a row as a"
+            f" whole. {_RULE}: put the layers together again, and call fully_shard on each."
         )
     put_back(module)
     inside = {id(p) for _, part in blocks_in(module) for p in part.parameters()}

@@ -21,7 +21,7 @@ from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
 from anechoic.torch.guard import MIXING, check_not_mixing
 from anechoic.torch.history import STAMP
-from anechoic.torch.ranks.cut import blocks_in, check_cut
+from anechoic.torch.ranks.cut import blocks_in, check_cut, is_cut
 from anechoic.torch.ranks.group import running_ranks
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.clip_norms import check_words
@@ -286,6 +286,14 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise ValueError(f"Module parameters are different than optimizer Parameters: {_apart(own, module)}")
     if not own:
         raise ValueError("module has no trainable parameter: there is nothing to train privately.")
+    for group in optimizer.param_groups:
+        kinds = {is_cut(p) for p in group["params"] if p.requires_grad}
+        if len(kinds) > 1 and (group.get("foreach") or group.get("fused")):
+            raise UnsupportedError(
+                "a parameter group of the optimizer has parameters that fully_shard has cut up, and whole"
+                " ones, which torch does not update in one call: leave out foreach=True and fused=True, or"
+                " make two groups."
+            )
     devices = {str(p.device) for p in own}
     if len(devices) > 1:
         raise UnsupportedError(
