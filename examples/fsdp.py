@@ -101,9 +101,7 @@ def main(folder):
                 engine.save_checkpoint(path=path)  # on every rank
     model.eval()
     with torch.no_grad():  # on every rank too, whose weights are needed
-        right = [
-            (model(tokens).argmax(1) == labels).float() for tokens, labels in DataLoader(test, batch_size=64)
-        ]
+        right = [(model(x).argmax(1) == y).float() for x, y in DataLoader(test, batch_size=64)]
     weights = torch.cat([p.detach().reshape(-1) for p in trained])
     if rank == 0:
         print(f"accuracy {float(torch.cat(right).mean()):.3f}")

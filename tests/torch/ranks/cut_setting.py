@@ -35,10 +35,13 @@ class Blocky(nn.Module):
     Args:
         dropout: of the blocks.
         way: "": straight; "decides": a block is skipped by the data of a row; "loops": vmap cannot run it;
-            "changes": outputs of blocks are changed in place, and are tuples.
+            "changes": outputs of blocks are changed in place; "again": the first block runs twice.
+        every: whether all weights are trained.
+        wide: inner width of a block.
+        tied: whether the two layers of a block have one weight; for a width of FEATURES.
     """
 
-    def __init__(self, *, dropout=0.0, way="", every=False, wide=7):
+    def __init__(self, *, dropout=0.0, way="", every=False, wide=7, tied=False):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -50,6 +53,9 @@ class Blocky(nn.Module):
             )
             self.norm = nn.LayerNorm(FEATURES)
             self.head = nn.Linear(FEATURES, 2)
+            if tied:
+                for block in self.blocks:
+                    block[3].weight = block[0].weight
             self.requires_grad_(every)
             if not every:
                 for block in self.blocks:
@@ -58,7 +64,8 @@ class Blocky(nn.Module):
         self.way = way
 
     def forward(self, x):
-        for number, block in enumerate(self.blocks):
+        blocks = [*self.blocks, self.blocks[0]] if self.way == "again" else self.blocks
+        for number, block in enumerate(blocks):
             if self.way == "decides" and number == 1 and bool((x.sum() > 0).all()):
                 continue
             made = block(x)

@@ -9,12 +9,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from anechoic.sampling import Poisson
+from anechoic.torch import BatchMemoryManager
 from anechoic.torch.ranks.cut import Cut
 from tests.floats import same_bits
 from tests.torch.ranks.cut_setting import Blocky, adam, cut, sgd, trained_weights, with_memory
 from tests.torch.ranks.processes import results
 from tests.torch.ranks.setting import STEPS, begun, digests, exact, train
 from tests.torch.setting import data
+from tests.torch.units_setting import scheme, unit_mechanism
 
 
 def case(mech=None, *, model=dict, optimizer=sgd, criterion=None, each=None, shards=None, **options):
@@ -94,6 +96,49 @@ def test_trained_parts(tmp_path):
     assert not same_bits(found["adapters"][0], found["dropout"][0])
 
 
+def in_micro_batches(criterion, **options):
+    """A loop that is given each chunk by itself: ranks have different numbers of them."""
+
+    def work(folder):
+        model = cut(Blocky(every=True), trained=True)
+        run = begun(exact("poisson"), model=model, optimizer=sgd, journal=folder, chunk_rows=5, **options)
+        engine, _, module, optimizer, loader = run
+        while engine.releases < STEPS:
+            with BatchMemoryManager(
+                data_loader=loader, max_physical_batch_size=5, optimizer=optimizer
+            ) as parts:
+                for x, y in parts:
+                    optimizer.zero_grad()
+                    with torch.autocast("cpu", dtype=torch.bfloat16):
+                        outputs = module(x)
+                    criterion(outputs.float(), y).backward()
+                    optimizer.step()
+                    if engine.releases == STEPS:
+                        break
+        return trained_weights(model)
+
+    return work
+
+
+@pytest.mark.slow
+def test_micro_batches_autocast_and_units(tmp_path):
+    shared = replace(unit_mechanism(scheme("poisson", 12, STEPS), noise_std=0.5), grid_bits=20)
+    cases = {
+        "micro-batches": in_micro_batches(torch.nn.functional.cross_entropy),
+        "units": case(
+            shared,
+            model=lambda: {"every": True},
+            shards=lambda: TRAINED,
+            unit_ids=[i % 12 for i in range(40)],
+            unit="user",
+            dataset=data(40),
+            chunk_rows=5,
+            loader={"batch_size": 4, "shuffle": True},
+        ),
+    }
+    everywhere(tmp_path, cases)
+
+
 def along_the_second(p):
     return Shard(1) if p.dim() > 1 and p.shape[1] % dist.get_world_size() == 0 else None
 
@@ -112,6 +157,8 @@ def test_however_it_is_cut(tmp_path):
         "axes": case(model=everything, shards=lambda: {**TRAINED, "shard_placement_fn": along_the_second}),
         "groups": case(model=everything, shards=lambda: {**TRAINED, "how": as_one}),
         "kept": case(model=everything, shards=lambda: {**TRAINED, "reshard_after_forward": False}),
+        "tied": case(model=lambda: {"every": True, "wide": 6, "tied": True}, shards=lambda: TRAINED),
+        "again": case(model=lambda: {"every": True, "way": "again"}, shards=lambda: TRAINED),
         "narrow": case(model=lambda: {"every": True, "wide": 1}, shards=lambda: TRAINED),
     }
     everywhere(tmp_path, cases)
