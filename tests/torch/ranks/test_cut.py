@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from anechoic.sampling import Poisson
 from anechoic.torch import BatchMemoryManager
-from anechoic.torch.ranks.cut import Cut
+from anechoic.torch.ranks.shards import Shards
 from tests.floats import same_bits
 from tests.torch.ranks.cut_setting import Blocky, adam, cut, sgd, trained_weights, with_memory
 from tests.torch.ranks.processes import results
@@ -159,6 +159,7 @@ def test_however_it_is_cut(tmp_path):
         "kept": case(model=everything, shards=lambda: {**TRAINED, "reshard_after_forward": False}),
         "tied": case(model=lambda: {"every": True, "wide": 6, "tied": True}, shards=lambda: TRAINED),
         "again": case(model=lambda: {"every": True, "way": "again"}, shards=lambda: TRAINED),
+        "large": case(model=lambda: {"every": True, "wide": 8001}, shards=lambda: TRAINED),
         "narrow": case(model=lambda: {"every": True, "wide": 1}, shards=lambda: TRAINED),
     }
     everywhere(tmp_path, cases)
@@ -182,41 +183,30 @@ def bytes_cut(module):
     return sum(4 * p.numel() for p in module.parameters() if isinstance(p, DTensor))
 
 
-class Held:
-    """Counts the bytes of whole tensors that are in memory."""
-
-    def __init__(self, monkeypatch):
-        self.now = self.most = 0
-        self.fill, self.empty = Cut.fill, Cut.empty
-
-        def fill(cut, parts):
-            self.now += cut.bytes - cut.full.untyped_storage().nbytes()
-            self.most = max(self.most, self.now)
-            self.fill(cut, parts)
-
-        def empty(cut):
-            self.now -= cut.full.untyped_storage().nbytes() if hasattr(cut, "known") else 0
-            cut.known = True
-            self.empty(cut)
-
-        monkeypatch.setattr(Cut, "fill", fill)
-        monkeypatch.setattr(Cut, "empty", empty)
+def held_by(run):
+    """Bytes of whole tensors that are here."""
+    cuts = run[0]._current().source.setup.shards._cuts.values()
+    return sum(cut.bytes for cut in {id(cut): cut for cut in cuts}.values() if cut.here)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trained", [False, True])
-def test_a_rank_holds_one_block_at_a_time_and_nothing_between_steps(monkeypatch, trained):
+@pytest.mark.parametrize(("trained", "wide"), [(False, 7), (True, 7), (False, 8000)])
+def test_a_rank_holds_one_block_at_a_time_and_nothing_between_steps(trained, wide):
     def work(rank):
+        model = cut(Blocky(every=trained, wide=wide), trained=trained)
+        run = begun(exact("poisson"), model=model, optimizer=sgd)
+        between, during = [], []
+
+        def taken(shards, block, before=Shards._take):
+            before(shards, block)
+            during.append(held_by(run))
+
         with pytest.MonkeyPatch.context() as patch:
-            held = Held(patch)
-            model = cut(Blocky(every=trained), trained=trained)
-            sizes = [bytes_cut(block) for block in model.blocks]
-            whole = bytes_cut(model)
-            run = begun(exact("poisson"), model=model, optimizer=sgd)
-            between = []
-            train(run, each=lambda engine: between.append(held.now), weights=trained_weights)
-            assert not run[0]._current().source._rows.loops
-            return held.most, max(sizes), sum(sizes), whole, between
+            patch.setattr(Shards, "_take", taken)
+            train(run, each=lambda engine: between.append(held_by(run)), weights=trained_weights)
+        assert not run[0]._current().source._rows.loops
+        sizes = [bytes_cut(block) for block in model.blocks]
+        return max(during), max(sizes), sum(sizes), bytes_cut(model), between
 
     for most, block, blocks, whole, between in results(2, work):
         assert 0 < most <= block + (whole - blocks) < whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ if dist.is_available():
     from torch.distributed.tensor import Shard as Along
 #: Bytes that a tensor begins at a multiple of, among those that are sent together.
 _ALIGNED = 16
+#: Bytes of a part from which on it is sent by itself.
+_LARGE = 2**16
+#: What memory begins with where weights are not here: no numbers, in every floating-point type.
+_MARK = b"\xff" * 4096
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -106,7 +111,7 @@ def _check_tensor(name: str, tensor: Any, in_block: bool) -> None:
             f"{how}, of the ranks {mesh.mesh.tolist()} on {mesh.device_type!r}. {_RULE}, on CPUs:"
             f" init_device_mesh('cpu', ({running_ranks()},))."
         )
-    own, cut = local(tensor), Cut(tensor)
+    own, cut = local(tensor), Layout(tensor)
     if type(own) not in (Tensor, nn.Parameter) or list(own.shape) != cut.part_shape(mesh.get_rank()):
         raise UnsupportedError(
             f"{name} is a {type(own).__name__} of shape {tuple(own.shape)} on this rank, where"
@@ -118,9 +123,9 @@ def part_of(p: Any, whole: Tensor) -> Tensor:
     """This rank's part of `whole`, which has the shape of `p`: all of it where p is whole."""
     if not is_cut(p):
         return whole
-    cut = Cut(p)
-    start, end = cut.place(p.device_mesh.get_rank())
-    return whole.narrow(cut.axis, start, end - start)
+    layout = Layout(p)
+    start, end = layout.place(p.device_mesh.get_rank())
+    return whole.narrow(layout.axis, start, end - start)
 
 
 def like(p: Any, part: Tensor) -> Tensor:
@@ -161,8 +166,8 @@ def parts_like(now: Any, saved: Any) -> Any:
     return saved
 
 
-class Cut:
-    """A tensor that ranks have a part each of: slices of one length along an axis, the last ones shorter.
+class Layout:
+    """How a tensor is cut up: slices of one length along an axis, the last ones shorter.
 
     Args:
         tensor: as fully_shard made it.
@@ -170,17 +175,57 @@ class Cut:
     Attributes:
         shape, axis: of the whole, and along which it is cut.
         ranks: how many have a part.
-        full: the whole while it is here: its storage is empty otherwise.
+        bytes: of the whole.
     """
 
     def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
         self.shape: torch.Size = tensor.shape
         self.axis: int = tensor.placements[0].dim
         self.ranks: int = tensor.device_mesh.size()
-        whole = torch.empty(self.shape, dtype=tensor.dtype)
+        self.bytes: int = tensor.numel() * tensor.element_size()
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Where the part of a rank begins and ends."""
+        size = self.shape[self.axis]
+        each = -(-size // self.ranks)
+        return min(rank * each, size), min((rank + 1) * each, size)
+
+    def part_shape(self, rank: int) -> list[int]:
+        """Of the part of a rank."""
+        start, end = self.place(rank)
+        return [end - start if axis == self.axis else size for axis, size in enumerate(self.shape)]
+
+    def part_bytes(self, rank: int) -> int:
+        """Of the part of a rank."""
+        start, end = self.place(rank)
+        return self.bytes // max(1, self.shape[self.axis]) * (end - start)
+
+    @property
+    def padded(self) -> int:
+        """Bytes that a part takes among others."""
+        return -(-self.part_bytes(0) // _ALIGNED) * _ALIGNED
+
+
+class Cut(Layout):
+    """A tensor that ranks have a part each of, with memory for the whole, which is used for some time only.
+
+    The memory is the operating system's own, which has it back at once: what torch frees stays with the
+    process. While the whole is not here its first entries are no numbers: nobody takes it for weights.
+
+    Attributes:
+        full: the whole while it is here.
+        here: whether it is.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__(tensor)
+        self._tensor = tensor
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        self._memory = mmap.mmap(-1, max(1, self.bytes), **private)
+        # two tensors with the same memory: autograd does not take what it keeps of the second for changed
+        self._octets, shared = (torch.frombuffer(self._memory, dtype=torch.uint8)[: self.bytes] for _ in "12")
+        whole = shared.view(tensor.dtype).view(self.shape)
         self.full = nn.Parameter(whole, requires_grad=tensor.requires_grad)
-        self.bytes = whole.untyped_storage().nbytes()
         self.empty()
 
     @property
@@ -189,40 +234,29 @@ class Cut:
         return local(self._tensor)
 
     @property
-    def each(self) -> int:
-        """Length of a part along the axis."""
-        return -(-self.shape[self.axis] // self.ranks)
+    def direct(self) -> bool:
+        """Whether parts are sent right to where they belong, each by itself."""
+        return self.axis == 0 and self.padded >= _LARGE
 
-    def place(self, rank: int) -> tuple[int, int]:
-        """Where the part of a rank begins and ends."""
-        size = self.shape[self.axis]
-        return min(rank * self.each, size), min((rank + 1) * self.each, size)
-
-    def part_shape(self, rank: int) -> list[int]:
-        """Of the part of a rank."""
-        start, end = self.place(rank)
-        return [end - start if axis == self.axis else size for axis, size in enumerate(self.shape)]
-
-    @property
-    def padded(self) -> int:
-        """Bytes that a part takes among others."""
-        per = self.bytes // max(1, self.shape[self.axis]) * self.each
-        return -(-per // _ALIGNED) * _ALIGNED
+    def octets(self, rank: int) -> Tensor:
+        """Where the part of a rank belongs, if the axis is the first."""
+        start = sum(map(self.part_bytes, range(rank)))
+        return self._octets[start : start + self.part_bytes(rank)]
 
     def fill(self, parts: list[Tensor]) -> None:
         """Put the parts of all ranks side by side, as bytes, where the whole is."""
-        storage = self.full.untyped_storage()
-        storage.resize_(self.bytes)
-        # another tensor with the same memory: autograd does not take what it kept of the first for changed
-        whole = torch.empty(0, dtype=self.full.dtype).set_(storage, 0, self.shape, self.full.stride())
+        self.here = True
+        whole = self._octets.view(self.full.dtype).view(self.shape)
         for rank, part in enumerate(parts):
             start, end = self.place(rank)
-            shape = self.part_shape(rank)
-            size = torch.Size(shape).numel() * self.full.element_size()
-            if size:
-                own = part[:size].view(self.full.dtype).view(shape)
+            if size := self.part_bytes(rank):
+                own = part[:size].view(self.full.dtype).view(self.part_shape(rank))
                 whole.narrow(self.axis, start, end - start).copy_(own)
 
     def empty(self) -> None:
         """Let go of the whole."""
-        self.full.untyped_storage().resize_(0)
+        self.here = False
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._memory.madvise(mmap.MADV_DONTNEED)
+        size = min(len(_MARK), self.bytes)
+        self._memory[:size] = _MARK[:size]

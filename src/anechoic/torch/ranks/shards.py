@@ -93,21 +93,40 @@ class Shards:
     def _give(self, number: int) -> None:
         """All ranks: the weights of a block go to those that need them."""
         block, ranks = self.blocks[number], self._ranks
+        if not isinstance(ranks, Ranks):
+            return
         with _aside():
-            cuts = block.cuts
+            where = f"the weights of block {number}"
+            for cut in block.cuts:
+                if cut.direct:
+                    self._give_large(cut, where, wanted=block.users > 0)
+            cuts = [cut for cut in block.cuts if not cut.direct]
             sent = torch.zeros(sum(cut.padded for cut in cuts), dtype=torch.uint8)
             place = 0
             for cut in cuts:
                 own = bits(cut.own)
                 sent[place : place + len(own)] = own
                 place += cut.padded
-            every = ranks.joined(sent, f"the weights of block {number}").view(ranks.count, -1)  # type: ignore[attr-defined]
+            every = ranks.joined(sent, where).view(ranks.count, -1)
             if not block.users:
                 return
             place = 0
             for cut in cuts:
                 cut.fill([row[place : place + cut.padded] for row in every])
                 place += cut.padded
+
+    def _give_large(self, cut: Cut, where: str, *, wanted: bool) -> None:
+        """Each rank's part, right to where it belongs; those that do not want it need memory for one part."""
+        ranks: Any = self._ranks
+        cut.here |= wanted
+        for rank in range(ranks.count):
+            place, size = cut.octets(rank), cut.part_bytes(rank)
+            if rank == ranks.rank:
+                ranks.spread(bits(cut.own), rank, where)
+                if wanted:
+                    place.copy_(bits(cut.own))
+            else:
+                ranks.spread(place if wanted else torch.empty(size, dtype=torch.uint8), rank, where)
 
     def whole(self, p: Tensor) -> Tensor:
         """What stands for a parameter while its block runs: of its shape, and without memory otherwise."""
