@@ -10,7 +10,7 @@ import anechoic as an
 from anechoic import strategies as s
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream, gaussian
-from anechoic.noise.rounding import base, drift, scalar_rows, windowed
+from anechoic.noise.rounding import base, scalar_rows, split_sums, windowed
 from anechoic.noise.rounding import rows as rows_
 from anechoic.noise.rounding.exact import nearest
 from tests.marks import each_once, every_other
@@ -230,7 +230,7 @@ def test_several_rows_of_floats_are_those_made_one_by_one():
 
 
 def test_memory_that_grew_is_refused_in_narrow_rows_too(monkeypatch):
-    monkeypatch.setattr(drift, "LARGEST_MEMORY", 1e-3)
+    monkeypatch.setattr(split_sums, "ROOM", 1e-3)
     stream = NoiseStream(s.BLT(9, [0.3], [0.9]), 1, std=3.0, grid=GRID, key=KEY)
     with pytest.raises(GuaranteeError, match="memory of the noise has grown"):
         stream.several(stream.init(), 9)

@@ -17,15 +17,17 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 @pytest.mark.slow
 def test_the_first_lines_of_the_page_run():
     code = re.findall(r"```python\n(.*?)```", (DOCS / "streaming.md").read_text(encoding="utf-8"), re.DOTALL)
-    names = {"batch": ["a", "b"]}
+    names = {}
     exec(code[0], names)
     assert names["release"].step == 0 and names["visits"].get() is names["release"]
     exec(code[1], names)
     assert list(names["release"].named("carriers")) == ["AA", "UA"]
     exec(code[2], names)
     assert list(names["delays"].get().named("delay")) == ["AA", "UA", "DL"]
-    exec(code[3], {"streaming": names["streaming"], "batch": ["a", "b"], "ids": [1, 2]})
+    exec(code[3], names)
+    assert names["visits"].participation is not None
     exec(code[4], names)
+    assert len(code) == 5
     assert names["hours"].step == 48
 
 

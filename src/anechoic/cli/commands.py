@@ -131,3 +131,17 @@ def stream(options: argparse.Namespace) -> None:
     if options.report is not None:
         need("matplotlib", extras="plot")
     stream_file(options)
+
+
+def budget(options: argparse.Namespace) -> None:
+    from anechoic.budget.book import BudgetBook
+    from anechoic.streaming.command import key_in_environment
+
+    key = None if options.key_env is None else key_in_environment(options.key_env)
+    book = BudgetBook(options.book, options.data or "any", key=key)
+    if options.what == "grant":
+        given = {name: getattr(options, name) for name in ("epsilon", "delta", "unit", "adjacency")}
+        book.grant(**given, amplified=tuple(options.amplified))
+    elif options.what == "cancel":
+        book.cancel(options.token)
+    print(book.show(every=options.data is None))

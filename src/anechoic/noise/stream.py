@@ -335,6 +335,8 @@ class NoiseStream:
             self.arrays.load(rows, memory[: self.filter.used(step)])
         except ValueError as error:
             raise CheckpointError(f"the saved noise state of step {step} is damaged: {error}") from error
+        if self.grid is not None and self.filter.used(step):
+            self.filter.adopt(memory)
         return NoiseState(self, step, memory)
 
     @cached_property

@@ -10,6 +10,7 @@ from typing import Any
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.mechanism import Adjacency
+from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation.base import Participation
 from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
@@ -188,6 +189,8 @@ def plan(
         )
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
+    if weak := weak_delta(delta, examples, unit):
+        notes.insert(0, f"{weak}.")
     instead = unnoticed(rows, update, dimension) if strategy == "auto" and workload is None else None
     chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
     best = chosen.chosen

@@ -10,6 +10,7 @@ Statistics: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`, `M
 
 from anechoic._moved import keep_old_names
 from anechoic.streaming import short_forms  # noqa: F401
+from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.kmeans import OnlineKMeans
@@ -21,6 +22,7 @@ from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 from anechoic.streaming.window import Decayed, Running, SlidingWindow
 
 __all__ = [
+    "Accumulator",
     "Count",
     "Decayed",
     "Distribution",

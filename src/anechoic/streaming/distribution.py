@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from scipy.linalg import solve_triangular
 from scipy.optimize import isotonic_regression
 
 from anechoic import optimize, workloads
 from anechoic._validate import Array, finite_array, one_of
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, counted, numbers
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, counted, numbers, one_each
 
 #: Most buckets over which noise is correlated: their matrix is dense.
 CORRELATED_UP_TO = 1024
@@ -118,6 +119,16 @@ class Distribution(Statistic):
         if self.noise == "buckets":
             return counts.astype(np.int64) * unit
         return np.asarray((self._fine * counts).sum(axis=1, dtype=np.int64)) * (unit // FINE)
+
+    def each(self, records: Records, unit: int) -> Any:
+        if self.noise == "buckets":
+            return one_each(records.values, records.usable, self.dimension, unit)
+        usable = True if records.usable is None else records.usable[:, None]
+        return sparse.csr_array(np.where(usable, self._fine.T[records.values], 0) * (unit // FINE))
+
+    @property
+    def encoding(self) -> bytes:
+        return self._fine.astype("<i8").tobytes() if self.noise == "domain" else b""
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         counts, errors = self._cumulative(totals, deviation)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from anechoic._validate import Array
 from anechoic.streaming.release import PARTS, Estimate
@@ -69,6 +70,20 @@ class Grouped(Statistic):
         return np.concatenate(
             [self._one.total(own, both(kept, places == g), unit) for g in range(self._by.dimension)]
         )
+
+    def each(self, records: Records, unit: int) -> Any:
+        own, places = records.values
+        rows = self._one.each(own, unit)
+        starts = np.repeat(places, np.diff(rows.indptr)) * self._one.dimension
+        held = starts >= 0  # records of unknown groups add nothing
+        counts = np.where(places >= 0, np.diff(rows.indptr), 0)
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        entries = rows.data[held], (rows.indices + starts)[held], ends
+        return sparse.csr_array(entries, shape=(records.count, self.dimension))
+
+    @property
+    def encoding(self) -> bytes:
+        return self._one.encoding
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         parts = np.split(totals, self._by.dimension)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from anechoic._validate import positive_int
+from anechoic.streaming.accumulator import Accumulator, as_accumulator, sums_of
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.statistic import Integers, Records
@@ -23,33 +26,12 @@ class Addition:
     records: Mapping[str, Records]
     count: int
     units: list[bytes | None] | None
-    partial: Partial | None = None
+    accumulator: Accumulator | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class Partial:
-    """What records add to a step, added up: for `update` and `steps` in the place of a batch.
-
-    Exact integers: `a + b` is what the records of both add. They are as private as the records.
-
-    Attributes:
-        count: of records.
-        sums: shape (dimension,).
-        remarks: records that were left out or changed, by reason.
-    """
-
-    shared: SharedRelease
-    count: int
-    sums: Integers
-    remarks: Counter[str]
-
-    def __add__(self, other: Partial) -> Partial:
-        count = self.count + other.count
-        if self.shared is not other.shared or self.shared.reach(count) >= 2**62:
-            raise ValueError(
-                "partial sums of two streams, or of more records than 64 bits hold, have no sum."
-            )
-        return Partial(self.shared, count, self.sums + other.sums, self.remarks + other.remarks)
+    @property
+    def bounded(self) -> bool:
+        """Whether units were bounded before it came."""
+        return self.accumulator is not None and self.accumulator.shares is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +85,10 @@ class Intake:
         Raises:
             ValueError: for an array of the wrong shape, or unit ids that are missing or not wanted.
         """
-        if isinstance(batch, Partial):
-            if batch.shared is not self._shared or self._ledger is not None or unit_ids is not None:
-                raise ValueError("partial sums count in the stream that made them alone, and hold no units.")
-            return Addition({}, batch.count, None, batch)
+        if (made := as_accumulator(batch)) is not None:
+            if unit_ids is not None:
+                raise ValueError("unit_ids were given with an accumulator, which holds units itself.")
+            return Addition({}, made.count, None, made)
         records, count = self._shared.read(batch)
         for name, read in records.items():
             if (
@@ -134,28 +116,15 @@ class Intake:
             raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
         return Addition(records, count, units)
 
-    def partial(self, batch: Any) -> Partial:
-        """A batch, added up; None for no records.
-
-        Raises:
-            ValueError: where units are told by ids, or records are encoded by what was released.
-        """
-        if self._ledger is not None or self._shared.adaptive:
-            raise ValueError(
-                "partial sums need records that are units themselves, and statistics that learn nothing."
-            )
-        if batch is None:
-            return Partial(self._shared, 0, np.zeros(self._shared.dimension, np.int64), Counter())
-        addition = self.read(batch, None)
-        if self._shared.reach(addition.count) >= 2**62:
-            raise ValueError(f"{addition.count} records are more than 64 bits hold: give some at a time.")
-        return Partial(self._shared, addition.count, *self.sums(addition, 0))
-
     @np.errstate(all="ignore")
     def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str]]:
         """What it adds, and what was left out or changed by reason. Units are charged with the step."""
-        if addition.partial is not None:
-            return addition.partial.sums, addition.partial.remarks
+        if (made := addition.accumulator) is not None:
+            units, rows = made.by_unit()
+            if self._ledger is None or not units:
+                return made.sums, made.remarks
+            counts, refused = self._ledger.admit(list(units), step)
+            return sums_of(rows, counts), made.remarks + Counter(refused)
         kept = None
         remarks: Counter[str] = Counter()
         if self._ledger is not None and addition.units is not None:
@@ -166,12 +135,37 @@ class Intake:
         return self._shared.sums(addition.records, kept), remarks
 
 
+#: Batch ids that begin so are made by `checked_batch`.
+_OWN = "\0"
+
+
 def checked_id(batch_id: Any) -> str:
     """`batch_id` if it is a text that is not empty.
 
     Raises:
         ValueError: otherwise.
     """
-    if not isinstance(batch_id, str) or not batch_id:
-        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch.")
+    if not isinstance(batch_id, str) or not batch_id or batch_id.startswith(_OWN):
+        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch, without a NUL first.")
     return batch_id
+
+
+def checked_batch(batch_id: Any) -> tuple[str, str | None]:
+    """The name of a batch, and of the query that it comes from, for an id that is text or (query, number).
+
+    Raises:
+        ValueError: for something else.
+    """
+    if not isinstance(batch_id, tuple):
+        return checked_id(batch_id), None
+    if len(batch_id) != 2 or not isinstance(batch_id[0], str) or not batch_id[0]:
+        raise ValueError(
+            f"batch_id={batch_id!r:.80} must be text, or (id of the query, number of the batch)."
+        )
+    number = positive_int("number of the batch", batch_id[1], minimum=0)
+    return _OWN + json.dumps([batch_id[0], number]), batch_id[0]
+
+
+def query_marks(query: str) -> tuple[str, str]:
+    """Under which names it is kept that batches of some query came, and of this one."""
+    return f"{_OWN}query", f"{_OWN}query {query}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from anechoic._validate import Array, positive_float
 from anechoic.streaming.mechanisms import Deviations
@@ -42,7 +44,7 @@ class SharedRelease:
         given = checked_statistics(statistics)
         self.statistics = {name: statistic.fresh() for name, statistic in given.items()}
         self.weights = _checked_weights(weights, statistics)
-        self._per_step, self._bits = per_step, bits
+        self._per_step, self.bits = per_step, bits
         self.dimension = dimension_of(statistics)
         self._parts: dict[str, slice] = {}
         start = 0
@@ -56,12 +58,12 @@ class SharedRelease:
         """The integer that stands for 1 in a statistic."""
         statistic = self.statistics[name]
         share = self.weights[name] / math.hypot(*self.weights.values())
-        exact = share / (statistic.bound * self._per_step) * 2.0**self._bits * (1 - 2.0**-40)
+        exact = share / (statistic.bound * self._per_step) * 2.0**self.bits * (1 - 2.0**-40)
         unit = math.floor(exact) if exact < 2.0**46 else 2**46  # more than fits
         unit -= unit % statistic.quantum
         if not 1 <= unit <= 2**45:
             raise ValueError(
-                f"one record of {name!r} has norm at most {statistic.bound:g}, which the grid of {self._bits}"
+                f"one record of {name!r} has norm at most {statistic.bound:g}, which the grid of {self.bits}"
                 " bits cannot hold beside the others: bring bounds and weights nearer to 1."
             )
         return unit
@@ -70,7 +72,7 @@ class SharedRelease:
     def contribution(self) -> float:
         """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
         squares = sum((self.units[name] * one.bound) ** 2 for name, one in self.statistics.items())
-        return self._per_step * math.sqrt(squares) / 2.0**self._bits
+        return self._per_step * math.sqrt(squares) / 2.0**self.bits
 
     def read(self, batch: Any) -> tuple[dict[str, Records], int]:
         """A batch as all statistics read it, and its number of records.
@@ -95,6 +97,20 @@ class SharedRelease:
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
+    def each(self, records: Mapping[str, Records]) -> Any:
+        """What each record adds: a sparse array of int64, shape (records, dimension)."""
+        parts = [one.each(records[name], self.units[name]) for name, one in self.statistics.items()]
+        found = sparse.hstack(parts, format="csr")
+        found.sort_indices()
+        return found
+
+    @property
+    def encoding(self) -> str:
+        """Of how records are encoded: the same on two machines that encode alike."""
+        said = repr(sorted(self.units.items())).encode()
+        parts = [said, *(one.encoding for one in self.statistics.values())]
+        return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+
     @property
     def columns(self) -> dict[str, set[bool | None]]:
         """The columns that are read, and as what."""
@@ -111,7 +127,7 @@ class SharedRelease:
     def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
         return {
-            name: noise.since(max(begin, one.begin), step) * 2.0**self._bits / self.units[name]
+            name: noise.since(max(begin, one.begin), step) * 2.0**self.bits / self.units[name]
             for name, one in self.statistics.items()
         }
 
@@ -148,7 +164,7 @@ class SharedRelease:
 
     def fresh(self) -> SharedRelease:
         """The same before anything was learned."""
-        return SharedRelease(self.statistics, self.weights, self._per_step, self._bits)
+        return SharedRelease(self.statistics, self.weights, self._per_step, self.bits)
 
     def _own(self, total: NDArray[Any], name: str) -> Array:
         """The part of a statistic, in its own units."""

@@ -11,11 +11,16 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.statistic import entries
+from anechoic.streaming.statistic import coded, entries
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
 _NOBODY = packed(*np.array([[0], [-1], [0]]))[0]
+
+
+#: Why records are left out, of which `anechoic.streaming.accumulator` counts some too.
+NAMELESS = "without an id that can be read"
+BEYOND = "beyond those of one unit that count in a step"
 
 
 class Table(Protocol):
@@ -48,18 +53,12 @@ class Ledger:
         self._table = table
 
     def digests(self, unit_ids: Any) -> list[bytes | None]:
-        """See `digest`, one for each; None for what is missing, or of a kind that ids do not have.
+        """See `digests`."""
+        return digests(unit_ids, self._secret)
 
-        Raises:
-            ValueError: if ids are no list.
-        """
-        return [self._digest_or_none(unit) for unit in _listed(unit_ids)]
-
-    def _digest_or_none(self, unit: Any) -> bytes | None:
-        try:
-            return self.digest(unit)
-        except Exception:  # an object of any kind may do anything when it is looked at
-            return None
+    def digest(self, unit: Any) -> bytes:
+        """See `digest`."""
+        return digest(unit, self._secret)
 
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
         """Which records count in `step`, and how many do not, by reason. Accounts are written."""
@@ -71,10 +70,10 @@ class Ledger:
         accounts.count, accounts.last, records = unpacked([found.get(unit, _NOBODY) for unit in place], 3)
         records[accounts.last != step] = 0
         first = accounts.first(step, rows)
-        counts = (first == step) & (records[rows] + _earlier(rows) < self._per_step)
+        counts = (first == step) & (records[rows] + earlier(rows) < self._per_step)
         refused = {
-            "without an id that can be read": len(kept) - len(rows),
-            "beyond those of one unit that count in a step": ((first == step) & ~counts).sum(),
+            NAMELESS: len(kept) - len(rows),
+            BEYOND: ((first == step) & ~counts).sum(),
             "of units that took part as often as they may": (first >= NEVER).sum(),
             "of units that took part too few steps ago": ((first > step) & (first < NEVER)).sum(),
         }
@@ -87,22 +86,41 @@ class Ledger:
         self._table.write({names[row]: entry for row, entry in zip(changed.tolist(), entries, strict=True)})
         return kept, {reason: int(number) for reason, number in refused.items() if number}
 
-    def digest(self, unit: Any) -> bytes:
-        """The keyed digest under which a unit is kept; 7 and "7" are two units.
 
-        Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars)
-        count by what they hold. NULs at the end of text and bytes do not count: NumPy's arrays and scalars of
-        such drop them, and which unit an id is must not depend on how it is handed over.
-        """
-        plain = unit.item() if isinstance(unit, (np.str_, np.bytes_)) else unit
-        if isinstance(plain, str) and type(plain).__eq__ is str.__eq__:
-            plain = str.rstrip(plain, "\0") if str.endswith(plain, "\0") else plain
-        elif isinstance(plain, bytes) and type(plain).__eq__ is bytes.__eq__:
-            plain = bytes.rstrip(plain, b"\0") if bytes.endswith(plain, b"\0") else plain
-        return digest_of(plain, self._secret)
+def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
+    """See `digest`, one for each; None for what is missing, or of a kind that ids do not have.
+
+    Raises:
+        ValueError: if ids are no list.
+    """
+    values, places = coded(unit_ids) or (_listed(unit_ids), None)
+    found = [_digest_or_none(unit, secret) for unit in values]
+    return found if places is None else [found[place] for place in places.tolist()]
 
 
-def _earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _digest_or_none(unit: Any, secret: bytes) -> bytes | None:
+    try:
+        return digest(unit, secret)
+    except Exception:  # an object of any kind may do anything when it is looked at
+        return None
+
+
+def digest(unit: Any, secret: bytes) -> bytes:
+    """The keyed digest under which a unit is kept; 7 and "7" are two units.
+
+    Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars) count by
+    what they hold. NULs at the end of text and bytes do not count: NumPy's arrays and scalars of such drop
+    them, and which unit an id is must not depend on how it is handed over.
+    """
+    plain = unit.item() if isinstance(unit, (np.str_, np.bytes_)) else unit
+    if isinstance(plain, str) and type(plain).__eq__ is str.__eq__:
+        plain = str.rstrip(plain, "\0") if str.endswith(plain, "\0") else plain
+    elif isinstance(plain, bytes) and type(plain).__eq__ is bytes.__eq__:
+        plain = bytes.rstrip(plain, b"\0") if bytes.endswith(plain, b"\0") else plain
+    return digest_of(plain, secret)
+
+
+def earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many entries before each are equal to it."""
     order = np.argsort(rows, kind="stable")
     same = np.bincount(rows)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.clock import Clock
-from anechoic.streaming.ingest import Partial
 from anechoic.streaming.stream import Stream
 
 #: Steps that are kept in one commit.
@@ -51,7 +51,7 @@ class PendingSteps:
 
     def __init__(self, stream: Stream, clock: Clock) -> None:
         self._stream, self.clock = stream, clock
-        self._sums: dict[int, Partial] = {}
+        self._sums: dict[int, Accumulator] = {}
         self._kept: dict[int, list[Columns]] = {}
         self._left_out: Counter[str] = Counter()
 
@@ -89,8 +89,9 @@ class PendingSteps:
             some = Columns(columns.seconds[places], columns.units[places], values)
             self._kept.setdefault(step, []).append(some)
             return
-        made = self._stream.partial(values)
-        self._sums[step] = self._sums[step] + made if step in self._sums else made
+        if step not in self._sums:
+            self._sums[step] = Accumulator(self._stream)
+        self._sums[step].add(values)
 
     def open_after(self, until: float | None, now: float) -> int:
         """The step that stays open: none is over that ends after `now`, or after `until`.
@@ -149,7 +150,7 @@ class PendingSteps:
 
     def _batch(self, step: int) -> tuple[Any, Any]:
         if not self._stream.by_unit:
-            return self._sums.get(step) or self._stream.partial(None), None
+            return self._sums.get(step) or Accumulator(self._stream), None
         some = self._kept.get(step, [])
         names = some[0].values if some else self._stream.shared.columns
         values = {name: _joined([one.values[name] for one in some]) for name in names}

@@ -55,7 +55,6 @@ def statement(stream: Stream) -> str:
     mechanism, shared, unit = stream.mechanism, stream.shared, stream.mechanism.unit
     whole = statement_of(mechanism)
     own = [
-        ("What that means", best_guess(mechanism)),
         ("Protected", protected(stream)),
         ("Released", f"{stream.over.describe()}, after each step; {stream.step} of {mechanism.steps} so far"),
         (

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import ndtri
 
 from anechoic._validate import Array
@@ -99,6 +100,24 @@ class Statistic(ABC):
         Every entry of every record is rounded towards zero, so that its norm cannot grow.
         """
 
+    def each(self, records: Records, unit: int) -> Any:
+        """What each record adds, as `total` of it alone; a sparse array of int64, shape (count, dimension).
+
+        Here record by record, which is slow for many: statistics of this library are faster.
+        """
+        rows = np.zeros((records.count, self.dimension), np.int64)
+        alone = np.zeros(records.count, bool)
+        for place in range(records.count):
+            alone[place] = True
+            rows[place] = self.total(records, alone, unit)
+            alone[place] = False
+        return sparse.csr_array(rows)
+
+    @property
+    def encoding(self) -> bytes:
+        """What its vectors depend on besides `describe`, and may differ from machine to machine."""
+        return b""
+
     @abstractmethod
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         """The estimate from noisy sums of encoded records.
@@ -150,6 +169,12 @@ class Rows(Statistic):
         chosen = both(records.usable, kept)
         values = records.values if chosen is None else records.values[chosen]
         return np.asarray(integer_rows(self.rows(values), self.bound, unit).sum(axis=0, dtype=np.int64))
+
+    def each(self, records: Records, unit: int) -> Any:
+        usable = slice(None) if records.usable is None else records.usable
+        found = np.zeros((records.count, self.dimension), np.int64)
+        found[usable] = integer_rows(self.rows(records.values[usable]), self.bound, unit)
+        return sparse.csr_array(found)
 
 
 def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
@@ -223,6 +248,14 @@ def in_ball(
 def counted(mask: NDArray[np.bool_]) -> int:
     """How often it holds."""
     return int(np.count_nonzero(mask))
+
+
+def one_each(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: int) -> Any:
+    """`unit` at the place of each record that is kept: a sparse array of int64, shape (records, width)."""
+    held = np.ones(len(places), bool) if kept is None else kept
+    ends = np.concatenate([[0], np.cumsum(held)])
+    values = np.full(int(ends[-1]), unit, np.int64)
+    return sparse.csr_array((values, places[held], ends), shape=(len(places), width))
 
 
 def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
@@ -312,7 +345,8 @@ def entries(given: Any, what: str) -> list[Any]:
     shape = getattr(given, "shape", None)
     if shape is not None and len(shape) != 1:
         raise ValueError(f"{what} has shape {tuple(shape)}; one entry a record is needed.")
-    plain = getattr(given, "tolist", None) or getattr(given, "to_list", None)
+    ways = (getattr(given, name, None) for name in ("tolist", "to_list", "to_pylist"))
+    plain = next(filter(None, ways), None)
     if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
         raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
     listed = plain() if plain else list(given)
@@ -373,6 +407,26 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
             " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair
+
+
+def coded(column: Any) -> tuple[list[Any], Integers] | None:
+    """(values, place of each entry in them) of a column of Arrow or Polars; None for others.
+
+    Whoever looks at each value once is the faster the fewer there are.
+    """
+    try:
+        if hasattr(column, "dictionary_encode"):  # Arrow
+            found = column.dictionary_encode()
+            found = found.combine_chunks() if hasattr(found, "combine_chunks") else found
+            values = [*found.dictionary.to_pylist(), None]
+            return values, np.asarray(found.indices.fill_null(len(values) - 1)).astype(np.int64)
+        if hasattr(column, "replace_strict"):  # Polars
+            held = column.unique()
+            places = column.replace_strict(held, np.arange(len(held)))
+            return held.to_list(), np.asarray(places.to_numpy(), np.int64)
+    except Exception:  # columns of lists and the like are read entry by entry
+        return None
+    return None
 
 
 def column_of(batch: Any, name: str, column: str | None) -> Any:

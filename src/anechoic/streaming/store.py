@@ -73,6 +73,8 @@ class Store(StateFile):
         head, place = json.loads(bytes(content[8 : 8 + size])), 8 + size
         for name in _BLOBS:
             head[name], place = bytes(content[place : place + head[name]]), place + head[name]
+        later = np.frombuffer(content[place:], "<i8").astype(np.int64)
+        ahead = head.get("ahead", [])
         noise.restore(head["step"], head["noise_dtype"], tuple(head["noise_shape"]), head["noise"])
         return Standing(
             head["step"],
@@ -80,6 +82,9 @@ class Store(StateFile):
             np.frombuffer(head["total"], head["total_dtype"]).copy(),
             Counter(head["counts"]),
             head["time"],
+            dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
+            # a file of an earlier version does not say whether its open step has records of units
+            {int(step): alone for step, alone in head.get("alone", {head["step"]: False}).items()},
         )
 
     def save(self, standing: Standing, noise: NoiseRows) -> None:
@@ -93,10 +98,13 @@ class Store(StateFile):
             "noise_shape": shape,
             "counts": dict(standing.counts),
             "time": standing.time,
+            "ahead": list(standing.ahead),
+            "alone": standing.alone,
             **{name: len(blob) for name, blob in zip(_BLOBS, blobs, strict=True)},
         }
         written = filled(json.dumps(head))
-        content = b"".join([len(written).to_bytes(8, "little"), written, *blobs])
+        ahead = [np.ascontiguousarray(sums, "<i8").tobytes() for sums in standing.ahead.values()]
+        content = b"".join([len(written).to_bytes(8, "little"), written, *blobs, *ahead])
         self.keep(content)
 
     def seen(self, batch_id: str) -> int | None:

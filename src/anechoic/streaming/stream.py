@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
+from anechoic.budget.book import BudgetBook, Reservation
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
@@ -19,13 +20,14 @@ from anechoic.participation.base import Participation
 from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
+from anechoic.streaming.accumulating import Accumulating
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Partial, Step, checked_id, steps_of
+from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import Published, checked_keep
+from anechoic.streaming.published import checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
@@ -33,7 +35,7 @@ from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_ti
 from anechoic.streaming.window import Over, Running, checked_over
 
 
-class Stream(Published):
+class Stream(Accumulating):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -78,6 +80,7 @@ class Stream(Published):
             how long they are, which columns are read, in which time zone.
         keep: releases that can be read again, of a stream without state; None for all with a horizon, and
             for the last 16,384 without. A state file keeps all.
+        book: a `BudgetBook`, which refuses the stream, or books it: once, however often its state is opened.
 
     Attributes:
         mechanism: that the noise is from.
@@ -130,6 +133,7 @@ class Stream(Published):
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
         keep: int | None = None,
+        book: BudgetBook | None = None,
     ) -> None:
         statistics = checked_statistics(statistics)
         if by is not None:
@@ -171,7 +175,10 @@ class Stream(Published):
         self._setting = checked_setting(setting)
         self._keep = checked_keep(keep, state, self.mechanism.steps)
         self.owner = OwnProcess("stream")
+        if book is not None:
+            book.check(self.mechanism)  # before a state file is begun
         self._start(state, key=key, counter=counter, adopt=adopt)
+        self._booked = None if book is None else self._book(book)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
@@ -220,7 +227,7 @@ class Stream(Published):
             GuaranteeError: in a fork, or after a failure that left the state file behind.
         """
         self._state.check()
-        addition = self._read(batch, unit_ids)
+        addition = self._read(batch, unit_ids, self._standing.step)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
         self._standing.check_room(self.shared.reach(addition.count))
@@ -228,17 +235,6 @@ class Stream(Published):
             self._add(addition, batch_id)
             self._save()
         return True
-
-    def partial(self, batch: Any) -> Partial:
-        """A batch as what it adds to a step, to be added up with others and handed to `update` or `steps`.
-
-        It is as private as the batch. Nothing changes, and nothing is published.
-
-        Raises:
-            ValueError: as `update`; with `participation`, where who counts is told by the ledger; and for
-                statistics that encode records by earlier releases.
-        """
-        return self._intake.partial(batch)
 
     @alone
     def release(self, time: str | float | None = None) -> Release:
@@ -258,6 +254,8 @@ class Stream(Published):
         check_time(self._standing.time, time)
         if self.step >= self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, "another step")
+        if self._booked is not None:
+            self._booked.spend()
         with self._state.transaction():
             made = self._publish(time, self._noise.next())
             self._save()
@@ -297,7 +295,8 @@ class Stream(Published):
         names = [one.name for one in new if one.name is not None]
         if len(set(names)) < len(names):
             raise ValueError("batch_ids name a batch twice: each is one step.")
-        additions = [self._read(one.batch, one.unit_ids) for one in new]
+        places = range(self.step, self.step + len(new))
+        additions = [self._read(one.batch, one.unit_ids, at) for one, at in zip(new, places, strict=True)]
         before = self._standing.time
         for one in new:
             check_time(before, one.time)
@@ -307,6 +306,8 @@ class Stream(Published):
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: list[Release] = []
         if new:
+            if self._booked is not None:
+                self._booked.spend()
             with self._state.transaction():
                 for one, addition, row in zip(new, additions, self._noise.ahead(len(new)), strict=True):
                     self._add(addition, one.name)
@@ -314,8 +315,8 @@ class Stream(Published):
                 self._save()
             self._last = made[-1]
             self._forget()
-        places = zip(steps, known, strict=True)
-        stored = self._stored({step: one.name for one, step in places if step is not None})
+        both = zip(steps, known, strict=True)
+        stored = self._stored({step: one.name for one, step in both if step is not None})
         fresh = iter(made)
         return [next(fresh) if step is None else stored[step] for step in known]
 
@@ -325,17 +326,29 @@ class Stream(Published):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _read(self, batch: Any, unit_ids: Any) -> Addition:
+    def _book(self, book: BudgetBook) -> Reservation:
+        run = derive(self._state.key, f"budget {self._state.salt.hex()}", size=16).hex()
+        try:
+            return book.reserve(self.mechanism, run=run)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         if self.step >= self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, "another step")
-        return self._intake.read(batch, unit_ids)
+        self._check_of(batch, step)
+        addition = self._intake.read(batch, unit_ids)
+        if self.by_unit:
+            self._standing.check_alone(step, addition.bounded)
+        return addition
 
-    def _add(self, addition: Addition, batch_id: str | None) -> None:
-        step = self._standing.step
-        sums, remarks = self._intake.sums(addition, step)
+    def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
+        at = self._standing.step if step is None else step
+        sums, remarks = self._intake.sums(addition, at)
         if batch_id is not None:
-            self._state.mark(batch_id, step)
-        self._standing.open = self._standing.open + sums
+            self._state.mark(batch_id, at)
+        self._standing.put(at, sums, addition.bounded if self.by_unit else None)
         self._standing.counts += remarks
 
     def _publish(self, time: str | float | None, noise: Integers) -> Release:

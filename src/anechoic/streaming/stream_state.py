@@ -6,7 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from anechoic.streaming.window import Over
 
 #: Sums stay below this, so that with a row of noise they stay below 2**63.
 MOST = 2**62
+#: Numbers of later steps that are kept beside the open one, and written with every commit.
+AHEAD = 2**20
 
 
 @dataclass
@@ -34,6 +36,9 @@ class Standing:
         total: row step - 1 of A Y, int64, or float64 where earlier steps fade; shape (m,).
         counts: of records that were left out or changed, by reason; private.
         time: of the last release that had one.
+        ahead: sums of later steps, which some records belong to already.
+        alone: whether all records of a step were bounded by unit before they came, for the open step and
+            later ones that have records; only where units are told by ids.
     """
 
     step: int
@@ -41,6 +46,8 @@ class Standing:
     total: NDArray[Any]
     counts: Counter[str]
     time: str | float | None = None
+    ahead: dict[int, Integers] = field(default_factory=dict)
+    alone: dict[int, bool] = field(default_factory=dict)
 
     @classmethod
     def first(cls, dimension: int) -> Standing:
@@ -53,10 +60,37 @@ class Standing:
         """Row `step` of Y, which is the open step with its noise; the next step begins."""
         row = self.open + noise
         self.total = over.advance(self.total, row, self.step, row_of)
-        self.open = np.zeros(len(row), np.int64)
+        self.alone.pop(self.step, None)
         self.step += 1
+        self.open = self.ahead.pop(self.step, np.zeros(len(row), np.int64))
         self.time = self.time if time is None else time
         return row
+
+    def put(self, step: int, sums: Integers, alone: bool | None) -> None:
+        """Add sums to the open step or a later one; `alone` as `check_alone`, or None for no units."""
+        if step == self.step:
+            self.open = self.open + sums
+        else:
+            self.ahead[step] = self.ahead.get(step, 0) + sums
+        if alone is not None:
+            self.alone[step] = alone
+
+    def check_alone(self, step: int, alone: bool) -> None:
+        """Refuse what could make a unit count twice in a step, as nobody knows any more who is in its sums.
+
+        Args:
+            step: that is added to.
+            alone: whether what is added was bounded by unit before it came.
+
+        Raises:
+            GuaranteeError: before anything was added.
+        """
+        if step in self.alone and (alone or self.alone[step]):
+            raise GuaranteeError(
+                f"step {step} has records already, or sums of units that were bounded elsewhere: with more of"
+                " them a unit could count twice. Merge all shares, and add them once a step; accumulators"
+                " that keep their units may come as often as you like."
+            )
 
     def check_room(self, reach: int) -> None:
         """Refuse what could take a sum of the open step, or one over all steps, to `MOST` or beyond.
@@ -68,7 +102,8 @@ class Standing:
             HorizonError: before anything was added; nothing that was added is lost.
         """
         earlier = np.abs(self.total) if self.total.dtype.kind == "i" else np.zeros_like(self.open)
-        if int((earlier + np.abs(self.open)).max()) + reach >= MOST:
+        waiting = np.abs(self.open) + sum(map(np.abs, self.ahead.values()))
+        if int((earlier + waiting).max()) + reach >= MOST:
             raise HorizonError(
                 "this batch could take a sum beyond the integers of 64 bits in which it is kept, so that it"
                 " is refused as a whole. What was added before stays, and can be released. Begin another"
@@ -92,8 +127,9 @@ class InMemory:
     Everything inside `transaction` is kept together or not at all.
 
     Attributes:
-        key: of the stream.
+        key, salt: of the stream.
         openings: from which step on which salt holds.
+        salt: of this stream.
         units: accounts of them.
         kept: steps whose release is there for good. It grows when a transaction has ended: nobody may see a
             release before, whose row of noise is used again if the transaction is undone.
@@ -101,7 +137,8 @@ class InMemory:
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
-        self.openings = [(0, sealing.new_salt())]  # two streams with one key share no noise
+        self.salt = sealing.new_salt()
+        self.openings = [(0, self.salt)]  # two streams with one key share no noise
         self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()
         self._first, self._made = 0, 0

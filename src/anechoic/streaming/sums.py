@@ -17,10 +17,12 @@ from anechoic.streaming.statistic import (
     Statistic,
     both,
     checked_interval,
+    coded,
     counted,
     entries,
     linear_estimate,
     numbers,
+    one_each,
     read_vectors,
 )
 
@@ -57,6 +59,9 @@ class Count(Statistic):
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         count = records.count if kept is None else counted(kept)
         return np.array([count * unit], np.int64)
+
+    def each(self, records: Records, unit: int) -> Any:
+        return one_each(np.zeros(records.count, np.int64), None, 1, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         return linear_estimate(totals[0], deviation, z, totals)
@@ -210,8 +215,8 @@ class Histogram(Statistic):
             inside = (batch >= 0) & (batch < len(self.categories))
             places[inside] = batch[inside]
         else:
-            listed = entries(batch, "batch")
-            places = np.array([self._place_of(entry) for entry in listed], np.int64)
+            values, of = coded(batch) or (entries(batch, "batch"), slice(None))
+            places = np.array([self._place_of(value) for value in values], np.int64)[of]
         usable = places >= 0
         return Records(len(places), places, usable, {"unknown category": counted(~usable)})
 
@@ -225,6 +230,9 @@ class Histogram(Statistic):
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         chosen = both(records.usable, kept)
         return np.bincount(records.values[chosen], minlength=self.dimension).astype(np.int64) * unit
+
+    def each(self, records: Records, unit: int) -> Any:
+        return one_each(records.values, records.usable, self.dimension, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         return linear_estimate(totals, deviation, z, totals)

@@ -22,8 +22,8 @@ class CutReleaser(SharedReleaser):
 
     _found = ""
 
-    def _made(self, sums: list[Tensor], where: str) -> list[Tensor]:
-        own, released = self._slice(sums, where), []
+    def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
+        where, own, released = f"release {step}", self._slice(sums, step), []
 
         def whole() -> Iterator[Tensor]:
             at = 0
@@ -49,5 +49,5 @@ class CutReleaser(SharedReleaser):
     def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
         return self._found
 
-    def _added_up(self, flat: Tensor, where: str) -> Tensor:
-        return self.ranks.scattered(flat, where)
+    def _own_sums(self, slices: Tensor, where: str) -> Tensor:
+        return self.ranks.scattered(slices, where)

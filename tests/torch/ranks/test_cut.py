@@ -69,6 +69,7 @@ def test_a_frozen_base_whatever_its_rows_do(tmp_path):
             loader={"batch_size": 20, "shuffle": True},
         ),
         "adam": case(optimizer=adam),
+        "divided": case(optimizer=adam, share_optimizer=True),
         "augmented": case(dataset=data(60, augmented=True)),
     }
     found = everywhere(tmp_path, cases)

@@ -90,9 +90,14 @@ def mixed(rank):
     begun(model=model, optimizer=lambda ps: torch.optim.SGD(ps, lr=0.1, foreach=True))
 
 
+def shared(rank):
+    begun(model=cut(Blocky(every=True), trained=True), optimizer=sgd, share_optimizer=True)
+
+
 @pytest.mark.parametrize(
     ("work", "match"),
     [
+        (shared, "Leave share_optimizer out"),
         (hybrid, "hybrid sharding (HSDP)"),
         (by_tensors, "blocks.0.0.weight lies as (Shard(dim=0),)"),
         (by_tensors, "tensor parallelism, where a rank has a part of every row"),

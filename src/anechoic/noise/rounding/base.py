@@ -49,7 +49,7 @@ R = TypeVar("R", bound=Recurrence)
 
 @dataclass(frozen=True)
 class Block:
-    """Some columns of a step, when their entries are rounded.
+    """Some columns of a step, when their entries are rounded. `own` may be written over.
 
     Attributes:
         memory: part of the memory, shape (rows, k).
@@ -145,6 +145,10 @@ class RoundedFilter(ABC, Generic[R]):
     def drift(self, dimension: int) -> float:
         """Bound on the 2-norm, over all steps, of what the memory is off, in standard deviations of z."""
         return 0.0
+
+    def adopt(self, memory: Any) -> None:
+        """Bring memory that was saved into the form in which this filter goes on."""
+        return None
 
     def gain(self, t: int) -> Fraction:
         """The gain of row t as a rational number."""

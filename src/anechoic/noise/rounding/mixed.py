@@ -1,22 +1,24 @@
 """Rounded rows of what is mixed: fading sums, states, and the stacks of trees.
 
 Where all factors are integers and there are no gains, memory holds sums of rounded rows, which are integers.
-Elsewhere it is no integer, so it is kept in pairs.
+Elsewhere it is no integer, so it is kept in split parts (fading sums) or in pairs.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.recurrence import Buffered, Mixed
 from anechoic.noise.rounding import double_double
-from anechoic.noise.rounding.base import Block, RoundedFilter, RowPlan, size
+from anechoic.noise.rounding.base import PAD, Block, RoundedFilter, RowPlan, size
 from anechoic.noise.rounding.double_double import Constant
-from anechoic.noise.rounding.drift import check_memory, checked_drift
+from anechoic.noise.rounding.drift import DRIFT, check_memory, checked_drift
+from anechoic.noise.rounding.split_sums import drift_of, split_sums
 from anechoic.noise.rounding.weights import Weights
 
 M = TypeVar("M", bound=Mixed)
@@ -104,16 +106,63 @@ class RoundedMixed(RoundedFilter[M]):
 
 
 class RoundedBuffered(RoundedMixed[Buffered]):
-    """Fading sums, whose rows are also made many at once: see `scalar_rows`."""
+    """Fading sums: in split parts where these fit, else in pairs.
+
+    Attributes:
+        sums: of split parts; None for pairs.
+    """
+
+    def __init__(self, recurrence: Buffered, std: float) -> None:
+        super().__init__(recurrence, std)
+        self.sums = None if self.exact else split_sums(recurrence, std)
 
     def settled(self, t: int) -> bool:
-        """Whether row t and all later ones are made alike."""
-        return self._recurrence.period is None and self._constant(t)
+        """Whether row t and all later ones are made alike, of split parts."""
+        return self.sums is not None and self._recurrence.period is None and self._constant(t)
 
-    @cached_property
-    def decays(self) -> list[Constant]:
-        """Factors of the sums in a step of that kind."""
-        return [(float(value), 0.0) for value in self._recurrence.decay]
+    def drift(self, dimension: int) -> float:
+        if self.sums is not None:
+            found = drift_of(self._recurrence, self.sums, self._std, dimension)
+            if found <= DRIFT:
+                return found
+            self.sums = None  # pairs drift less
+            self.__dict__.pop("_usual", None)
+        return super().drift(dimension)
+
+    def adopt(self, memory: Any) -> None:
+        if self.sums is None:
+            return
+        width, rows = memory.shape[1] - PAD, len(self.sums)
+        for k, part in enumerate(self.sums):
+            part.settle(memory[k, :width], memory[rows + k, :width])
+        self.measure(memory)
+
+    def measure(self, memory: Any) -> None:
+        """Write down the sizes of rows of split parts."""
+        width = memory.shape[1] - PAD
+        for k, part in enumerate(self.sums or ()):
+            memory[k, width:] = size(memory[k, :width])
+            memory[len(self.sums or ()) + k, width:] = part.unit
+
+    def _plan(self, t: int) -> RowPlan:
+        plan = super()._plan(t)
+        if self.sums is None:
+            return plan
+        sums, first = self.sums, self._recurrence.local(t) == 0
+
+        def remember(block: Block) -> dict[int, float]:
+            sizes: dict[int, float] = {}
+            for k, part in enumerate(sums):
+                high, low = block.memory[k], block.memory[len(sums) + k]
+                if first:
+                    part.begin(high, low, block.rounded)
+                else:
+                    part.feed(high, low, block.rounded, block.own)
+                sizes[k], sizes[len(sums) + k] = size(high), part.unit
+                part.check(max(sizes[k], block.largest))
+            return sizes
+
+        return replace(plan, remember=remember)
 
 
 def _times(factor: float, ratio: Fraction) -> Constant:

@@ -1,7 +1,7 @@
 """Rows of few entries, many at once: floats of Python in the place of arrays, which cost more.
 
-float64 decides here as in `base.advance`, by the same bound on its error and with the same memory: its pairs
-go through the operations of `doubled`, one by one: rows and memory are the same bits. Of filters that have no
+float64 decides here as in `base.advance`, by the same bound on its error and with the same memory, by the
+operations of `split_sums`, one by one: rows and memory are the same bits. Of filters that have no
 such form, rows are made one after the other.
 """
 
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly, size
-from anechoic.noise.rounding.double_double import SPLITTER, Constant
-from anechoic.noise.rounding.drift import check_memory
+from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly
 from anechoic.noise.rounding.mixed import RoundedBuffered
 
 #: Entries of a row up to which floats are faster.
@@ -57,8 +55,7 @@ def _(
     width = own.shape[1]
     for i in range(width):
         made[:, i] = _column(rounded, t, memory[:, i], own[:, i].tolist(), i, fresh)
-    for row in memory:
-        row[width:] = size(row[:width])
+    rounded.measure(memory)
     return list(made)
 
 
@@ -71,7 +68,7 @@ def _column(
     weights[plan.weights.slots] = plan.weights.floats
     terms, factors = len(plan.weights.slots), weights.tolist()
     inexact, steepness = fresh.error * abs(lead), abs(lead)
-    past, decays, made = memory.tolist(), rounded.decays, []
+    past, sums, made = memory.tolist(), rounded.sums or (), []
     for step, variate in enumerate(own, t):
         value, total = lead * variate, steepness * abs(variate)
         for factor, number in zip(factors, past, strict=True):
@@ -85,39 +82,9 @@ def _column(
         if off >= 0.5 - error and abs(off - 0.5) <= error:
             entry = exactly(plan, np.array(past), step, coordinate, fresh)
         made.append(entry)
-        largest, row = 0.0, float(entry)
-        for k, decay in enumerate(decays):
-            past[k], past[d + k] = _fed(past[k], past[d + k], decay, row)
-            largest = max(largest, abs(past[k]))
-        check_memory(largest, lead)
+        row = float(entry)
+        for k, part in enumerate(sums):
+            past[k], past[d + k] = part.fed(past[k], past[d + k], row)
+            part.check(max(abs(past[k]), abs(row)))
     memory[...] = past
     return made
-
-
-def _fed(high: float, low: float, factor: Constant, row: float) -> tuple[float, float]:
-    """`doubled.plus_plain(doubled.times((high, low), factor), row)`, operation by operation."""
-    b, rest = factor
-    product = high * b
-    a_high = high * SPLITTER
-    a_high -= a_high - high
-    a_low = high - a_high
-    b_high = b * SPLITTER
-    b_high = b_high - (b_high - b)
-    b_low = b - b_high
-    error = a_high * b_high
-    error -= product
-    error += a_high * b_low
-    error += a_low * b_high
-    error += a_low * b_low
-    error += high * rest
-    error += low * b
-    faded = product + error
-    low = error - (faded - product)
-
-    total = faded + row
-    part = total - faded
-    error = faded - (total - part)
-    error += row - part
-    error += low
-    high = total + error
-    return high, error - (high - total)

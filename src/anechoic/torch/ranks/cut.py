@@ -111,7 +111,7 @@ def _check_tensor(name: str, tensor: Any, in_block: bool) -> None:
             f"{how}, of the ranks {mesh.mesh.tolist()} on {mesh.device_type!r}. {_RULE}, on CPUs:"
             f" init_device_mesh('cpu', ({running_ranks()},))."
         )
-    own, cut = local(tensor), Layout(tensor)
+    own, cut = local(tensor), Slicing(tensor)
     if type(own) not in (Tensor, nn.Parameter) or list(own.shape) != cut.part_shape(mesh.get_rank()):
         raise UnsupportedError(
             f"{name} is a {type(own).__name__} of shape {tuple(own.shape)} on this rank, where"
@@ -123,14 +123,14 @@ def part_of(p: Any, whole: Tensor) -> Tensor:
     """This rank's part of `whole`, which has the shape of `p`: all of it where p is whole."""
     if not is_cut(p):
         return whole
-    layout = Layout(p)
-    start, end = layout.place(p.device_mesh.get_rank())
-    return whole.narrow(layout.axis, start, end - start)
+    slicing = Slicing(p)
+    start, end = slicing.place(p.device_mesh.get_rank())
+    return whole.narrow(slicing.axis, start, end - start)
 
 
-def like(p: Any, part: Tensor) -> Tensor:
+def like(p: Any, part: Any) -> Any:
     """`part`, which this rank has of what has the shape of `p`, as torch knows it."""
-    if not is_cut(p):
+    if part is None or not is_cut(p):
         return part
     return DTensor.from_local(
         part, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
@@ -143,7 +143,7 @@ def gathered(tree: Any, ranks: Any, where: str) -> Any:
     def whole(leaf: Any) -> Any:
         if not is_cut(leaf):
             return leaf
-        found, cut = local(leaf), Cut(leaf)
+        found, cut = local(leaf), CutTensor(leaf)
         if ranks.count > 1:
             sent = torch.zeros(cut.padded, dtype=torch.uint8)
             sent[: found.numel() * found.element_size()] = bits(found)
@@ -166,7 +166,7 @@ def parts_like(now: Any, saved: Any) -> Any:
     return saved
 
 
-class Layout:
+class Slicing:
     """How a tensor is cut up: slices of one length along an axis, the last ones shorter.
 
     Args:
@@ -206,7 +206,7 @@ class Layout:
         return -(-self.part_bytes(0) // _ALIGNED) * _ALIGNED
 
 
-class Cut(Layout):
+class CutTensor(Slicing):
     """A tensor that ranks have a part each of, with memory for the whole, which is used for some time only.
 
     The memory is the operating system's own, which has it back at once: what torch frees stays with the

@@ -43,6 +43,15 @@ class Alone:
         """An error that every rank raises."""
         return _of_ranks(text)
 
+    def objects(self, own: Any, where: str) -> list[Any]:
+        """What each rank has; pickled, by processes of one run that trust one another."""
+        return [own]
+
+    def through(self, where: str, work: Callable[[Any], Any]) -> Any:
+        """What `work` returns, given the processes' group, through which it may exchange what it likes; None
+        for one process."""
+        return work(None)
+
     @contextmanager
     def together(self, where: str, said: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """Work that each rank does for itself: where it fails on one, all raise.
@@ -175,9 +184,8 @@ class Ranks(Alone, Uncopyable):
         self._safely(where, lambda: dist.all_reduce(integers, group=self._group))
 
     def scattered(self, integers: Tensor, where: str) -> Tensor:
-        """This rank's part of that sum: as many parts of one length as there are ranks."""
-        own = integers.new_empty(len(integers) // self.count)
-        parts = list(integers.split(len(own)))
+        """This rank's row of that sum, of as many rows as there are ranks."""
+        own, parts = torch.empty_like(integers[0]), list(integers.unbind())
         self._safely(where, lambda: dist.reduce_scatter(own, parts, group=self._group))
         return own
 
@@ -192,11 +200,32 @@ class Ranks(Alone, Uncopyable):
         self._safely(where, lambda: dist.all_gather(list(whole.unbind()), part, group=self._group))
         return whole.view(-1)
 
+    def hand_out(self, tensors: list[Tensor], owners: list[int], where: str) -> None:
+        """The bytes of each tensor on the rank that owns it, in its place on every rank."""
+
+        def work() -> None:
+            held = [tensor.contiguous() for tensor in tensors]
+            parts = zip(held, owners, strict=True)
+            sent = [dist.broadcast(_bytes(p), o, group=self._group, async_op=True) for p, o in parts]
+            for one in sent:
+                one.wait()
+            for tensor, part in zip(tensors, held, strict=True):
+                if part is not tensor:
+                    tensor.copy_(part)
+
+        self._safely(where, work)
+
+    def through(self, where: str, work: Callable[[Any], Any]) -> Any:
+        return self._safely(where, lambda: work(self._group))
+
     def objects(self, own: Any, where: str) -> list[Any]:
-        """What each rank has; pickled, by processes of one run that trust one another."""
         found: list[Any] = [None] * self.count
         self._safely(where, lambda: dist.all_gather_object(found, own, group=self._group))
         return found
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _gone(where: str, why: str) -> DesynchronizedError:

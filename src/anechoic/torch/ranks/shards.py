@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.ranks.cut import Cut, blocks_in, is_cut, put_back
+from anechoic.torch.ranks.cut import CutTensor, blocks_in, is_cut, put_back
 from anechoic.torch.ranks.group import Alone, Ranks
 from anechoic.torch.structure import bits, is_object, mapped, parts_of, tensors_in
 
 
 @dataclass(eq=False)
-class Block:
+class CutBlock:
     """A module that `fully_shard` was called on.
 
     Attributes:
@@ -40,13 +40,13 @@ class Block:
     number: int
     name: str
     module: nn.Module
-    places: list[tuple[dict[str, Any], str, Any, Cut]]
+    places: list[tuple[dict[str, Any], str, Any, CutTensor]]
     hooks: tuple[set[int], set[int]]
     users: int = 0
     before: list[list[Any]] = field(default_factory=list)
 
     @property
-    def cuts(self) -> list[Cut]:
+    def cuts(self) -> list[CutTensor]:
         """Each once."""
         return list({id(cut): cut for _, _, _, cut in self.places}.values())
 
@@ -66,14 +66,14 @@ class Shards:
         self._module, self._ranks = module, ranks
         self.blocks = _blocks(module)
         self._cuts = {id(p): cut for block in self.blocks for _, _, p, cut in block.places}
-        self._open: list[Block] = []  # blocks whose forward pass runs, outer ones first
-        self._held: list[Block] = []  # blocks that the backward pass has reached
+        self._open: list[CutBlock] = []  # blocks whose forward pass runs, outer ones first
+        self._held: list[CutBlock] = []  # blocks that the backward pass has reached
         if isinstance(ranks, Ranks):
             ranks.serve = self._give
 
     # -- weights -------------------------------------------------------------------------------
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: CutBlock) -> None:
         block.users += 1
         if block.users > 1:
             return
@@ -84,7 +84,7 @@ class Shards:
             for cut in block.cuts:
                 cut.fill([bits(cut.own)])
 
-    def _leave(self, block: Block) -> None:
+    def _leave(self, block: CutBlock) -> None:
         block.users -= 1
         if not block.users:
             for cut in block.cuts:
@@ -115,7 +115,7 @@ class Shards:
                 cut.fill([row[place : place + cut.padded] for row in every])
                 place += cut.padded
 
-    def _give_large(self, cut: Cut, where: str, *, wanted: bool) -> None:
+    def _give_large(self, cut: CutTensor, where: str, *, wanted: bool) -> None:
         """Each rank's part, right to where it belongs; those that do not want it need memory for one part."""
         ranks: Any = self._ranks
         cut.here |= wanted
@@ -175,7 +175,7 @@ class Shards:
             self._open = outer
             self.release()
 
-    def _before(self, block: Block) -> Callable[..., None]:
+    def _before(self, block: CutBlock) -> Callable[..., None]:
         def begin(*_: Any) -> None:
             self._open.append(block)
             block.before.append([own[name] for own, name, _, _ in block.places])
@@ -186,7 +186,7 @@ class Shards:
 
         return begin
 
-    def _after(self, block: Block) -> Callable[..., Any]:
+    def _after(self, block: CutBlock) -> Callable[..., Any]:
         def end(module: nn.Module, given: Any, output: Any) -> Any:
             outer = self._open[:-1]
             if torch.is_grad_enabled():
@@ -199,7 +199,7 @@ class Shards:
 
         return end
 
-    def _reached(self, block: Block, outer: list[Block]) -> None:
+    def _reached(self, block: CutBlock, outer: list[CutBlock]) -> None:
         """The backward pass is at the end of a call of `block`, made inside of those of `outer`.
 
         Autograd works on what was computed last first: all blocks but these are through.
@@ -244,7 +244,7 @@ class Gate(torch.autograd.Function):
         return (None, *gradients)
 
 
-def _gated(block: Block, reached: Callable[[], None], output: Any) -> Any:
+def _gated(block: CutBlock, reached: Callable[[], None], output: Any) -> Any:
     todo = [output]
     while todo:
         part = todo.pop()
@@ -275,22 +275,22 @@ def _aside() -> Iterator[None]:
         yield
 
 
-def _blocks(module: nn.Module) -> list[Block]:
+def _blocks(module: nn.Module) -> list[CutBlock]:
     found = blocks_in(module)
     inside = {id(part) for _, part in found}
     blocks = []
     for number, (name, part) in enumerate(found):
-        places: list[tuple[dict[str, Any], str, Any, Cut]] = []
-        cuts: dict[int, Cut] = {}
+        places: list[tuple[dict[str, Any], str, Any, CutTensor]] = []
+        cuts: dict[int, CutTensor] = {}
         for layer in _own_layers(part, inside):
             for key, p in layer._parameters.items():
                 if is_cut(p):
-                    cut = cuts.setdefault(id(p), Cut(p))
+                    cut = cuts.setdefault(id(p), CutTensor(p))
                     places.append((layer._parameters, key, p, cut))
         state: Any = part._get_fsdp_state()  # type: ignore[operator]
         handles = (state._pre_forward_hook_handle, state._post_forward_hook_handle)
         before, after = ({h.id for h in getattr(one, "handles", [one])} for one in handles)
-        blocks.append(Block(number, name, part, places, (before, after)))
+        blocks.append(CutBlock(number, name, part, places, (before, after)))
     return blocks
 
 

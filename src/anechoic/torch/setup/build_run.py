@@ -6,6 +6,7 @@ import logging
 import math
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -45,6 +46,7 @@ from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, pla
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.share import Share
 from anechoic.torch.shared_release import SharedReleaser
+from anechoic.torch.shared_update import SharedUpdate
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
@@ -88,6 +90,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     if not isinstance(setup.mechanism, str):
         raise ValueError(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
+            " Of a strategy anechoic.calibrate(strategy, sampling=…, epsilon=…, delta=…) makes one."
         )
     name: StrategyName = setup.mechanism
     if name not in STRATEGIES:
@@ -178,6 +181,7 @@ def begin(
     sync_every: int = 1,
     share: Share | None = None,
     ranks: Alone | None = None,
+    share_optimizer: bool = False,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
 
@@ -187,6 +191,7 @@ def begin(
         journal, sync_every: see `Recorder`.
         share: how batches are cut into parts; None where they are not.
         ranks: the processes of the run; None for this one alone.
+        share_optimizer: whether each of several has a part of the optimizer's state.
     """
     ranks = ranks or Alone()
     batches_under = _batches(setup, mechanism)
@@ -206,8 +211,9 @@ def begin(
         source = _source(setup, mechanism, ledger, batches.padded, share, shards)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         made = (mechanism, ledger, source.parameters, divisor)
-        shared = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
-        release = shared(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        made_by = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
+        release = made_by(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        shared = ranks if share_optimizer and isinstance(ranks, Ranks) else None
         optimizer = CorrelatedOptimizer(
             source,
             release,
@@ -215,6 +221,7 @@ def begin(
             mechanism=mechanism,
             surroundings=surroundings,
             loss_reduction=setup.loss_reduction,
+            update=partial(SharedUpdate, ranks=shared) if shared else None,
         )
         undo.callback(optimizer.detach)
         run = PrivateRun(

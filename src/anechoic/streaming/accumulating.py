@@ -1,0 +1,150 @@
+"""The part of a stream that takes what was added up elsewhere."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.keys import derive
+from anechoic.participation.base import Participation
+from anechoic.runs.fork_guard import alone
+from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step
+from anechoic.streaming.ingest import Addition, checked_batch, query_marks
+from anechoic.streaming.layout import StreamLayout, check_same
+from anechoic.streaming.published import Published
+from anechoic.streaming.stream_state import AHEAD, Standing
+from anechoic.units.ids import secret_of
+
+
+class Accumulating(Published):
+    """The part of a `Stream` that workers add up for.
+
+    Attributes:
+        participation, per_step, by_unit, dimension: of the stream.
+    """
+
+    participation: Participation
+    per_step: int
+    by_unit: bool
+    dimension: int
+    _standing: Standing
+
+    def add_sums(self, sums: Accumulator | Iterable[Accumulator], *, batch_id: str | tuple[str, int]) -> bool:
+        """Add what was added up elsewhere, in one commit with the id of the batch. Nothing is published.
+
+        Sums of steps that were released, and of steps too far ahead, are left out and counted.
+
+        Args:
+            sums: of one step, or of several.
+            batch_id: text that names the batch, or (id of the query, number of the batch) of a streaming
+                engine. One that was added before is not added again.
+
+        Returns:
+            Whether they were added: False for a batch id that is known.
+
+        Raises:
+            ValueError: for something else than accumulators, or a batch id that is none.
+            MismatchError: for sums of another stream or statistic.
+            GuaranteeError: for batches of another query than those before, as `update`, and for sums of units
+                that were bounded elsewhere and are not all there is in their step.
+            HorizonError: as `update`.
+        """
+        name, query = checked_batch(batch_id)
+        return self._add_sums(by_step(sums, self.layout), name, query)
+
+    @alone
+    def _add_sums(self, given: dict[int | None, Accumulator], name: str, query: str | None) -> bool:
+        self._state.check()
+        if self._state.seen(name) is not None:
+            return False
+        marks = self._new_query(query)
+        first, late = self._standing.step, Counter[str]()
+        additions: list[tuple[int, Addition]] = []
+        for step, made in given.items():
+            why = self._out_of_reach(first if step is None else step)
+            if step is not None and why:
+                late[why] += made.count
+            else:
+                at = first if step is None else step
+                additions.append((at, self._read(made, None, at)))
+        self._standing.check_room(self.shared.reach(sum(one.count for _, one in additions)))
+        with self._state.transaction():
+            for mark in (name, *marks):
+                self._state.mark(mark, first)
+            for at, addition in additions:
+                self._add(addition, None, at)
+            self._standing.counts += late
+            self._save()
+        return True
+
+    def _new_query(self, query: str | None) -> tuple[str, ...]:
+        """What to mark of the query of a batch: nothing for one that is known."""
+        if query is None:
+            return ()
+        some, this = query_marks(query)
+        if self._state.seen(some) is None:
+            return some, this
+        if self._state.seen(this) is None:
+            raise GuaranteeError(
+                f"batches of query {query!r} come to a stream that has those of another. A query whose"
+                " checkpoint was deleted delivers its records again, and they would count twice: begin a new"
+                " stream, whose privacy cost adds to this one's. Where its records are others, give its"
+                " batches ids of text."
+            )
+        return ()
+
+    def _out_of_reach(self, step: int) -> str:
+        """Why sums of a step are left out; empty where they are not."""
+        if step < self._standing.step:
+            return "of steps that were released before"
+        most = min(self.mechanism.steps, self._standing.step + max(1, AHEAD // self.dimension))
+        return "of steps too far ahead" if step >= most else ""
+
+    def _check_of(self, batch: Any, step: int) -> None:
+        """Refuse an accumulator of another stream or step."""
+        if (made := as_accumulator(batch)) is not None:
+            check_same(made.layout.stream, made.layout.mark, self.layout)
+            if made.step not in (None, step):
+                raise MismatchError(
+                    f"an accumulator of step {made.step} was given to step {step}: add_sums sorts steps."
+                )
+
+    @cached_property
+    def layout(self) -> StreamLayout:
+        """Of accumulators.
+
+        Raises:
+            UnsupportedError: where a statistic learns from releases.
+        """
+        state, named = self._state, self.participation if self.by_unit else None
+        stream = derive(state.key, f"sums of {state.salt.hex()} {self._identity()}", size=16).hex()
+        secret = secret_of(state.key) if self.by_unit else None
+        return StreamLayout.of(self.shared, stream, self.per_step, secret, named)
+
+    def accumulator_spec(self) -> str:
+        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger.
+
+        Raises:
+            UnsupportedError: where a statistic learns from releases.
+        """
+        return self.layout.text
+
+    @abstractmethod
+    def _identity(self) -> str:
+        """What must be the same whenever a state file is opened."""
+
+    @abstractmethod
+    def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
+        """A batch, checked as far as that can be done before anything changes."""
+
+    @abstractmethod
+    def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
+        """Add to the open step, or to another one."""
+
+    @abstractmethod
+    def _save(self) -> None:
+        """Keep where the stream stands."""

@@ -1,0 +1,371 @@
+"""Sums of one step that are made elsewhere: by workers without a key, in any order, merged as any tree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from anechoic._validate import positive_int
+from anechoic.errors import CheckpointError, MismatchError, UnsupportedError
+from anechoic.streaming.layout import FORMAT, StreamLayout, check_same, layout_of
+from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
+from anechoic.streaming.statistic import Integers
+from anechoic.units.ids import DIGEST
+
+_MAGIC, _CHECK = b"anechoic sums\0\0\0", 16
+#: Records of units that wait to be sorted among those before them.
+_WAITING = 2**15
+#: Sums stay below this.
+_MOST = 2**62
+
+
+class Accumulator:
+    """What records add to one step of a stream: exact integers, for `Stream.add_sums`.
+
+    The same records give the same sums to the last bit, in whatever order they are added, on however many
+    workers, and merged as whatever tree. Where every record is a unit of its own it holds one row of sums.
+    Where units are told by ids, it holds by keyed digest of each unit what its records add, at most
+    `per_step` of them, and the ledger of the stream decides which units count. A unit whose records are on
+    several workers is bounded when these are merged: of more than `per_step` those count that a hash of what
+    they add puts first, which no order can change. `bounded` gives sums without units.
+
+    It is as private as its records. So is the description of a stream whose units are told by ids: with it
+    one can test whose account is in a state file. Workers are trusted with records, and with their sums.
+
+    Args:
+        of: the stream, or what its `accumulator_spec()` gave: text, which needs neither key nor ledger.
+        step: that the records belong to, >= 0; None for the one that is open when they arrive.
+
+    Attributes:
+        count: records that were added.
+        step: see above.
+
+    Raises:
+        ValueError: for a description that cannot be read, or a step that is none.
+        MismatchError: on a machine that encodes records in another way than that of the stream.
+        UnsupportedError: for a stream of a statistic that learns from releases.
+
+    Example:
+        >>> from anechoic import streaming
+        >>> visits = streaming.Stream(streaming.Count("who"), epsilon=1.0, horizon=24)
+        >>> spec = visits.accumulator_spec()  # all that a worker needs
+        >>> one = streaming.Accumulator(spec).add({"who": ["ann", "bob"]})
+        >>> two = streaming.Accumulator(spec).add({"who": ["cyd"]})
+        >>> sent = two.to_bytes()
+        >>> whole = one.merge(streaming.Accumulator.from_bytes(sent, visits))
+        >>> visits.add_sums(whole, batch_id="hour 0"), visits.add_sums(whole, batch_id="hour 0")
+        (True, False)
+    """
+
+    def __init__(self, of: Any, step: int | None = None) -> None:
+        self.layout = layout_of(of)
+        self.step = None if step is None else positive_int("step", step, minimum=0)
+        self.count = 0
+        self.remarks: Counter[str] = Counter()
+        self.shares: tuple[int, frozenset[int]] | None = None
+        self._sums = np.zeros(self.layout.shared.dimension, np.int64)
+        self._parts: list[tuple[NDArray[np.bytes_], Any]] = []
+        self._sorted = self._rows = 0
+
+    @np.errstate(all="ignore")  # a caller's setting must not make contents an error
+    def add(self, batch: Any, unit_ids: Any = None) -> Accumulator:
+        """Add records, and return this.
+
+        Args:
+            batch: as `Stream.update`: an array or list, a mapping of columns, an Arrow table or batch, a
+                frame of Polars or pandas.
+            unit_ids: one a record, where the stream tells units by ids.
+
+        Raises:
+            ValueError: for a wrong shape, unit ids that are missing or not wanted, sums that were `bounded`,
+                or more records than 64 bits hold.
+        """
+        layout = self.layout
+        if self.shares is not None:
+            raise ValueError("units were bounded and forgotten: add records before bounded().")
+        if (unit_ids is None) != (layout.secret is None):
+            raise ValueError(
+                "unit_ids were given, and every record of this stream is a unit of its own."
+                if layout.secret is None
+                else "unit_ids=None, but the stream holds units to a participation: give one id a record."
+            )
+        records, count = layout.shared.read(batch)
+        self._check_room(self.count + count)
+        found: Counter[str] = Counter()
+        for name, read in records.items():
+            found.update({f"{name}: {why}": number for why, number in read.remarks.items() if number})
+        if layout.secret is None:
+            self._sums = self._sums + layout.shared.sums(records, None)
+        else:
+            listed = digests(unit_ids, layout.secret)
+            if len(listed) != count:
+                raise ValueError(f"{len(listed)} unit_ids for {count} records: give one id a record.")
+            named = np.array([unit is not None for unit in listed], bool)
+            units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
+            self._take(units, layout.shared.each(records)[named])
+            found[NAMELESS] += count - len(units)
+        self.remarks.update(+found)
+        self.count += count
+        return self
+
+    def merge(self, other: Accumulator) -> Accumulator:
+        """Add what another one holds, and return this; the other stays as it is.
+
+        Raises:
+            MismatchError: for one of another stream, statistic or step, or of the same share of units.
+            ValueError: for more records than 64 bits hold.
+        """
+        self._check_of(other.layout)
+        if self.step != other.step:
+            raise MismatchError(f"sums of step {self.step} and of step {other.step} have no sum.")
+        shares = self._shares_with(other)
+        self._check_room(self.count + other.count)
+        if other._parts:
+            self._take(*other._compact())
+        self.shares, self.count = shares, self.count + other.count
+        self._sums = self._sums + other._sums
+        self.remarks.update(other.remarks)
+        return self
+
+    def _shares_with(self, other: Accumulator) -> tuple[int, frozenset[int]] | None:
+        if self.shares is None or other.shares is None:
+            if self.count and other.count and self.shares != other.shares:
+                raise MismatchError("sums of bounded units, and units that are not, have no sum.")
+            return other.shares if not self.count else self.shares
+        if self.shares[0] != other.shares[0] or self.shares[1] & other.shares[1]:
+            raise MismatchError(
+                f"shares {sorted(self.shares[1])} of {self.shares[0]} and {sorted(other.shares[1])} of"
+                f" {other.shares[0]} may hold the same units: merge each share of one partition once."
+            )
+        return self.shares[0], self.shares[1] | other.shares[1]
+
+    def shares_of(self, unit_ids: Any, shares: int) -> Integers:
+        """To which of so many shares each id belongs, shape (records,): a partition of records by units."""
+        if self.layout.secret is None:
+            raise ValueError("every record of this stream is a unit of its own: partition them as you like.")
+        found = [b"" if unit is None else unit for unit in digests(unit_ids, self.layout.secret)]
+        return _shares(np.array(found, f"S{DIGEST}"), positive_int("shares", shares))
+
+    def bounded(self, share: int, shares: int) -> Accumulator:
+        """Units bounded here, per unit and step, and forgotten: sums alone, of one share of all units.
+
+        That is sound where all records of a unit in a step are in one share, as `shares_of` parts them, and
+        where a unit may take part in every step. Both are checked, and the stream takes such sums once a
+        step, with nothing else in it.
+
+        Args:
+            share: that all units here belong to, below shares.
+            shares: of the partition.
+
+        Raises:
+            ValueError: for units of other shares.
+            UnsupportedError: for a participation that a ledger has to watch.
+        """
+        if self.layout.secret is None or not self.layout.every_step:
+            raise UnsupportedError(
+                "units can be bounded by workers where they are told by ids and may take part in every step"
+                " (participation=FullBatch()); else the ledger has to know who took part before: hand over"
+                " accumulators as they are."
+            )
+        units, rows = self._compact()
+        if not 0 <= share < positive_int("shares", shares) or (_shares(units, shares) != share).any():
+            raise ValueError(
+                f"units of other shares than {share} of {shares} are here: a unit could count on two workers."
+                " Partition records by shares_of(unit_ids, shares)."
+            )
+        made = Accumulator(self.layout, self.step)
+        made.count, made.remarks = self.count, Counter(self.remarks)
+        made.shares, made._sums = (shares, frozenset([share])), _sum_of(rows)
+        return made
+
+    def by_unit(self) -> tuple[list[bytes], Any]:
+        """Digests, and what the records of each add: a sparse array of int64, a row for each digest."""
+        units, rows = self._compact()
+        return units.view(f"V{DIGEST}").tolist(), rows
+
+    @property
+    def sums(self) -> Integers:
+        """What records add that need no ledger, shape (dimension,)."""
+        return self._sums
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _check_room(self, count: int) -> None:
+        if self.layout.shared.reach(count) >= _MOST:
+            raise ValueError(f"{count} records are more than 64 bits hold: begin another accumulator.")
+
+    def _check_of(self, layout: StreamLayout) -> None:
+        """Refuse what is of another stream."""
+        check_same(layout.stream, layout.mark, self.layout)
+
+    def _take(self, units: NDArray[np.bytes_], rows: Any) -> None:
+        self._parts.append((units, rows))
+        self._rows += len(units)
+        if self._rows > 2 * self._sorted + _WAITING:
+            self._compact()
+
+    def _compact(self) -> tuple[NDArray[np.bytes_], Any]:
+        """All units in order, those of one in an order of their content, at most `per_step` of them."""
+        if not self._parts:
+            empty = sparse.csr_array((0, self.layout.shared.dimension), dtype=np.int64)
+            return np.zeros(0, f"S{DIGEST}"), empty
+        if len(self._parts) > 1 or self._sorted != self._rows:
+            units = np.concatenate([units for units, _ in self._parts])
+            rows = sparse.vstack([rows for _, rows in self._parts], format="csr")
+            order = np.argsort(units, kind="stable")
+            same = units[order][1:] == units[order][:-1]
+            several = np.zeros(len(units), bool)
+            several[1:] |= same
+            several[:-1] |= same
+            keys = np.zeros(len(units), f"S{DIGEST}")
+            keys[order[several]] = [_key(rows, place) for place in order[several].tolist()]
+            order = np.lexsort((keys, units))
+            kept = order[earlier(np.cumsum(np.append(0, ~same))[: len(order)]) < self.layout.per_step]
+            self.remarks.update(+Counter({BEYOND: len(order) - len(kept)}))
+            self._parts = [(units[kept], rows[kept])]
+            self._sorted = self._rows = len(kept)
+        return self._parts[0]
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """All of it, for another process: the same bytes for the same records. As private as these."""
+        units, rows = self._compact()
+        head = {
+            "stream": self.layout.stream,
+            "layout": self.layout.mark,
+            "step": self.step,
+            "count": self.count,
+            "remarks": dict(sorted(self.remarks.items())),
+            "shares": None if self.shares is None else [self.shares[0], sorted(self.shares[1])],
+            "units": len(units),
+            "entries": int(rows.nnz),
+        }
+        written = json.dumps(head).encode()
+        parts = [
+            _MAGIC,
+            FORMAT.to_bytes(4, "little"),
+            len(written).to_bytes(8, "little"),
+            written,
+            self._sums.astype("<i8").tobytes(),
+            units.tobytes(),
+            np.diff(rows.indptr).astype("<i8").tobytes(),
+            rows.indices.astype("<i8").tobytes(),
+            rows.data.astype("<i8").tobytes(),
+        ]
+        content = b"".join(parts)
+        return content + hashlib.blake2b(content, digest_size=_CHECK).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, of: Any) -> Accumulator:
+        """What `to_bytes` gave.
+
+        Args:
+            data: of an accumulator.
+            of: as for a new one.
+
+        Raises:
+            CheckpointError: if they are damaged, or of another format.
+            MismatchError: if they are of another stream or statistic.
+        """
+        content, layout = bytes(data), layout_of(of)
+        begin = len(_MAGIC)
+        if content[:begin] != _MAGIC:
+            raise CheckpointError("these bytes are no accumulator: give what to_bytes() gave.")
+        version = int.from_bytes(content[begin : begin + 4], "little")
+        if version != FORMAT:
+            raise CheckpointError(
+                f"an accumulator of format {version}, where this version reads {FORMAT}: let workers and"
+                " stream have the same version of anechoic."
+            )
+        content, check = content[:-_CHECK], content[-_CHECK:]
+        if hashlib.blake2b(content, digest_size=_CHECK).digest() != check:
+            raise CheckpointError("the bytes of an accumulator are damaged or cut short: send them again.")
+        place = begin + 12 + int.from_bytes(content[begin + 4 : begin + 12], "little")
+        head = json.loads(content[begin + 12 : place])
+        check_same(head["stream"], head["layout"], layout)
+        made = cls(layout, head["step"])
+        made.count, made.remarks = head["count"], Counter(head["remarks"])
+        if head["shares"] is not None:
+            made.shares = head["shares"][0], frozenset(head["shares"][1])
+        units, entries, dimension = head["units"], head["entries"], layout.shared.dimension
+
+        def numbers(count: int) -> Integers:
+            nonlocal place
+            found = np.frombuffer(content, "<i8", count, place).astype(np.int64)
+            place += 8 * count
+            return found
+
+        made._sums = numbers(dimension)
+        held = [(made._sums, layout.shared.reach(made.count))]
+        if units:
+            names = np.frombuffer(content, f"S{DIGEST}", units, place)
+            place += DIGEST * units
+            ends, indices, values = np.cumsum(numbers(units)), numbers(entries), numbers(entries)
+            pointers = np.concatenate([[0], ends])
+            made._parts = [(names, sparse.csr_array((values, indices, pointers), shape=(units, dimension)))]
+            made._sorted = made._rows = units
+            held += [(values, layout.shared.reach(1)), (indices, dimension - 1)]
+        if any(np.abs(some).max(initial=0) > most for some, most in held):
+            raise CheckpointError("the sums of an accumulator are more than its records add: it is damaged.")
+        return made
+
+    def __reduce__(self) -> Any:
+        return Accumulator.from_bytes, (self.to_bytes(), self.layout.text)
+
+    def __repr__(self) -> str:
+        return f"Accumulator({self.count} records, step {self.step})"
+
+
+def _sum_of(rows: Any) -> Integers:
+    found = np.zeros(rows.shape[1], np.int64)
+    np.add.at(found, rows.indices, rows.data)
+    return found
+
+
+def sums_of(rows: Any, kept: NDArray[np.bool_]) -> Integers:
+    """The sum of the rows that are kept."""
+    return _sum_of(rows[kept])
+
+
+def _key(rows: Any, place: int) -> bytes:
+    """What orders records of one unit: a hash of what they add, so that no value is preferred."""
+    part = slice(rows.indptr[place], rows.indptr[place + 1])
+    held = rows.indices[part].astype("<i8").tobytes() + rows.data[part].astype("<i8").tobytes()
+    return hashlib.blake2b(held, digest_size=DIGEST).digest()
+
+
+def _shares(units: NDArray[np.bytes_], shares: int) -> Integers:
+    words = np.frombuffer(units.tobytes(), "<u8").reshape(-1, DIGEST // 8)
+    return np.asarray(words[:, 0] % np.uint64(shares)).astype(np.int64)
+
+
+def as_accumulator(given: Any) -> Accumulator | None:
+    """`given` if it is one."""
+    return given if isinstance(given, Accumulator) else None
+
+
+def by_step(
+    given: Accumulator | Iterable[Accumulator], layout: StreamLayout
+) -> dict[int | None, Accumulator]:
+    """Those of one step merged, in the order of steps.
+
+    Raises:
+        ValueError: for what is no accumulator, or where some have a step and others none.
+        MismatchError: as `Accumulator.merge`.
+    """
+    found: dict[int | None, Accumulator] = {}
+    for one in [given] if isinstance(given, Accumulator) else given:
+        if not isinstance(one, Accumulator):
+            raise ValueError(f"sums={one!r:.60} must be accumulators.")
+        found.setdefault(one.step, Accumulator(layout, one.step)).merge(one)
+    if None in found and len(found) > 1:
+        raise ValueError("some accumulators have a step and others none: give all of a batch one, or none.")
+    return {step: found[step] for step in sorted(found, key=lambda step: step or 0)}
