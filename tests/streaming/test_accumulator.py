@@ -23,6 +23,7 @@ STATISTICS = {
     "sum": streaming.Sum(2.0, column="x"),
     "mean": streaming.Mean(-1, 1, "x"),
     "kinds": streaming.Histogram(["a", "b", 7], "kind"),
+    "late": streaming.Late(1, "x"),
     "below": streaming.Distribution([-1.0, 0.0, 0.5, 1.0], "x"),
     "plain": streaming.Distribution([-1.0, 0.0, 1.0], "x", noise="buckets"),
     "moments": streaming.Moments(1.0, column="x"),

@@ -13,12 +13,20 @@ _BLOCK, _TAG = 2**22, 16
 
 
 def identity_of(noise_key: bytes) -> str:
-    """By what a run is known: 32 hexadecimal digits that follow from its key and do not show it."""
+    """By what a run is known: 32 hexadecimal digits that follow from its key and do not show it.
+
+    Args:
+        noise_key: 32 secret bytes, the key of the run's noise.
+    """
     return derive(noise_key, "journal identity", size=16).hex()
 
 
 def digest_key_of(noise_key: bytes) -> bytes:
-    """The secret of a run's digests: 64 bytes that follow from its key."""
+    """The secret of a run's digests: 64 bytes that follow from its key.
+
+    Args:
+        noise_key: 32 secret bytes, the key of the run's noise.
+    """
     return derive(noise_key, "journal digests", size=DIGEST_KEY_BYTES)
 
 

@@ -26,6 +26,9 @@ class Grouped(Statistic):
         column: of the batch, that says which group a record is in.
         groups: distinct values, given in advance, as the categories of a histogram. Records of others are
             left out.
+
+    Raises:
+        ValueError: for a statistic that learns from releases, or is grouped already; or without a column.
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:

@@ -409,11 +409,37 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
     return pair
 
 
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A column by its values: entry i is values[places[i]]."""
+
+    values: list[Any]
+    places: Integers
+
+    def __getitem__(self, chosen: Any) -> Coded:
+        return Coded(self.values, self.places[chosen])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def to_list(self) -> list[Any]:
+        """The entries one by one."""
+        return [self.values[place] for place in self.places.tolist()]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.array(self.to_list(), object)
+
+
 def coded(column: Any) -> tuple[list[Any], Integers] | None:
     """(values, place of each entry in them) of a column of Arrow or Polars; None for others.
 
     Whoever looks at each value once is the faster the fewer there are.
     """
+    if isinstance(column, Coded):
+        if len(column.values) <= len(column):
+            return column.values, column.places
+        used, places = np.unique(column.places, return_inverse=True)  # a short part of a long column
+        return [column.values[value] for value in used.tolist()], places
     try:
         if hasattr(column, "dictionary_encode"):  # Arrow
             found = column.dictionary_encode()

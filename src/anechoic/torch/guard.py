@@ -217,8 +217,8 @@ class ModelMembers:
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
 _REPLACING = (
-    "model = PrivacyEngine.get_compatible_module(model) puts GroupNorm in its place: write it before the"
-    " optimizer is made."
+    "Put nn.GroupNorm in its place before the optimizer is made, as model ="
+    " PrivacyEngine.get_compatible_module(model) does."
 )
 
 
@@ -233,7 +233,7 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         raise GuaranteeError(
             "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
             " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            f" what it changes. Replace it. {_REPLACING}"
+            f" what it changes. {_REPLACING}"
         )
     if any(layer.training for layer in found):
         raise GuaranteeError(

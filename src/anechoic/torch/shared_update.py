@@ -2,8 +2,8 @@
 
 ZeRO-1's division of labour (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models, SC 2020), by whole parameters: a kernel then works on the same tensor as in one process, and its bits
-are the same. torch's ZeroRedundancyOptimizer divides in the same way, but makes the optimizer itself, and does
-not say where a rank failed.
+are the same. torch's ZeroRedundancyOptimizer divides in the same way, but makes the optimizer itself,
+and does not say where a rank failed.
 """
 
 from __future__ import annotations

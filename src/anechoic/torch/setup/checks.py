@@ -11,15 +11,13 @@ from itertools import islice
 from typing import Any
 
 import torch
-from opacus.validators import ModuleValidator
-from opacus.validators.errors import UnsupportedModuleError
 from torch import Tensor, nn, optim
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
 
 from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
-from anechoic.torch.guard import MIXING, check_not_mixing
+from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP
 from anechoic.torch.ranks.cut import blocks_in, check_cut, is_cut
 from anechoic.torch.ranks.group import running_ranks
@@ -113,11 +111,11 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
 
     Args:
         module: the user's.
-        by_layers: whether gradients are found layer by layer, by Opacus's rules.
+        by_layers: whether gradients are found layer by layer, by rules for each.
 
     Raises:
-        UnsupportedError: for distributed or compiled modules, and where Opacus cannot
-            compute per-example gradients (its own error is the cause).
+        UnsupportedError: for distributed or compiled modules, and embeddings that release without noise.
+        GuaranteeError: for batch normalisation by the statistics of the batch.
         ValueError: for something else than a module.
     """
     if not isinstance(module, nn.Module):
@@ -149,11 +147,6 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
     for name, layer in module.named_modules():
         _check_embedding(name, layer, by_layers)
-    try:
-        if by_layers:
-            ModuleValidator.validate(module, strict=True)
-    except UnsupportedModuleError as error:
-        raise UnsupportedError(_no_rule(module)) from error
     check_not_mixing(module.modules())
 
 
@@ -198,28 +191,6 @@ def check_ranks(setup: Setup) -> None:
             " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
             " leave out set_epoch()."
         )
-
-
-def _no_rule(module: nn.Module) -> str:
-    """Which layers Opacus refuses, and what to do, in place of its list of errors."""
-    named = [(name or "the module", layer) for name, layer in module.named_modules()]
-    bad = [pair for pair in named if not ModuleValidator.is_valid(pair[1])]
-    inner = [(n, x) for n, x in bad if not any(x is not y and y in set(x.modules()) for _, y in bad)]
-    listed = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in inner[:3])
-    fix = (
-        "call model = PrivacyEngine.get_compatible_module(model), and make the optimizer from that model's"
-        " parameters."
-    )
-    if any(isinstance(layer, MIXING) for _, layer in inner):
-        return (
-            f"Opacus cannot compute per-example gradients of {listed}: batch normalisation mixes the examples"
-            f" of a batch. Use GroupNorm instead: {fix}"
-        )
-    return (
-        f"Opacus cannot compute per-example gradients of {listed}, for which hooks have no rule. Use"
-        " grad_sample_mode='rows' (or 'auto', which chooses it), which runs such layers as they are; or"
-        f" replace them: {fix}"
-    )
 
 
 def report_optimizer_state(optimizer: optim.Optimizer) -> None:
