@@ -19,6 +19,7 @@ from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP
+from anechoic.torch.ranks.cut import blocks_in, check_cut, is_cut
 from anechoic.torch.ranks.group import running_ranks
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.clip_norms import check_words
@@ -123,10 +124,11 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
         if name in names:
             raise UnsupportedError(f"module is {name}: pass the plain module (docs/many-devices.md).")
-    if any(name.startswith(("FSDP", "FullySharded")) for name in names):
+    check_cut(module)
+    if by_layers and blocks_in(module):
         raise UnsupportedError(
-            "module is sharded (FSDP): no rank has all of it, and shards are not supported. Pass the plain"
-            " module on every rank (docs/many-devices.md)."
+            "module was cut up by fully_shard, and gradients would be found layer by layer, on a rank that"
+            " does not have all of one: use grad_sample_mode='rows', the default."
         )
     scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:
@@ -255,6 +257,14 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise ValueError(f"Module parameters are different than optimizer Parameters: {_apart(own, module)}")
     if not own:
         raise ValueError("module has no trainable parameter: there is nothing to train privately.")
+    for group in optimizer.param_groups:
+        kinds = {is_cut(p) for p in group["params"] if p.requires_grad}
+        if len(kinds) > 1 and (group.get("foreach") or group.get("fused")):
+            raise UnsupportedError(
+                "a parameter group of the optimizer has parameters that fully_shard has cut up, and whole"
+                " ones, which torch does not update in one call: leave out foreach=True and fused=True, or"
+                " make two groups."
+            )
     devices = {str(p.device) for p in own}
     if len(devices) > 1:
         raise UnsupportedError(
