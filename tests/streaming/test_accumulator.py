@@ -13,9 +13,10 @@ from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, UnsupportedError
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.accumulator import Accumulator
+from anechoic.streaming.coded import coded
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.mechanisms import planned_mechanism
-from anechoic.streaming.statistic import checked_statistics, coded
+from anechoic.streaming.statistic import checked_statistics
 from tests.streaming.test_store import KEY, board
 
 STATISTICS = {

@@ -23,13 +23,14 @@ from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.categories import CategoryNoise, Pairs, names_of
+from anechoic.streaming.coded import column_of
 from anechoic.streaming.confidence_bands import miss_of
 from anechoic.streaming.ingest import checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.sentences import best_guess
-from anechoic.streaming.statistic import Integers, column_of, linear_estimate, quantile
+from anechoic.streaming.statistic import Integers, linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
 from anechoic.streaming.window import Running
