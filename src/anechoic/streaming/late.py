@@ -39,6 +39,9 @@ class Late(Statistic):
         steps: L >= 1, the longest lag that counts. Records of longer lags, and of none in 0 … L, are left
             out.
         column: of the batch, with the lags.
+
+    Raises:
+        ValueError: if steps is below 1.
     """
 
     name = "late"
