@@ -56,7 +56,7 @@ class StreamSink:
 
     Raises:
         ValueError: for a clock that is none, or another one than that of the releases so far; where not just
-            one of delay and over is given; for unit given or missing against what the stream needs.
+            one of delay and over is given; for a statistic that names no column; for unit given or missing against what the stream needs.
         UnsupportedError: for a stream of a statistic that learns from releases.
 
     Example, with `board` a stream that has a state, and `visits` a streaming DataFrame:
@@ -94,12 +94,12 @@ class StreamSink:
                 f"step {made.step} of the stream ended at {made.time}, and by start={start!r}, every={every!r}"
                 f" it ends at {self.clock.end_of(made.step)}: give those that it began with."
             )
-        columns = stream.shared.columns
-        if not columns:
-            Accumulator(stream).add(0)  # refuses statistics that read a batch, and name no column of it
+        for name, statistic in stream.shared.statistics.items():
+            if not statistic.reads:
+                raise ValueError(f"{name!r} names no column of a frame, as Count('site') does: name one.")
         self.stream, self._time, self._over = stream, time, over
         self._delay = 0 if delay is None else round(length_of(delay, "delay") * _MICROS)
-        self._columns = [name for name in dict.fromkeys([*columns, unit]) if name is not None]
+        self._columns = [name for name in dict.fromkeys([*stream.shared.columns, unit]) if name is not None]
         grid = round(begin * _MICROS), round(self.clock.every * _MICROS)
         self._task = Adding(stream.accumulator_spec(), unit, *grid)
 
