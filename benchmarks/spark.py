@@ -2,8 +2,9 @@
 
 python benchmarks/spark.py [--rows 10000000] [--quick] [--json FILE]
 
-Both are queries of Structured Streaming over Parquet with foreachBatch, each in a process of its own. Times are
-those of the processor, of driver, JVM and Python workers together, with and without what an empty query takes.
+Both are queries of Structured Streaming over Parquet with foreachBatch, each in a process of its own. Times
+are those of the processor, of driver, JVM and Python workers together, with and without what an empty query
+takes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def write_records(folder: Path, rows: int) -> None:
         count = rows // FILES
         seconds = START + EVERY * STEPS * (file + np.sort(choice.random(count))) / FILES
         table = {
-            "site": pa.DictionaryArray.from_arrays(choice.integers(0, 4, count, np.int8), SITES).cast(pa.string()),
+            "site": pa.DictionaryArray.from_arrays(choice.integers(0, 4, count, np.int8), SITES).cast(
+                pa.string()
+            ),
             "delay": choice.normal(5, 40, count),
             "at": pa.array((seconds * 1e6).astype(np.int64), pa.timestamp("us", "UTC")),
         }
@@ -93,7 +96,7 @@ WAYS = {"nothing": nothing, "Spark without privacy": plain, "Spark into a stream
 
 
 def processor() -> float:
-    """Seconds of the processor that all processes of this session took: the JVM outlives its parent's wait."""
+    """Seconds of the processor that all processes of this session took; nobody waits for the JVM."""
     ticks = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # one that has just ended

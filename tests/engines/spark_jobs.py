@@ -49,7 +49,7 @@ SETTINGS = {
 
 
 def files_of_records():
-    """Records by file: later files are of later hours, but some come an hour late, and some without a time."""
+    """Records by file, of later hours in later ones; some come an hour late, and some have no time."""
     choice = np.random.default_rng(5)
     for file in range(FILES):
         found = []
@@ -183,7 +183,9 @@ def main():
         holder = subprocess.Popen(
             [sys.executable, "-c", launch], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = holder.stdout.readline().split()
+        os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = (
+            holder.stdout.readline().split()
+        )
     lines, killed, streams = 2500, 0, 0
     while killed < kills:
         place = folder / f"{streams}"

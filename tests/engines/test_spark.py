@@ -1,4 +1,4 @@
-"""Spark into a stream: releases are those of the records themselves, whatever fails, and workers know no secret."""
+"""Spark into a stream: releases are those of the records, whatever fails, and workers know no secret."""
 
 import base64
 import json
@@ -33,7 +33,9 @@ KILLS = int(os.environ.get("ANECHOIC_SPARK_KILLS", "10"))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
+    ),
 ]
 
 
@@ -135,11 +137,19 @@ def test_what_workers_are_sent_holds_no_secret(spark, folder, units, monkeypatch
         secrets = [KEY, noise, derive(KEY, "streaming noise", size=32)]
         secrets += [] if units else [secret_of(KEY)]
         everything = b"".join(sent)
-        assert json.loads(stream.accumulator_spec())["stream"].encode() in everything  # it looks at the right thing
+        assert (
+            json.loads(stream.accumulator_spec())["stream"].encode() in everything
+        )  # it looks at the right thing
         for secret in secrets:
             assert not any(
                 form in everything
-                for form in (secret, secret.hex().encode(), base64.b64encode(secret), secret[:8], repr(secret).encode())
+                for form in (
+                    secret,
+                    secret.hex().encode(),
+                    base64.b64encode(secret),
+                    secret[:8],
+                    repr(secret).encode(),
+                )
             )
         with pytest.raises(TypeError, match="cannot be copied or pickled"):
             cloudpickle.dumps(sink)
@@ -196,3 +206,14 @@ def test_a_driver_that_is_killed_between_any_two_lines_loses_and_repeats_nothing
     for place in range(report["streams"]):
         found = streaming.read_releases(tmp_path / f"{place}" / "state", statistics=None)
         assert [made.to_bytes() for made in found] == expected()[0]
+
+
+def test_the_example_goes_on_where_it_stopped(tmp_path):
+    shown = []
+    for _ in range(2):
+        program = [sys.executable, str(ROOT / "examples" / "spark_stream.py"), str(tmp_path / "visits")]
+        done = subprocess.run(program, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        shown.append(done.stdout)
+    assert shown[0] == shown[1] and "south" in shown[0]
+    assert len(streaming.read_releases(tmp_path / "visits" / "state.db")) == 5

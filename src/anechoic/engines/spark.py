@@ -34,11 +34,12 @@ _GROUP = 64
 class StreamSink:
     """Micro-batches of Spark into a stream, exactly once: for `writeStream.foreachBatch`.
 
-    Workers read, clip and add up their partitions, and send one accumulator for each step. The stream, with its
-    key, its noise and its ledger, stays in the process of the driver. A record belongs to the step of its own
-    time, wherever and whenever it is read. A batch that Spark delivers again adds nothing: its id is (id of the
-    query, number of the batch), kept in one commit with the sums. Steps end in order once the watermark is
-    past them; records that come later are left out, and counted in `diagnostics()` of the stream.
+    Workers read, clip and add up their partitions, and send one accumulator for each step. The stream, with
+    its key, its noise and its ledger, stays in the process of the driver. A record belongs to the step of its
+    own time, wherever and whenever it is read. A batch that Spark delivers again adds nothing: its id is (id
+    of the query, number of the batch), kept in one commit with the sums. Steps end in order once the
+    watermark is past them; records that come later are left out, and counted in `diagnostics()` of the
+    stream.
 
     When steps end is not protected, and what comes late is left out. So the time must be one that nobody's
     record sets for others, as that of the server; or give `over`, a rule that no record changes.
@@ -56,7 +57,8 @@ class StreamSink:
 
     Raises:
         ValueError: for a clock that is none, or another one than that of the releases so far; where not just
-            one of delay and over is given; for a statistic that names no column; for unit given or missing against what the stream needs.
+            one of delay and over is given; for a statistic that names no column; for unit given or missing
+            against what the stream needs.
         UnsupportedError: for a stream of a statistic that learns from releases.
 
     Example, with `board` a stream that has a state, and `visits` a streaming DataFrame:
@@ -91,8 +93,8 @@ class StreamSink:
         made = stream.get()
         if made is not None and made.time != self.clock.end_of(made.step):
             raise ValueError(
-                f"step {made.step} of the stream ended at {made.time}, and by start={start!r}, every={every!r}"
-                f" it ends at {self.clock.end_of(made.step)}: give those that it began with."
+                f"step {made.step} of the stream ended at {made.time}, and by start={start!r},"
+                f" every={every!r} it ends at {self.clock.end_of(made.step)}: give those that it began with."
             )
         for name, statistic in stream.shared.statistics.items():
             if not statistic.reads:
@@ -204,7 +206,7 @@ def _quoted(name: str) -> Any:
 def releases(session: SparkSession, state: str | os.PathLike[str], since: int = 0) -> DataFrame:
     """What a stream released, as a DataFrame: one row for each number, the same rows whenever it is asked.
 
-    A sink that is killed and asks again overwrites rows with themselves: its keys are step, statistic and entry.
+    Whoever merges rows by step, statistic and entry may be killed and ask again.
 
     Args:
         session: of Spark.
