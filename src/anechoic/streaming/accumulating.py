@@ -90,9 +90,9 @@ class Accumulating(Published):
         if self._state.seen(some) is None:
             if name != checked_batch((query, 0))[0]:
                 raise GuaranteeError(
-                    f"the first batch of query {query!r} that comes to this stream is not number 0: others went"
-                    " to a stream whose state is lost, or is another file. Give that state. Or begin a new query"
-                    " with this stream, whose privacy cost adds to that of the one before."
+                    f"the first batch of query {query!r} that comes to this stream is not number 0: others"
+                    " went to a stream whose state is lost, or is another file. Give that state. Or begin a"
+                    " new query with this stream, whose privacy cost adds to that of the one before."
                 )
             return some, this
         if self._state.seen(this) is None:
