@@ -1,6 +1,6 @@
 """plan() against a search over every number of bands, in 60 settings: python benchmarks/choosing.py
 
-    python benchmarks/choosing.py --out docs/choosing.md     # the table between the marks of that page
+    python benchmarks/choosing.py --out docs/measured.md     # the table between the marks of that page
     python benchmarks/choosing.py --ratios 20 --epochs 1 10  # a part of the grid
 
 A cell is a setting (N, B, epochs, epsilon). The search computes loss * sigma for the best column-normalised

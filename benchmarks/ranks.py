@@ -4,8 +4,9 @@
 
 Noise: integers of 16 bands and of a BLT, a row of the whole vector and one of half of it. Steps: a network
 of about 10^6 parameters, batches of 256 in a fixed order, by one process and by two ranks in the same chunks;
-beside them plain training, by one process and by torch's DistributedDataParallel. Processor seconds, in
-turns, summed over ranks, and of the rank that does most.
+beside them plain training, by one process and by torch's DistributedDataParallel. Updates: AdamW of that
+network, whole and divided (`share_optimizer`). Processor seconds, in turns, summed over ranks, and of the
+rank that does most.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz, Identity
 from anechoic.torch import PrivacyEngine
+from anechoic.torch.optimizer import Update
+from anechoic.torch.ranks.group import Ranks
+from anechoic.torch.shared_update import SharedUpdate
 
 BATCH, CHUNK, WARM, N = 256, 32, 2, 64
 
@@ -146,6 +150,30 @@ def plain(steps: int) -> Callable[[int], float]:
     return work
 
 
+def update(steps: int) -> Callable[[int], tuple[float, int]]:
+    """Processor seconds of an update, and bytes of the optimizer's state."""
+
+    def work(rank: int) -> tuple[float, int]:
+        parameters = list(network().parameters())
+        optimizer = torch.optim.AdamW(parameters, lr=0.1)
+        if dist.is_initialized():
+            made: Update = SharedUpdate(optimizer, parameters, ranks=Ranks())
+        else:
+            made = Update(optimizer, parameters)
+        before = 0.0
+        for step in range(WARM + steps):
+            if step == WARM:
+                before = time.process_time()
+            made.put([torch.ones_like(p) for p in parameters])
+            made.step()
+        kept = [
+            v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)
+        ]
+        return (time.process_time() - before) / steps, sum(v.nbytes for v in kept)
+
+    return work
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a rank pays.")
     parser.add_argument("--dimension", type=int, default=2_000_000)
@@ -191,6 +219,18 @@ def main() -> None:
             f" (ratio {both / alone:.2f}, {1e3 * statistics.median(extra):.1f} ms more),"
             f" {1e3 * largest:.1f} ms on the one that does most"
         )
+    updates = []
+    for _ in range(options.rounds):
+        ((alone, all_bytes),) = on_ranks(1, update(8 * options.steps))
+        parts = on_ranks(2, update(8 * options.steps))
+        updates.append((alone, max(seconds for seconds, _ in parts)))
+    one, divided = (statistics.median(column) for column in zip(*updates, strict=True))
+    bytes_of = [all_bytes, *(size for _, size in parts)]
+    found["update"] = {"one": one, "divided": divided, "bytes": bytes_of}
+    print(
+        f"an update of AdamW: {1e3 * one:.2f} ms in one process, {1e3 * divided:.2f} ms on the one of two"
+        f" ranks that does most, with what is sent; state of {bytes_of} bytes"
+    )
     if options.json:
         options.json.write_text(json.dumps(found))
 

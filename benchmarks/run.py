@@ -32,6 +32,7 @@ STUDIES = (
     "gradient_modes",  # a training step by grad_sample_mode
     "linear",  # linear estimators beside diffprivlib, Opacus and scikit-learn
     "kept",  # what a plan that reads the run gains
+    "offices",  # error and coverage of what offices publish
     "optima",  # each class of strategies beside the best matrix
     "optimizers",  # which optimiser gains, at which learning rates
     "planning",  # plan() against its own subsets

@@ -19,7 +19,7 @@ NOT_LOADED = ("torch", "sklearn", "opacus", "flwr", "matplotlib", "pandas", "jax
 # The storeys, from the ground up. A room is a module or package directly under anechoic; it imports rooms of
 # storeys below its own, wherever in a file the import stands, and of its own storey where no circle closes.
 STOREYS = [
-    {"errors", "_validate", "_serialize", "_moved"},
+    {"errors", "_validate", "_serialize", "_moved", "_patience"},
     {"algebra", "keys", "statement"},
     {"participation", "units", "noise"},
     {"workloads", "sampling", "runs"},
@@ -28,7 +28,7 @@ STOREYS = [
     {"losses", "accounting"},
     {"lower_bounds", "upper_bounds", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
-    {"planning", "extend", "selection"},
+    {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},
     {"demo", "engines", "trainers"},
     {"cli", "__main__"},
@@ -48,6 +48,7 @@ ALSO = {
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.noise.fused_columns": {"torch"},
     "anechoic.noise.fused_kernels": {"triton"},
+    "anechoic.budget.entries": {"psycopg"},
     "anechoic.statement.charts": {"matplotlib"},
     "anechoic.planning.chart": {"matplotlib"},
 }

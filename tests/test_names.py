@@ -31,7 +31,7 @@ THEIRS = {
         "gradient_clip_val",
     ),
     *("compute_loss", "gradient_accumulation_steps", "mixed_precision", "resume_from_checkpoint"),
-    *("dependencies", "location", "owner_aid", "Of", "m10"),
+    *("dependencies", "location", "owner_aid", "Of", "m10", "foreachBatch"),
 }
 
 

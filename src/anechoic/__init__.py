@@ -86,7 +86,7 @@ __all__ = [
 _ROOMS = {
     *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
-    *("linear", "workloads"),
+    *("budget", "linear", "workloads"),
 }
 #: Where other names are defined.
 _HOMES = {

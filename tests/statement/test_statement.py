@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -172,7 +173,7 @@ class TestEveryFormat:
     def test_markdown_has_one_table_of_two_columns(self, mech):
         lines = mech.report("markdown").splitlines()
         rows = [line for line in lines if line.startswith("|")]
-        assert len(rows) == len(statement(mech).items) + 1
+        assert len(rows) == len(statement(mech).items) + 2  # the attacker's, and the line below the heading
         first = lines.index(rows[0])
         assert lines[first : first + len(rows)] == rows  # no empty line in it
         for row in rows:
@@ -200,8 +201,9 @@ SECTIONS = [
 KEYS = {
     "statement": None,
     "unit": None,
-    "guarantee": ["epsilon", "delta", "releases", "notion", "mu", "rho", "epsilon_is_amplified"],
+    "guarantee": ["epsilon", "delta", "profile", "releases", "notion", "mu", "rho", "epsilon_is_amplified"],
     "adjacency": ["name", "meaning"],
+    "attacker": ["from", "membership", "rates", "attribute"],
     "accounting": ["method", "confidence", "samples"],
     "batches": ["scheme", "meaning", "divisor", "participation", "max_participations"],
     "strategy": ["name", "steps", "rows"],
@@ -259,8 +261,10 @@ class TestWhatIsSaid:
         monkeypatch.setattr(poisson, "_pld_epsilon", lambda *a: widths.append(a[-1]) or known(*a))
         for std in (0.5, 1.0, 3.0, 40.0):
             mech = an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), std)
+            mech.epsilon()
+            last = widths[-1]
             said = dict(statement_of(mech).items)["Accounting"]
-            assert f"grid of width {widths[-1]:g} or finer" in said
+            assert f"grid of width {last:g} or finer" in said
 
     def test_who_keeps_which_promise(self):
         for name, who, what in (
@@ -442,3 +446,20 @@ def test_the_notion_of_balls_in_bins_begins_with_a_short_sentence():
     mech = an.Mechanism(Identity(4), BallsInBins(40, 4, 4), 3.0)
     first = dict(statement_of(mech).items)["Notion"].split(". ")[0]
     assert first == "(epsilon, delta)-DP, amplified by bins that are drawn in secret"
+
+
+def test_a_notebook_shows_the_statement_and_takes_no_html_from_it(mech):
+    shown, said = mech._repr_html_(), statement_of(mech)
+    for _, text in said.pairs:
+        assert escape(text) in shown
+    assert set(re.findall(r"<([a-z]+)", shown)) <= {
+        *"pb",
+        "div",
+        "style",
+        "dl",
+        "dt",
+        "dd",
+        "details",
+        "summary",
+    }
+    assert len(shown) < 20_000

@@ -13,9 +13,9 @@ import polars
 
 from anechoic.streaming import sources
 from anechoic.streaming.clock import seconds_of, zone_of
+from anechoic.streaming.coded import coded
 from anechoic.streaming.columns import categories_of, column_of, numbers_of, texts_of, times_of
 from anechoic.streaming.sources import source_of
-from anechoic.streaming.statistic import coded
 from tests.floats import same_bits
 
 ORDINARY = [f"{i},0.5" for i in range(5)]

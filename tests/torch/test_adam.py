@@ -135,7 +135,7 @@ def test_kinds(optimizer, kind):
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 def test_muon_is_planned_for_sums_of_gradients():
-    """Whatever its momentum: plans for its buffer were worse (docs/choosing.md)."""
+    """Whatever its momentum: plans for its buffer were worse (docs/measured.md)."""
     torch.manual_seed(0)
     model = nn.Linear(6, 3, bias=False)
     data = torch.utils.data.TensorDataset(torch.randn(60, 6), torch.randint(0, 3, (60,)))

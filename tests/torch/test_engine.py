@@ -143,17 +143,18 @@ def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog)
     assert engine.releases == 10
 
 
-def run_the_page_s_lines(heading):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    section, found = page.split(f"\n## {heading}")[1].split("\n## ")[0], {}
-    exec(section.split("```python\n")[1].split("```")[0], found)
+def run_the_page_s_lines(name):
+    page = (Path(__file__).resolve().parents[2] / "docs" / name).read_text(encoding="utf-8")
+    found = {}
+    for block in page.split("```python\n")[1:]:
+        exec(block.split("```")[0], found)
     return found
 
 
 @pytest.mark.slow
 def test_the_page_s_lines_choose_a_rate_inside_the_guarantee(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    found = run_the_page_s_lines("Choosing the learning rate")
+    found = run_the_page_s_lines("selecting.md")
     selection, chosen = found["selection"], found["chosen"]
     assert 7.9 < selection.epsilon() <= 8.0 and selection.mechanism.epsilon() < 8.0
     assert "best run, setting and score" in capsys.readouterr().out
@@ -166,8 +167,9 @@ def test_the_page_s_lines_choose_a_rate_inside_the_guarantee(tmp_path, monkeypat
 @pytest.mark.slow
 def test_the_page_s_lines_save_the_plain_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = run_the_page_s_lines("I want to save the model")
+    found = run_the_page_s_lines("training.md")
     assert found["engine"].releases == 4 and found["model"]._module is found["network"]
+    assert found["mechanism"].sampling.examples == 1000 and (tmp_path / "network.pt").exists()
 
 
 def test_accountants_of_opacus_are_named_without_effect(caplog):

@@ -584,8 +584,8 @@ def test_runs_without_units_are_refused():
 
 @pytest.mark.slow
 def test_the_example_of_the_documentation_runs():
-    page = Path(__file__).parents[2].joinpath("docs", "training.md").read_text(encoding="utf-8")
-    section = page.split("\n## Pseudo-gradients")[1].split("\n## ")[0]
+    page = Path(__file__).parents[2].joinpath("docs", "users.md").read_text(encoding="utf-8")
+    section = page.split("\n## Can a person train several steps at once?")[1].split("\n## ")[0]
     namespace = {}
     exec(section.split("```python\n")[1].split("```")[0], namespace)
     engine = namespace["engine"]

@@ -40,6 +40,10 @@ def audit_mechanism(
     Raises:
         ValueError, UnsupportedError: see `audit`.
     """
+    if not isinstance(mechanism, Mechanism):
+        raise ValueError(
+            f"mechanism is a {type(mechanism).__name__}: give a Mechanism (calibrate(…), plan.mechanism)."
+        )
     rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
     if mechanism.amplified:

@@ -10,6 +10,7 @@ from typing import Any
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
 from anechoic.cli.values import count, kept, size
+from anechoic.statement.formats import FORMATS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
@@ -31,11 +32,12 @@ def parser_of_all() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
-    explain.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text")
+    explain.add_argument("--format", choices=FORMATS, default="text", help="nist, registry, sacro: forms")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
     explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
     explain.set_defaults(run=do.explain)
     _add_audit(commands)
+    _add_budget(commands)
     return parser
 
 
@@ -157,6 +159,37 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
     stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")
     stream.set_defaults(run=do.stream)
+
+
+def _add_budget(commands: Any) -> None:
+    budget = commands.add_parser("budget", help="a book of what was spent on which data").add_subparsers(
+        dest="what", required=True, metavar="WHAT"
+    )
+    for what, said in (
+        ("show", "budgets, and who spent what"),
+        ("grant", "allow a budget, or more of it; decided without looking at what was released"),
+        ("cancel", "give a reservation back under which nothing was released"),
+    ):
+        one = budget.add_parser(what, help=said)
+        one.add_argument("book", metavar="BOOK", help="a file, or postgresql://…")
+        one.add_argument("data", metavar="DATA", nargs="?" if what == "show" else None, help="its name")
+        one.add_argument("--key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
+        one.set_defaults(run=do.budget)
+        if what == "cancel":
+            one.add_argument("token", metavar="TOKEN", help="of the reservation, as show prints it")
+        if what == "grant":
+            one.add_argument("--epsilon", type=float, required=True, help="of everything together")
+            one.add_argument("--delta", type=float, required=True)
+            one.add_argument("--unit", default="example", help="what is protected (default: example)")
+            one.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
+            one.add_argument(
+                "--amplified",
+                type=float,
+                nargs=2,
+                default=(0.0, 0.0),
+                metavar=("EPSILON", "DELTA"),
+                help="the part of it for runs that count by their own epsilon and delta (default: none)",
+            )
 
 
 def _add_audit(commands: Any) -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.streaming import Accumulator
+from anechoic.streaming.coded import Coded, coded
 from anechoic.streaming.layout import layout_of
-from anechoic.streaming.statistic import Coded, coded
 
 #: Records that are read at once.
 ROWS = 2**18

@@ -57,7 +57,7 @@ def compose(
     """
     parts: list[tuple[Part, int]] = []
     for item in mechanisms:
-        for one in [item] if isinstance(item, (Mechanism, EndlessMechanism, Composition)) else item:
+        for one in item if isinstance(item, Iterable) else [item]:
             if isinstance(one, Composition):
                 if one.disjoint != disjoint and one.runs > 1:
                     raise ValueError(
@@ -96,9 +96,7 @@ class Composition(Guaranteed):
         counts: dict[str, tuple[Part, int]] = {}
         for part, count in self.parts:
             if not isinstance(part, (Mechanism, EndlessMechanism)):
-                raise ValueError(
-                    f"{part!r} cannot be composed: give Mechanisms, such as anechoic.calibrate(…) returns."
-                )
+                raise ValueError(f"{part!r} cannot be composed: give Mechanisms, of a plan plan.mechanism.")
             before = counts.get(part.fingerprint, (part, 0))[1]
             counts[part.fingerprint] = (part, before + positive_int("count", count))
         if not counts:

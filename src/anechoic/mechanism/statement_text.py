@@ -15,6 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.noise.grid import float_excess
+from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling import FixedOrder
 from anechoic.sampling.base import Sampling, plural
 from anechoic.statement.rounding import round_up
@@ -41,6 +42,8 @@ _NOT_COVERED = (
     "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
     "a deployment that departs from the assumptions above, or that loses or shares the random keys",
 )
+
+_LARGE = (0.1, 0.03, 0.01, 0.001)  # deltas
 
 #: The duty of whoever makes the keys; those who depart from it say so in its place.
 KEYS = "keys come from the operating system, stay secret, and are used for this run only"
@@ -84,7 +87,7 @@ def _(mechanism: Mechanism) -> Statement:
         ("Arithmetic", _arithmetic(m)),
     )
     record = {
-        "guarantee": guarantee(m, epsilon, _notion(m), releases=m.steps),
+        "guarantee": guarantee(m, epsilon, _notion(m), releases=m.steps, profile=_profile(m)),
         "adjacency": {"name": m.adjacency, "meaning": adjacency},
         "accounting": {"method": method, "confidence": confidence, "samples": _samples(m)},
         "batches": {
@@ -149,10 +152,11 @@ def _(mechanism: EndlessMechanism) -> Statement:
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
-    """Epsilon and what goes with it, as plain data; `of` says of what."""
+    """Epsilon and what goes with it, as plain data; `of` says of what, and more points of its curve."""
     return {
         "epsilon": epsilon,
         "delta": m.delta,
+        "profile": [],
         **of,
         "notion": notion,
         "mu": m.gdp(),
@@ -238,6 +242,17 @@ def _samples(m: Mechanism) -> dict[str, float | int] | None:
     if not isinstance(m.accounting, Verified):
         return None
     return {"samples": m.accounting.samples, "failure": m.accounting.failure, "seed": m.accounting.seed}
+
+
+def _profile(m: Mechanism) -> list[list[float]]:
+    """(epsilon, delta) of an amplified run at large deltas, where an attacker's rates of success are decided.
+
+    Without amplification the curve of mu is exact, and says more.
+    """
+    if m.accountant is None or not m.accountant.hides:
+        return []
+    parts = [(delta, *before_drift(delta, m.drift)) for delta in _LARGE if delta > m.delta]
+    return [[float(m.accountant.bound(inner, m.noise_std) + more), delta] for delta, inner, more in parts]
 
 
 def _also(m: Mechanism) -> str:

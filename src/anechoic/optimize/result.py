@@ -49,6 +49,9 @@ class Optimized:
     bound_covers: str | None = None
     gradient: float | None = None
 
+    def __repr__(self) -> str:
+        return f"Optimized(strategy={self.strategy!r}, loss={self.loss:g}, gap={self.gap})"
+
     def __post_init__(self) -> None:
         if not (math.isfinite(self.loss) and self.loss > 0.0):
             raise ArithmeticError(

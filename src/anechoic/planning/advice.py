@@ -10,7 +10,7 @@ from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
 #: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
-#: times clip norm of SGD; and a factor within which best rates lay (docs/choosing.md).
+#: times clip norm of SGD; and a factor within which best rates lay (docs/measured.md).
 NOISE, STEP, WITHIN = 0.16, 5.0, 2.5
 
 

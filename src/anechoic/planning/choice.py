@@ -125,7 +125,7 @@ def unnoticed(rows: list[PlanRow], update: UpdateRule, dimension: int | None) ->
     """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
-    noise, and without any (docs/choosing.md, "Flights"). None where there is more, or no momentum.
+    noise, and without any (docs/measured.md, on flights). None where there is more, or no momentum.
     """
     plain = [row for row in rows if family(row.mechanism.strategy) == "identity" and not row.estimated]
     if not plain or update.kind != "sgd" or not update.momentum or dimension is None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from anechoic._patience import patience
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.mechanism import Adjacency
+from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation.base import Participation
 from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
@@ -40,6 +42,7 @@ UNAMPLIFIED = ("output", "dense")
 
 
 @known_keywords
+@patience("comparing mechanisms")
 @on_one_thread
 def plan(
     *,
@@ -128,6 +131,9 @@ def plan(
             takes minutes, and chosen only if it is still the best one then; the noise of the others stays an
             estimate (`PlanRow.estimated`).
 
+    Returns:
+        The choice, calibrated, with every candidate and the reason.
+
     Raises:
         ValueError: for an argument out of range, or a budget in which only independent noise fits
             although another strategy was asked for.
@@ -188,6 +194,8 @@ def plan(
         )
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
+    if weak := weak_delta(delta, examples, unit):
+        notes.insert(0, f"{weak}.")
     instead = unnoticed(rows, update, dimension) if strategy == "auto" and workload is None else None
     chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
     best = chosen.chosen

@@ -36,6 +36,9 @@ class Plan:
         """The row of the choice."""
         return next(row for row in self.rows if row.chosen)
 
+    def __repr__(self) -> str:
+        return f"Plan(chosen={self.chosen.name!r}, rows={len(self.rows)}, mechanism={self.mechanism!r})"
+
     def __str__(self) -> str:
         return plan_text(self.rows, self.reason)
 

@@ -10,10 +10,11 @@ from anechoic.planning.records import PlanRow
 HEAD = ("", "strategy", "batches", "B", "σ", "predicted", "one step", "memory", "time")
 BY_LENGTH = ("steps", "predicted / steps")
 LEGEND = (
-    "→ the choice; · no row has both less noise state and less error. σ: noise std over the reference"
-    " sensitivity. Predicted: std of the noise in an iterate, per coordinate, in clip norms at a learning"
-    " rate of 1, root mean square over the iterates as they are weighted; one step: in the mean gradient of"
-    " a single step. Time: of one core, about, for the noise of a step."
+    "→ is the choice. · marks rows that no other row beats in both noise state and error. σ is the noise std"
+    " over the reference sensitivity. Predicted is the noise in the iterates of the run: the standard"
+    " deviation of a coordinate, in clip norms, at a learning rate of 1 (root mean square over the iterates)."
+    " One step is the same for the mean gradient of a single step. Time is what the noise of a step takes on"
+    " one core, about."
 )
 ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 

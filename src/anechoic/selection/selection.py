@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anechoic._validate import fraction, one_of, positive_float
+from anechoic._validate import fraction, known_keywords, one_of, positive_float
 from anechoic.accounting import Verified
 from anechoic.accounting.laws.profile import Profile, gaussian_law, profile_of_laws, profile_of_points
 from anechoic.accounting.search import least_noise
@@ -21,6 +21,7 @@ from anechoic.accounting.selection import selection_epsilon
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.mechanism.composition import Composition, compose
+from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.selection.repetitions import Repetitions
 from anechoic.selection.state import SelectionFile, SelectionInMemory, as_score, plain_candidates
@@ -220,6 +221,10 @@ def _check_parts(*parts: Mechanism | None) -> None:
         UnsupportedError: for such a part.
     """
     for part in parts:
+        if not isinstance(part, Mechanism | EndlessMechanism | None):
+            raise UnsupportedError(
+                f"mechanism is a {type(part).__name__}: give a Mechanism (calibrate(…), plan.mechanism)."
+            )
         if part is not None and (not isinstance(part, Mechanism) or isinstance(part.accounting, Verified)):
             raise UnsupportedError(
                 f"{part!r} is not a Mechanism with a deterministic guarantee, which selection is proved for"
@@ -256,6 +261,7 @@ def _by_moments(mu: float, repetitions: Repetitions, delta: float) -> float:
     return float(accountant.get_epsilon(delta)) * (1.0 + 1e-9)
 
 
+@known_keywords
 def select(
     mechanism: Mechanism,
     *,

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anechoic._validate import one_of
-from anechoic.statement.page import definitions, listed, page, section
+from anechoic.statement.attacker import attacker_of
+from anechoic.statement.forms import OPEN, answers, as_nist_json, registry, sacro
+from anechoic.statement.page import cell, definitions, fold, listed, page, section
 from anechoic.statement.statement import Statement
 
-Format = Literal["text", "markdown", "html", "json"]
-FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
+Format = Literal["text", "markdown", "html", "json", "nist", "nist-json", "registry", "sacro"]
+FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json", "nist", "nist-json", "registry", "sacro")
 PROOFS = "docs/proofs"
 #: Of the keys in JSON, which docs/statement.md documents: they stay.
 VERSION = 1
@@ -30,7 +32,8 @@ def render(
 
     Args:
         statement: what `statement_of` returned.
-        format: "text", "markdown", "html" or "json".
+        format: "text", "markdown", "html" or "json"; or a form, see `statement.forms`: "nist" (Markdown),
+            "nist-json", "registry" or "sacro" (JSON).
         out: a file to write it to, as UTF-8, besides returning it.
         proofs: folder or address of the proof pages, for the links of Markdown and HTML.
 
@@ -43,6 +46,13 @@ def render(
         text = as_markdown(statement, proofs)
     elif format == "html":
         text = as_html(statement, proofs)
+    elif format == "nist":
+        text = as_nist(statement)
+    elif format == "nist-json":
+        text = as_nist_json(statement)
+    elif format in ("registry", "sacro"):
+        form = registry(statement) if format == "registry" else sacro(statement)
+        text = json.dumps(_finite(form), indent=1, ensure_ascii=False, allow_nan=False)
     else:
         text = as_text(statement) if format == "text" else as_json(statement)
     if out is not None:
@@ -77,7 +87,7 @@ def _versions(statement: Statement) -> str:
 
 def as_html(statement: Statement, proofs: str) -> str:
     """The statement as a whole HTML document; links lead into `proofs`, a folder or an address."""
-    (_, guarantee), *rest = statement.items
+    (_, guarantee), *rest = [*statement.items, *statement.attack]
     folder = proofs.rstrip("/")
     said = (f"<b>{escape(each.who)}</b>: {escape(each.what)}" for each in statement.assumptions)
     links = (
@@ -99,12 +109,22 @@ def as_html(statement: Statement, proofs: str) -> str:
     return page("Privacy statement", "\n".join(parts))
 
 
+def as_cell(statement: Statement) -> str:
+    """The statement in a notebook: the guarantee and its numbers, and what it assumes on a click."""
+    (_, guarantee), *rest = statement.items
+    said = definitions(statement.pairs[len(statement.items) :])
+    numbers = definitions(rest)
+    return cell(
+        f"<p><b>{escape(guarantee)}</b></p>", numbers, fold("What it assumes, and why it holds", said)
+    )
+
+
 # -- Markdown ------------------------------------------------------------------------------------
 
 
 def as_markdown(statement: Statement, proofs: str) -> str:
     """As every common host renders it; links lead into `proofs`, a folder or an address."""
-    (_, guarantee), *rest = statement.items
+    (_, guarantee), *rest = [*statement.items, *statement.attack]
     lines = ["# Privacy statement", "", f"**{_escaped(guarantee)}**", "", "| | |", "|---|---|"]
     lines += [f"| {_escaped(heading)} | {_escaped(text)} |" for heading, text in rest]
     links = (f"[{_escaped(proof.title)}]({_address(proofs, proof.page)})" for proof in statement.proofs)
@@ -117,6 +137,18 @@ def as_markdown(statement: Statement, proofs: str) -> str:
         ("Software", (f"{name} {version}" for name, version in statement.software.items())),
     ):
         lines += ["", f"## {heading}", "", *(f"* {entry}" for entry in entries)]
+    return "\n".join([*lines, "", f"Fingerprint: `{statement.fingerprint}`", ""])
+
+
+def as_nist(statement: Statement) -> str:
+    """The answers to NIST SP 800-226 as Markdown, with what the operator must answer marked."""
+    lines, layer = ["# Evaluation of a differential privacy guarantee, after NIST SP 800-226"], ""
+    for each in answers(statement):
+        if each["layer"] != layer:
+            layer = each["layer"]
+            lines += ["", f"## {layer}"]
+        answer = f"**{OPEN}**" if each["answer"] is None else _escaped(each["answer"])
+        lines += ["", f"**{each['question']}**", "", answer]
     return "\n".join([*lines, "", f"Fingerprint: `{statement.fingerprint}`", ""])
 
 
@@ -138,6 +170,7 @@ def as_json(statement: Statement) -> str:
     record = {
         "statement": VERSION,
         **statement.record,
+        "attacker": None if (attacker := attacker_of(statement.record)) is None else attacker.record(),
         "assumptions": [{"who": each.who, "what": each.what} for each in statement.assumptions],
         "observer": statement.observer,
         "deployment": list(statement.duties),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+from anechoic.statement.attacker import attacker_of
 from anechoic.statement.theorem import Theorem
 
 
@@ -49,10 +50,17 @@ class Statement:
     record: dict[str, Any]
 
     @property
+    def attack(self) -> list[tuple[str, str]]:
+        """What an attacker gains at most, as one more item; none where there is no epsilon."""
+        attacker = attacker_of(self.record)
+        return [] if attacker is None else [("Attacker", attacker.sentence(str(self.record["unit"])))]
+
+    @property
     def pairs(self) -> list[tuple[str, str]]:
         """Everything but the software as (heading, text) pairs."""
         return [
             *self.items,
+            *self.attack,
             ("Access to data", "; ".join(f"{each.who}: {each.what}" for each in self.assumptions)),
             ("Observer", self.observer),
             ("Deployment", "; ".join(self.duties)),

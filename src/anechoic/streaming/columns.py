@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.streaming.clock import seconds_of, seconds_of_local
-from anechoic.streaming.statistic import Coded, coded
+from anechoic.streaming.coded import Coded, coded
 
 
 def column_of(texts: list[str]) -> pl.Series:

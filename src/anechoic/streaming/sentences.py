@@ -51,11 +51,17 @@ def _number(steps: int) -> str:
 
 
 def statement(stream: Stream) -> str:
-    """For a privacy reviewer, as text. It holds no secret and nothing of the data."""
+    """For a privacy reviewer, as text. It holds no secret and nothing of the data.
+
+    Args:
+        stream: whose releases are published.
+
+    Returns:
+        The statement of its mechanism, with what this stream releases and protects.
+    """
     mechanism, shared, unit = stream.mechanism, stream.shared, stream.mechanism.unit
     whole = statement_of(mechanism)
     own = [
-        ("What that means", best_guess(mechanism)),
         ("Protected", protected(stream)),
         ("Released", f"{stream.over.describe()}, after each step; {stream.step} of {mechanism.steps} so far"),
         (

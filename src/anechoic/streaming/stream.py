@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
+from anechoic.budget.book import BudgetBook, Reservation
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
@@ -79,6 +80,7 @@ class Stream(Accumulating):
             how long they are, which columns are read, in which time zone.
         keep: releases that can be read again, of a stream without state; None for all with a horizon, and
             for the last 16,384 without. A state file keeps all.
+        book: a `BudgetBook`, which refuses the stream, or books it: once, however often its state is opened.
 
     Attributes:
         mechanism: that the noise is from.
@@ -131,6 +133,7 @@ class Stream(Accumulating):
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
         keep: int | None = None,
+        book: BudgetBook | None = None,
     ) -> None:
         statistics = checked_statistics(statistics)
         if by is not None:
@@ -172,7 +175,10 @@ class Stream(Accumulating):
         self._setting = checked_setting(setting)
         self._keep = checked_keep(keep, state, self.mechanism.steps)
         self.owner = OwnProcess("stream")
+        if book is not None:
+            book.check(self.mechanism)  # before a state file is begun
         self._start(state, key=key, counter=counter, adopt=adopt)
+        self._booked = None if book is None else self._book(book)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
@@ -248,6 +254,8 @@ class Stream(Accumulating):
         check_time(self._standing.time, time)
         if self.step >= self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, "another step")
+        if self._booked is not None:
+            self._booked.spend()
         with self._state.transaction():
             made = self._publish(time, self._noise.next())
             self._save()
@@ -298,6 +306,8 @@ class Stream(Accumulating):
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: list[Release] = []
         if new:
+            if self._booked is not None:
+                self._booked.spend()
             with self._state.transaction():
                 for one, addition, row in zip(new, additions, self._noise.ahead(len(new)), strict=True):
                     self._add(addition, one.name)
@@ -315,6 +325,14 @@ class Stream(Accumulating):
         self._give_back()
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _book(self, book: BudgetBook) -> Reservation:
+        run = derive(self._state.key, f"budget {self._state.salt.hex()}", size=16).hex()
+        try:
+            return book.reserve(self.mechanism, run=run)
+        except BaseException:
+            self.close()
+            raise
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         if self.step >= self.mechanism.steps:

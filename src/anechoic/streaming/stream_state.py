@@ -127,7 +127,7 @@ class InMemory:
     Everything inside `transaction` is kept together or not at all.
 
     Attributes:
-        key: of the stream.
+        key, salt: of the stream.
         openings: from which step on which salt holds.
         salt: of this stream.
         units: accounts of them.

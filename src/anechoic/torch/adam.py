@@ -151,7 +151,7 @@ def _(optimizer: optim.Optimizer) -> OptimizerKind:
 
 if hasattr(optim, "Muon"):  # torch 2.9
     # its matrices are orthogonal whatever the noise of a step: it was as good as momentum with noise planned
-    # for sums, and better than with noise planned for its buffer (docs/choosing.md)
+    # for sums, and better than with noise planned for its buffer (docs/measured.md)
     kind_of.register(optim.Muon, lambda optimizer: "sgd")
 
 
@@ -173,7 +173,7 @@ def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
 
     With noise r times as large in a step and e times as large in sums as independent noise, a plain Adam
     takes steps 1 / r as long, and bears steps up to 1 / e as long as before: rates from r to r / e times as
-    large. docs/choosing.md has what was measured.
+    large. docs/measured.md has what was measured.
     """
     if kind_of(optimizer) == "sgd" or mechanism.strategy.structure.bands == 1:
         return

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Unpack, overload
 
-from opacus.validators import ModuleValidator
 from torch import nn, optim
 
-from anechoic._validate import one_of, positive_int
+from anechoic._validate import flag, one_of, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
 from anechoic.runs.uncopyable import Uncopyable
@@ -75,6 +75,16 @@ class PrivacyEngine(Resumable, Uncopyable):
             release is the same, bit for bit, on every number of ranks of torch.distributed that share them,
             one process included (docs/many-devices.md). None: on several ranks 32, or as many as fit into
             memory; in one process batches are not cut.
+        share_optimizer: whether each of several ranks updates some of the parameters, keeps the optimizer's
+            state for those alone, and gives them to the others. The bits are the same. For optimizers of
+            torch that update each parameter by itself, and `CorrectedAdam`. In one process it changes
+            nothing.
+        book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
+            a run that goes on from a checkpoint is not booked again.
+
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: for secure_mode=True.
 
     Example:
         engine = PrivacyEngine()
@@ -93,6 +103,8 @@ class PrivacyEngine(Resumable, Uncopyable):
         journal: str | os.PathLike[str] | None = None,
         journal_sync_every: int = 1,
         chunk_rows: int | None = None,
+        share_optimizer: bool = False,
+        book: BudgetBook | None = None,
     ) -> None:
         one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
@@ -112,6 +124,8 @@ class PrivacyEngine(Resumable, Uncopyable):
         self._journal = journal
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
+        self._share_optimizer = flag("share_optimizer", share_optimizer)
+        self._book = book
         self.plan: Plan | None = None
 
     # -- Opacus's names ------------------------------------------------------------------------
@@ -238,19 +252,20 @@ class PrivacyEngine(Resumable, Uncopyable):
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> bool:
         """Whether Opacus can compute the module's per-example gradients."""
-        return bool(ModuleValidator.is_valid(module))
+        return bool(_opacus_validator().is_valid(module))
 
     def validate(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> None:
         """Raise opacus.validators.errors.UnsupportedModuleError where `is_compatible` is False."""
-        ModuleValidator.validate(module, strict=True)
+        _opacus_validator().validate(module, strict=True)
 
     @classmethod
     def get_compatible_module(cls, module: nn.Module) -> nn.Module:
         """A copy of `module` with the layers replaced that mix examples (BatchNorm by GroupNorm)."""
-        fixed: nn.Module = ModuleValidator.fix(module)
-        ModuleValidator.validate(fixed, strict=True)
+        validator = _opacus_validator()
+        fixed: nn.Module = validator.fix(module)
+        validator.validate(fixed, strict=True)
         return fixed
 
     # -- beyond Opacus -------------------------------------------------------------------------
@@ -306,9 +321,12 @@ class PrivacyEngine(Resumable, Uncopyable):
             setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
             share = share_of(setup, self._chunk_rows, ranks)
             mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
+            if self._book is not None and ranks.rank == 0:
+                self._book.check(mechanism)
         agreed = None
         if isinstance(ranks, Ranks):
-            agreed = agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, share)
+            how = {"chunk_rows": share.rows if share else 0, "share_optimizer": self._share_optimizer}
+            agreed = agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, how)
         said: dict[str, Any] = {}
         with ranks.together("the beginning of the run", said) as words:
             run, private = begin(
@@ -320,6 +338,7 @@ class PrivacyEngine(Resumable, Uncopyable):
                 sync_every=self._journal_sync_every,
                 share=share,
                 ranks=ranks,
+                share_optimizer=self._share_optimizer,
             )
             said["batches"] = run.loader.feed.batches.name
         if any(word != words[0] for word in words):  # as a batch sampler of the script's may draw them
@@ -327,5 +346,18 @@ class PrivacyEngine(Resumable, Uncopyable):
                 "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
                 " every rank. Nothing was begun."
             )
+        run.book = self._book
         self._run = run
         return private
+
+
+def _opacus_validator() -> Any:
+    """Opacus's checks and converters of modules: nothing else here needs Opacus."""
+    try:
+        from opacus.validators import ModuleValidator
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "is_compatible, validate and get_compatible_module are Opacus's own, which is not installed: pip"
+            " install 'anechoic[opacus]'. make_private needs none of them: it says by itself what it refuses."
+        ) from error
+    return ModuleValidator

@@ -20,6 +20,8 @@ from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.ranks.group import Alone
 from anechoic.torch.structure import bits
 
+#: A part of each of several vectors, by name, and the length of the whole vector.
+Slices = dict[str, tuple[Tensor, int]]
 #: Numbers of a sum to which noise is added at a time.
 PIECE = 2**16
 
@@ -114,6 +116,25 @@ class Releaser(Uncopyable):
         """What `saved_noise` returned, for this process's stream."""
         return dict(saved)
 
+    def unread_noise(self, saved: Mapping[str, Any]) -> tuple[dict[str, Any], Slices]:
+        """What `SharedReleaser.sliced_noise` described, for this process; and where its slices are put."""
+        behind, stream = saved["behind"], self._stream
+        memory = behind.new_zeros(len(behind), stream.length + behind.shape[1])
+        memory[:, stream.length :] = behind
+        noise = {name: value for name, value in saved.items() if name != "behind"}
+        noise |= {"offset": stream.offset, "length": stream.length, "rows": memory}
+        return noise, self._slices_of(memory)
+
+    def _slices_of(self, memory: Tensor) -> Slices:
+        """This process's entries of the rows of a noise state, and the length of whole rows."""
+        own, length = self._own_length, self._dimension
+        return {f"noise.{i}": (row[:own], length) for i, row in enumerate(memory.unbind())}
+
+    @property
+    def _own_length(self) -> int:
+        """Entries of a row that are this process's."""
+        return self._dimension
+
     @property
     def noise_bytes(self) -> int:
         """Bytes that the noise state takes between two steps."""
@@ -204,7 +225,7 @@ def usual_cipher(device: torch.device) -> str:
     return AES if device.type == "cpu" else CHACHA
 
 
-def digest(released: list[Tensor], journal: ReleaseLog) -> str:
+def digest(released: Iterable[Tensor], journal: ReleaseLog) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -16,11 +16,12 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.ledger import Delivery
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.guard import Guard
-from anechoic.torch.history import STAMP
+from anechoic.torch.history import STAMP, unstamped
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
+from anechoic.torch.ranks.cut import like
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.structure import full_precision, uninterrupted
 
@@ -47,6 +48,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         mechanism: what is released.
         surroundings: random numbers while a batch is in hand.
         loss_reduction: "mean" or "sum".
+        update: makes what steps `optimizer`; None for `Update`.
 
     Attributes:
         expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
@@ -66,13 +68,14 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         mechanism: Mechanism,
         surroundings: Surroundings,
         loss_reduction: str,
+        update: Callable[[Optimizer, list[nn.Parameter]], Update] | None = None,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.loss_reduction = loss_reduction
         self.original_optimizer = optimizer
-        self._update = Update(optimizer, source.parameters)
+        self._update = (update or Update)(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._surroundings, self.guard = surroundings, Guard(self, surroundings)
         self._stepping = threading.Lock()
@@ -137,6 +140,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def _released(self, delivery: Delivery) -> Any:
         self._admit_what_was_loaded()
         self.guard.check()
+        self._update.check()
         if self._step_skip_queue:
             self.signal_skip_step()
         if delivery.chunk == 0 and self.release.left_over:
@@ -258,7 +262,29 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         finally:
             self.run = run
 
+    def kept(self) -> dict[str, Any]:
+        """The state of the user's optimizer for a checkpoint, as far as this process has it."""
+        run, self.run = self.run, None
+        try:
+            return unstamped(self.original_optimizer.state_dict())
+        finally:
+            self.run = run
+
+    @property
+    def whole(self) -> bool:
+        """Whether this process has all of the optimizer's state."""
+        return self._update.whole
+
+    def own(self) -> set[int]:
+        """Numbers of the parameters in `kept` whose state this process has, or would have."""
+        return self._update.own([p for group in self.param_groups for p in group["params"]])
+
     def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
+        if self.run is not None and not self.whole:
+            raise UnsupportedError(
+                "with share_optimizer=True each rank has a part of the optimizer's state, so there is no"
+                " state_dict of all of it: call engine.save_checkpoint on every rank."
+            )
         stamped: dict[str, Any] = state if self.run is None else self.run.stamped(state)
         return stamped
 
@@ -324,22 +350,28 @@ class Update:
         parameters: those that gradients are released for, in their order.
     """
 
+    #: whether this process has all of the optimizer's state
+    whole = True
+
     def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         self.optimizer = optimizer
         self._parameters = parameters
         self._allowed = False
         self._guard = optimizer.register_step_pre_hook(self._check)
 
-    def put(self, gradients: list[Tensor]) -> None:
+    def put(self, gradients: Iterable[Tensor | None]) -> None:
         """Put released gradients into p.grad."""
         for p, gradient in zip(self._parameters, gradients, strict=True):
-            p.grad = gradient
+            p.grad = like(p, gradient)
 
     @property
     def hooked(self) -> bool:
         """Whether the user has hooks on its steps."""
         before, after = self.optimizer._optimizer_step_pre_hooks, self.optimizer._optimizer_step_post_hooks
         return len(before) > 1 or bool(after)
+
+    def check(self) -> None:
+        """Refuse what the update could not be made with, before anything is released."""
 
     def step(self) -> Any:
         """Step the optimizer; what it returns."""
@@ -348,6 +380,10 @@ class Update:
             return self.optimizer.step()
         finally:
             self._allowed = False
+
+    def own(self, places: list[nn.Parameter]) -> set[int]:
+        """Where in `places`, the parameters of the optimizer, those are whose state this process has."""
+        return set(range(len(places)))
 
     def detach(self) -> None:
         """Let go of the optimizer: it may be stepped by anyone."""

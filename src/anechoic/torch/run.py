@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.batches.base import Batches
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
@@ -48,6 +49,7 @@ class PrivateRun(Around, Uncopyable):
         surroundings: random numbers while a batch is in hand.
         recorder: the journal of its releases.
         history: what was released before it.
+        book: where the run is booked before its first batch is handed out; None for nowhere.
     """
 
     mechanism: Mechanism
@@ -63,6 +65,7 @@ class PrivateRun(Around, Uncopyable):
     surroundings: Surroundings
     recorder: Recorder
     history: History
+    book: BudgetBook | None = None
 
     @property
     def module(self) -> Any:
@@ -94,6 +97,13 @@ class PrivateRun(Around, Uncopyable):
 
     def begin(self) -> None:
         self.optimizer.guard.retake()  # until now the user may have loaded weights
+        self.enter()
+
+    def enter(self) -> None:
+        """Book the run, unless it is in the book already; the first of several ranks does."""
+        with self.release.ranks.together("the budget book"):
+            if self.book is not None and self.release.ranks.rank == 0:
+                self.book.reserve(self.mechanism, run=self.identity).spend()
 
     def deliver(self, delivery: Delivery) -> None:
         if self.recorder.journal is None:

@@ -18,7 +18,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import Releaser, digest
+from anechoic.torch.noise_adder import ReleaseLog, Releaser, Slices, digest
+from anechoic.torch.ranks.cut import is_cut
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -26,7 +27,7 @@ class SharedReleaser(Releaser):
     """A `Releaser` of which each rank has a part; see there.
 
     Guarantee: no rank is given a release before rank 0 has it in the journal, and none adds noise to sums of
-    another step, of other weights, or of fewer ranks.
+    another step, of other weights, of fewer ranks, or of one rank twice.
 
     Args:
         ranks: of the run.
@@ -69,17 +70,34 @@ class SharedReleaser(Releaser):
         """That of one process, on every rank: what a checkpoint holds."""
         own, where = self._noise.state_dict(copy=False), "save_checkpoint"
         rows, count = own["rows"], self.ranks.count
+        behind = self._behind(rows)
         padded = rows.new_zeros(self._each, len(rows))  # independent noise has no row
         padded[: self.length] = rows.t()[: self.length]
         every = self.ranks.joined(padded.reshape(-1), where).view(count * self._each, len(rows))
-        # behind the entries: the largest of each row, or the step for which a sum was made
-        behind = self.ranks.joined(rows[:, -PAD:].reshape(-1), where).view(count, len(rows), PAD).amax(0)
         whole = torch.cat([every[: self._dimension].t(), behind], 1)
         return own | {"offset": 0, "length": self._dimension, "rows": whole}
+
+    def sliced_noise(self) -> tuple[dict[str, Any], Slices]:
+        """The same without the entries; and this rank's, of which nothing is copied."""
+        own = self._noise.state_dict(copy=False)
+        rows = own.pop("rows")
+        described = own | {"offset": 0, "length": self._dimension, "behind": self._behind(rows)}
+        return described, self._slices_of(rows)
+
+    def _behind(self, rows: Tensor) -> Tensor:
+        """What stands behind the entries: the largest of each row, or the step for which a sum was made."""
+        every = self.ranks.joined(rows[:, -PAD:].reshape(-1), "save_checkpoint")
+        return every.view(self.ranks.count, len(rows), PAD).amax(0)
+
+    @property
+    def _own_length(self) -> int:
+        return self.length
 
     def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         start, length = stream.offset, stream.length
         rows = saved.get("rows")
+        if (saved.get("offset"), saved.get("length")) == (start, length):
+            return dict(saved)
         if not isinstance(rows, Tensor) or rows.dim() != 2 or rows.shape[1] != self._dimension + PAD:
             return dict(saved)  # which restoring it refuses, in its own words
         part = torch.cat([rows[:, start : start + length], rows[:, -PAD:]], 1)
@@ -127,34 +145,70 @@ class SharedReleaser(Releaser):
         self.ledger.check_releasing()
         if self._noise.step != step:
             raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
-        released = self._made(sums, f"release {step}")
+        released = self._made(sums, step)
         self._agreed = False
         with self.ranks.together(f"the journal of release {step}"):  # nobody uses it before it is there
             if self.journal is not None:
-                self.journal.record(step, digest(released, self.journal))
+                self.journal.record(step, self._named(released, self.journal))
         return released
 
-    def _made(self, sums: list[Tensor], where: str) -> list[Tensor]:
+    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+        return digest(released, journal)
+
+    def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
+        whole = self.ranks.joined(self._slice(sums, step), f"release {step}")[: self._dimension]
+        parts = whole.split([shape.numel() for shape in self._shapes])
+        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
+        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+
+    def _slice(self, sums: list[Tensor], step: int) -> Tensor:
+        """This rank's slice of the release, padded to the length of the others'."""
         self.add(sums)
         totals, self._partial = self._partial or [], None
-        flat = torch.zeros(self._each * self.ranks.count, dtype=torch.int64)
-        torch.cat([total.reshape(-1) for total in totals], out=flat[: self._dimension])
-        self.ranks.add_up(flat, where)
-        own = flat[self.offset : self.offset + self.length]
+        own = self._added_up(totals, step)
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         own += self._row[: self.length]
         part = torch.zeros(self._each, dtype=self._dtype)
         part[: self.length] = own.double().mul_(self._unit or 1.0)
-        whole = self.ranks.joined(part, where)[: self._dimension]
-        parts = whole.split([shape.numel() for shape in self._shapes])
-        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
-        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+        return part
+
+    def _added_up(self, totals: list[Tensor], step: int) -> Tensor:
+        """This rank's slice of the sums over all ranks.
+
+        Behind each slice every rank leaves a mark: sums of another step would put a batch into two releases.
+        """
+        where, count, at = f"release {step}", self.ranks.count, 0
+        slices = torch.zeros(count, self._each + count, dtype=torch.int64)
+        slices[:, self._each + self.ranks.rank] = step + 1
+        for total in totals:
+            left = total.reshape(-1)
+            while len(left):
+                rank, start = divmod(at, self._each)
+                taken = left[: self._each - start]
+                slices[rank, start : start + len(taken)] = taken
+                at, left = at + len(taken), left[len(taken) :]
+        own = self._own_sums(slices, where)
+        for rank, mark in enumerate(own[self._each :].tolist()):
+            if mark != step + 1:
+                raise DesynchronizedError(
+                    f"the sums of rank {rank} are not once in those of {where} (its mark is {mark}, and not"
+                    f" {step + 1}): they are of another step, or came twice. Nothing was released. Start all"
+                    " ranks again, and go on from the last checkpoint."
+                )
+        return own[: self.length]
+
+    def _own_sums(self, slices: Tensor, where: str) -> Tensor:
+        """The sum over ranks of this rank's row of `slices`."""
+        self.ranks.add_up(slices, where)
+        return slices[self.ranks.rank]
 
 
 def weights_sum(parameters: Iterable[Tensor]) -> int:
     """A sum over all words of the weights: another one where a rank's differ, but for contrived cases."""
     total = 0
     for p in parameters:
+        if is_cut(p):
+            continue  # each rank has others
         kind = torch.int64 if p.element_size() == 8 else torch.int32
         total += int(p.detach().view(kind).sum(dtype=torch.int64))
     return total

@@ -20,20 +20,23 @@ class Died(Exception):
     """A rank ended without a result: killed, or on its own."""
 
 
-def on_ranks(count, work, *, timeout=60.0):
+def on_ranks(count, work, *, timeout=60.0, disturb=None):
     """work(rank) in `count` processes under gloo: for each its result, or the exception that it raised.
 
     Args:
         count: ranks; 1 runs in a process of its own too, and begins no torch.distributed.
         work: returns something that can be pickled.
         timeout: of the process group, seconds.
+        disturb: called again and again with the processes that have not ended, in the order of ranks.
     """
     with tempfile.TemporaryDirectory() as folder:
         children = [_forked(rank, count, work, Path(folder), timeout) for rank in range(count)]
         end, left = time.monotonic() + PATIENCE, set(children)
         while left and time.monotonic() < end:
             left -= {child for child in left if os.waitpid(child, os.WNOHANG)[0]}
-            time.sleep(0.01)
+            if disturb is not None:
+                disturb([child for child in children if child in left])
+            time.sleep(0.01 if disturb is None else 0.001)
         for child in left:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

@@ -30,6 +30,7 @@ def begun(
     loader=None,
     keys=True,
     journal=None,
+    share_optimizer=False,
     **options,
 ):
     """(engine, model, module, optimizer, loader) of a run on the ranks there are."""
@@ -40,7 +41,7 @@ def begun(
         dataset, **(loader or {"batch_size": round(mech.expected_batch_size), "shuffle": True})
     )
     given = {"noise_key": NOISE_KEY, "sampling_key": SAMPLING_KEY} if keys else {}
-    engine = PrivacyEngine(**given, chunk_rows=chunk_rows, journal=journal)
+    engine = PrivacyEngine(**given, chunk_rows=chunk_rows, journal=journal, share_optimizer=share_optimizer)
     made = engine.make_private(
         module=model,
         optimizer=optimizer(model.parameters()),
@@ -51,7 +52,7 @@ def begun(
     return engine, model, made[0], made[1], made[-1]
 
 
-def train(run, steps=STEPS, *, criterion=None, each=None):
+def train(run, steps=STEPS, *, criterion=None, each=None, weights=weights):
     """Step until `steps` releases are made, an empty part of a batch too; returns the weights."""
     engine, model, module, optimizer, loader = run
     criterion = criterion or getattr(engine._current().source, "criterion", None)
@@ -65,7 +66,8 @@ def train(run, steps=STEPS, *, criterion=None, each=None):
                 each(engine)
             if engine.releases == steps:
                 break
-    return weights(model).numpy()
+    found = weights(model)
+    return found.numpy() if isinstance(found, torch.Tensor) else found
 
 
 def digests(folder):

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
+from anechoic.budget import BudgetBook
 from anechoic.errors import AnechoicError, DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
@@ -302,6 +303,64 @@ def test_a_rank_that_is_not_there_for_the_sum_stops_all(tmp_path):
     assert len(digests(tmp_path)) == 1
 
 
+def replaying(what):
+    """A network that gives rank 1, at release 2, what went over it at release 1."""
+
+    def work(rank, folder):
+        run = begun(journal=folder)
+        ranks, kept = run[0]._current().release.ranks, []
+        add_up = ranks.add_up
+
+        def attacked(integers, where):
+            own = integers.clone()
+            if rank and what == "contribution" and where == "release 2":
+                integers.copy_(kept[0][0])
+            if rank and what == "twice" and where == "release 2":
+                integers.mul_(2)
+            add_up(integers, where)
+            if rank and what == "result" and where == "release 2":
+                integers.copy_(kept[0][1])
+            if where == "release 1":
+                kept.append((own, integers.clone()))
+
+        ranks.add_up = attacked
+        train(run)
+
+    return work
+
+
+@pytest.mark.parametrize("what", ["contribution", "result", "twice"])
+def test_a_replayed_sum_is_refused(tmp_path, what):
+    found = on_ranks(2, lambda rank: replaying(what)(rank, tmp_path), timeout=20)
+    assert all(isinstance(error, DesynchronizedError) for error in found), found
+    assert any("not once in those of release 2" in str(error) for error in found), found
+    assert len(digests(tmp_path)) == 2
+
+
+class Deciding(nn.Module):
+    """Whose second rank has rows that torch.func.vmap cannot run it on."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x):
+        if torch.distributed.get_rank():
+            x.storage()  # which no transform of torch.func has
+        return self.layer(x)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+def test_a_model_that_vmap_runs_on_some_rows_only_is_refused(tmp_path):
+    found = refused(
+        lambda rank: train(begun(model=Deciding(), journal=tmp_path)),
+        match="the model worked on one row after another on some ranks",
+        kind=DesynchronizedError,
+    )
+    assert len(found) == 2 and not digests(tmp_path)
+
+
 def _out_of_memory(*_):
     raise MemoryError("out of memory")
 
@@ -359,3 +418,23 @@ def test_a_module_inside_of_torchs_own_is_taken_out_of_it():
 def begun_with(model):
     engine, _, module, optimizer, loader = begun(model=model)
     return engine, getattr(model, "module", model), module, optimizer, loader
+
+
+# -- the budget ---------------------------------------------------------------------------------------
+
+
+def test_ranks_book_one_run_and_a_second_one_is_refused_on_all(tmp_path):
+    book = BudgetBook(tmp_path / "b.db", "flights")
+    book.grant(exact().epsilon(1e-6), 1e-6)
+
+    def work(rank):
+        run = begun(keys=False)
+        run[0]._current().book = book
+        train(run, 2)
+        return run[0].releases
+
+    assert results(2, work) == [2, 2]
+    assert [one.status for one in book.account().live] == ["spent"]
+    found = refused(work, match="does not cover", kind=Exception)
+    assert "rank 0 failed at the budget book" in str(found[1])
+    assert len(book.account().live) == 1

@@ -103,6 +103,35 @@ def test_for_strategies_of_every_kind(tmp_path):
 
 
 @pytest.mark.slow
+def test_however_contributions_are_clipped(tmp_path):
+    by_group = {"max_grad_norm": {"0.*": 0.75, "*": 1.0}}
+    options = {
+        "flat": (1.0, {}),
+        "per layer": (1.0, {"clipping": "per_layer", "max_grad_norm": [0.5] * 4}),
+        "per group": (1.25, {"clipping": "per_group", **by_group}),
+        "automatic": (1.0, {"clipping": "automatic"}),
+        "automatic by group": (1.25, {"clipping": "automatic", **by_group}),
+    }
+    scaled = TensorDataset(10 * data(60).tensors[0], data(60).tensors[1])  # or hardly any is clipped
+    cases = {
+        name: case(exact("poisson", clip_norm=norm), dataset=scaled, **how)
+        for name, (norm, how) in options.items()
+    }
+    units = unit_mechanism(scheme("poisson", 12, STEPS), noise_std=0.5, clip_norm=1.0)
+    units = replace(units, grid_bits=20)
+    cases["per layer, units"] = case(
+        units,
+        unit_ids=np.arange(60) % 12,
+        unit="user",
+        dataset=scaled,
+        loader=loader_of(units),
+        **options["per layer"][1],
+    )
+    found = everywhere(tmp_path, cases)
+    assert len({weights.tobytes() for weights, _ in found.values()}) == len(cases)
+
+
+@pytest.mark.slow
 def test_of_units_with_several_examples(tmp_path):
     cases = {}
     for name in ("fixed", "poisson", "bins"):

@@ -478,8 +478,8 @@ def test_what_can_never_be_used_is_reported(caplog):
 
 @pytest.mark.slow
 def test_the_example_of_the_documentation_runs(capsys):
-    page = Path(__file__).parents[3].joinpath("docs", "training.md").read_text(encoding="utf-8")
-    section = page.split("## User-level privacy")[1].split("\n## ")[0]
+    page = Path(__file__).parents[3].joinpath("docs", "users.md").read_text(encoding="utf-8")
+    section = page.split("## How do I protect a person?")[1].split("\n## ")[0]
     code = section.split("```python\n")[1].split("```")[0]
     namespace = {}
     exec(code, namespace)

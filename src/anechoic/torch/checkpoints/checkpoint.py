@@ -1,8 +1,9 @@
 """Checkpoints: one file from which a run goes on bit for bit, or not at all.
 
 A file is a line that names the format, the SHA-256 digest of what follows, and a torch archive that is
-read with weights_only=True. It holds the keys and past noise, unless it is sealed: whoever reads it can take
-the noise off the releases, so it is as secret as the data.
+read with weights_only=True. Beside it may be a folder, in which each rank wrote its noise (`slices`). It
+holds the keys and past noise, unless it is sealed: whoever reads it can take the noise off the releases, so
+it is as secret as the data.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from anechoic.noise import derive
 from anechoic.noise.gaussian import AES
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
+from anechoic.torch.checkpoints import slices
+from anechoic.torch.checkpoints.optimizer_state import own_part, whole_state
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
-from anechoic.torch.history import unstamped
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
+from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 2\n"
 _FIRST = b"anechoic checkpoint 1\n"
+#: Of the checkpoint in a folder, in which each rank has written its slices.
+FILE = "run.ckpt"
 _OF_UNITS = ", of units with digest "
 
 
@@ -42,7 +47,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
         keys: False seals the file: neither keys nor noise are in it.
 
     Raises:
-        CheckpointError: if the folder is missing, or `path` is one.
+        CheckpointError: if the folder is missing, or `path` is one in a run of one process.
         DesynchronizedError: if the run is between two releases.
         GuaranteeError: if the journal cannot be written, or another process has it; if something else than
             step() changed the model: the resumed run would take it as it is.
@@ -50,17 +55,38 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
             sealed and nobody could give the keys again.
     """
     ranks, where = run.release.ranks, "save_checkpoint"
-    with ranks.together(where):
+    said: dict[str, Any] = {"slices": ""}
+    with ranks.together(where, said) as words:
         target = _target(run, path, keys)
         extra = plain("checkpoint_dict", extra)
-    noise = run.release.saved_noise()
+        if target != Path(path):
+            said["slices"] = slices.prepare(ranks, target.parent, run.ledger.releases)
+    if len({bool(word["slices"]) for word in words}) > 1:
+        raise ranks.known(f"path is a folder on some ranks, and a file on others: {words[0]['slices']!r}.")
+    digests: dict[str, str] = {}
+    folder = words[0]["slices"]
+    state, tensors = whole_state(run.optimizer, ranks, apart=bool(folder))
+    module = gathered(run.plain.state_dict(), ranks, where)
+    state = gathered(state, ranks, where)
+    if folder:
+        shared: Any = run.release
+        noise, rows = shared.sliced_noise()
+        slices.write(ranks, target.parent / folder, rows, tensors)
+        with ranks.together(where, said) as words:
+            said["files"] = slices.seal(ranks, target.parent / folder)
+        digests = {name: digest for word in words for name, digest in word["files"].items()}
+    else:
+        noise = run.release.saved_noise()
     with ranks.together(where):
         chunking = run.ledger.chunking
         if ranks.rank == 0:
-            content = plain("checkpoint", _content(run, noise, keys)) | {"extra": extra}
+            content = plain("checkpoint", _content(run, noise, module, state, keys)) | {"extra": extra}
+            content["slices"] = {"folder": folder, "digests": digests} if folder else None
             content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
             with writing(target, MAGIC) as file:
                 torch.save(content, cast("Any", file))
+            if folder:
+                slices.tidy(target.parent, folder)
     run.ledger.fix_chunking(chunking)
     run.source.contributions.expect(run.source.contributions.last_kind)
 
@@ -68,6 +94,13 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
 def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     """Where a checkpoint is written, if it can be."""
     target = _path(path)
+    if target.is_dir() and run.release.ranks.count > 1:
+        if not keys:
+            raise ValueError(
+                f"keys=False, and path={str(path)!r} is a folder, in which each rank writes its noise: a"
+                " sealed checkpoint holds none. Give the name of a file."
+            )
+        target = target / FILE
     if target.is_dir():
         raise CheckpointError(
             f"path={str(path)!r} is a folder: give the name of a file in it, such as {target / 'run.ckpt'}."
@@ -89,7 +122,9 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     return target
 
 
-def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, Any]:
+def _content(
+    run: PrivateRun, noise: dict[str, Any], module: dict[str, Any], state: dict[str, Any], keys: bool
+) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {
@@ -108,8 +143,8 @@ def _content(run: PrivateRun, noise: dict[str, Any], keys: bool) -> dict[str, An
         "cipher": run.release.cipher,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
-        "module": run.plain.state_dict(),
-        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
+        "module": module,
+        "optimizer": state,
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -128,21 +163,27 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     said: dict[str, Any] = {}
     try:
         with ranks.together(where, said) as words:
-            source = _path(path)
+            source = _in_folder(_path(path))
             content = _admitted(run, source)
-            journal, earlier, resume = _prepared(run, source, content, adopt_journal)
-            said |= {
-                "file": _digest_in(source),
-                "releases": content["releases"],
-                "end": 0 if journal is None else journal.end,
-            }
+            said |= {"file": _digest_in(source), "releases": content["releases"]}
         if any(word["file"] != words[0]["file"] for word in words):
             raise ranks.known(
                 "the ranks loaded different checkpoints, of releases"
                 f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
             )
-        run.plain.load_state_dict(content["module"])
-        run.optimizer.restore(content["optimizer"])
+        state, tensors = own_part(content["optimizer"], run.optimizer.own())
+        if parts := content.get("slices"):
+            folder = source.parent / parts["folder"]
+            with ranks.together(where):
+                slices.check(ranks, folder, parts["digests"])
+            content["noise"], rows = run.release.unread_noise(content["noise"])
+            slices.read(ranks, folder, rows, tensors)
+        with ranks.together(where, said) as words:
+            journal, earlier, resume = _prepared(run, source, content, adopt_journal)
+            said["end"] = 0 if journal is None else journal.end
+        put_back(run.plain)
+        run.plain.load_state_dict(parts_like(run.plain.state_dict(), content["module"]))
+        run.optimizer.restore(_parts_of_state(run, state))
     except BaseException:
         if run.mechanism is not planned:
             run.take(planned)
@@ -158,6 +199,17 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
+
+
+def _parts_of_state(run: PrivateRun, saved: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with this rank's part of what belongs to parameters of which ranks have a part."""
+    inner = run.optimizer.original_optimizer
+    every = [p for group in inner.param_groups for p in group["params"]]
+    state = {
+        place: {name: parts_like(every[place], value) for name, value in found.items()}
+        for place, found in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
 
 def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
@@ -237,7 +289,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: if it is missing, corrupt, truncated or something else.
     """
-    source = _path(path)
+    source = _in_folder(_path(path))
     try:
         with reading(source, _FIRST if first_line(source) == _FIRST else MAGIC) as window:
             if window.read(2) != b"PK":  # other formats would be unpickled by other rules
@@ -370,7 +422,7 @@ def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
                 f"module: {name} is {_shape(mine)} here and {_shape(theirs)} in the checkpoint: build the"
                 " model as it was."
             )
-    groups = run.optimizer.original_optimizer.state_dict()["param_groups"]
+    groups = run.optimizer.param_groups
     sizes = [len(group["params"]) for group in groups]
     if sizes != [len(group["params"]) for group in content["optimizer"]["param_groups"]]:
         raise MismatchError(
@@ -380,6 +432,11 @@ def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
 
 def _shape(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _in_folder(path: Path) -> Path:
+    """The file of a checkpoint that is a folder."""
+    return path / FILE if path.is_dir() else path
 
 
 def _path(path: Any) -> Path:

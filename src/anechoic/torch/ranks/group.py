@@ -43,6 +43,15 @@ class Alone:
         """An error that every rank raises."""
         return _of_ranks(text)
 
+    def objects(self, own: Any, where: str) -> list[Any]:
+        """What each rank has; pickled, by processes of one run that trust one another."""
+        return [own]
+
+    def through(self, where: str, work: Callable[[Any], Any]) -> Any:
+        """What `work` returns, given the processes' group, through which it may exchange what it likes; None
+        for one process."""
+        return work(None)
+
     @contextmanager
     def together(self, where: str, said: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """Work that each rank does for itself: where it fails on one, all raise.
@@ -79,20 +88,32 @@ class Ranks(Alone, Uncopyable):
             timeout = None
         self._group: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._lost = ""
+        #: gives the others what one of them wants, by its number
+        self.serve: Callable[[int], None] = lambda number: None
 
     # -- words ---------------------------------------------------------------------------------
 
     def exchange(self, where: str, **said: Any) -> list[dict[str, Any]]:
         """What each rank said, in the order of ranks; all are at the same place.
 
+        Ranks that want something are served first, wherever the others are.
+
         Args:
             where: in the run, in words.
-            said: numbers and strings.
+            said: numbers and strings; "wants" is the number of what this rank waits for (see `serve`).
 
         Raises:
             DesynchronizedError: where one of them failed, is somewhere else, or is gone.
         """
-        words = self._words({"where": where, **said}, where)
+        while True:
+            words = self._words({"where": where, **said}, where)
+            wanted = {word["wants"] for word in words if "wants" in word}
+            if not wanted or any("error" in word for word in words):
+                break
+            for number in sorted(wanted):
+                self.serve(number)
+            if "wants" in said:
+                return words
         failed = [(rank, word) for rank, word in enumerate(words) if "error" in word]
         if failed:
             rank, word = failed[0]
@@ -162,17 +183,49 @@ class Ranks(Alone, Uncopyable):
         """The sum over ranks in the place of each rank's integers: int64, so that no order matters."""
         self._safely(where, lambda: dist.all_reduce(integers, group=self._group))
 
+    def scattered(self, integers: Tensor, where: str) -> Tensor:
+        """This rank's row of that sum, of as many rows as there are ranks."""
+        own, parts = torch.empty_like(integers[0]), list(integers.unbind())
+        self._safely(where, lambda: dist.reduce_scatter(own, parts, group=self._group))
+        return own
+
+    def spread(self, part: Tensor, rank: int, where: str) -> None:
+        """What `rank` has, in the place of what the others have."""
+        if len(part):
+            self._safely(where, lambda: dist.broadcast(part, rank, group=self._group))
+
     def joined(self, part: Tensor, where: str) -> Tensor:
         """Parts of one length, side by side in the order of ranks, on every rank."""
         whole = part.new_empty(self.count, len(part))
         self._safely(where, lambda: dist.all_gather(list(whole.unbind()), part, group=self._group))
         return whole.view(-1)
 
+    def hand_out(self, tensors: list[Tensor], owners: list[int], where: str) -> None:
+        """The bytes of each tensor on the rank that owns it, in its place on every rank."""
+
+        def work() -> None:
+            held = [tensor.contiguous() for tensor in tensors]
+            parts = zip(held, owners, strict=True)
+            sent = [dist.broadcast(_bytes(p), o, group=self._group, async_op=True) for p, o in parts]
+            for one in sent:
+                one.wait()
+            for tensor, part in zip(tensors, held, strict=True):
+                if part is not tensor:
+                    tensor.copy_(part)
+
+        self._safely(where, work)
+
+    def through(self, where: str, work: Callable[[Any], Any]) -> Any:
+        return self._safely(where, lambda: work(self._group))
+
     def objects(self, own: Any, where: str) -> list[Any]:
-        """What each rank has; pickled, by processes of one run that trust one another."""
         found: list[Any] = [None] * self.count
         self._safely(where, lambda: dist.all_gather_object(found, own, group=self._group))
         return found
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _gone(where: str, why: str) -> DesynchronizedError:

@@ -6,6 +6,7 @@ import logging
 import math
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,6 +24,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import tell_noise, tell_rates
+from anechoic.torch.cut_release import CutReleaser
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
@@ -30,7 +32,9 @@ from anechoic.torch.loading.selftest import check_keeps_order, try_batches
 from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
+from anechoic.torch.ranks.cut import blocks_in, is_cut
 from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
+from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
@@ -42,6 +46,7 @@ from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, pla
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.share import Share
 from anechoic.torch.shared_release import SharedReleaser
+from anechoic.torch.shared_update import SharedUpdate
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
@@ -85,6 +90,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     if not isinstance(setup.mechanism, str):
         raise ValueError(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
+            " Of a strategy anechoic.calibrate(strategy, sampling=…, epsilon=…, delta=…) makes one."
         )
     name: StrategyName = setup.mechanism
     if name not in STRATEGIES:
@@ -175,6 +181,7 @@ def begin(
     sync_every: int = 1,
     share: Share | None = None,
     ranks: Alone | None = None,
+    share_optimizer: bool = False,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
 
@@ -184,6 +191,7 @@ def begin(
         journal, sync_every: see `Recorder`.
         share: how batches are cut into parts; None where they are not.
         ranks: the processes of the run; None for this one alone.
+        share_optimizer: whether each of several has a part of the optimizer's state.
     """
     ranks = ranks or Alone()
     batches_under = _batches(setup, mechanism)
@@ -199,10 +207,13 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger, batches.padded, share)
+        shards = Shards(setup.module, ranks) if blocks_in(setup.module) else None
+        source = _source(setup, mechanism, ledger, batches.padded, share, shards)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         made = (mechanism, ledger, source.parameters, divisor)
-        release = SharedReleaser(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        made_by = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
+        release = made_by(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        shared = ranks if share_optimizer and isinstance(ranks, Ranks) else None
         optimizer = CorrelatedOptimizer(
             source,
             release,
@@ -210,6 +221,7 @@ def begin(
             mechanism=mechanism,
             surroundings=surroundings,
             loss_reduction=setup.loss_reduction,
+            update=partial(SharedUpdate, ranks=shared) if shared else None,
         )
         undo.callback(optimizer.detach)
         run = PrivateRun(
@@ -285,7 +297,12 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Alone) -> Share | None
 
 
 def _source(
-    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: int | None, share: Share | None
+    setup: Setup,
+    mechanism: Mechanism,
+    ledger: ReleaseLedger,
+    padded: int | None,
+    share: Share | None,
+    shards: Shards | None,
 ) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
@@ -303,6 +320,7 @@ def _source(
         wrap=setup.wrap_model,
         rows=padded or _usual_rows(setup, mechanism),
         share=share,
+        shards=shards,
     )
     return source_class(setup.grad_sample_mode)(asked)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,6 @@ from anechoic.torch.noise_adder import Arithmetic
 from anechoic.torch.ranks.group import Ranks
 from anechoic.torch.setup.agreement import check_agreement, facts_of
 from anechoic.torch.setup.asked import Setup
-from anechoic.torch.share import Share
 
 logger = logging.getLogger("anechoic")
 
@@ -36,18 +36,20 @@ def agreed_keys(
     setup: Setup,
     mechanism: Mechanism,
     arithmetic: Arithmetic,
-    share: Share | None,
+    how: Mapping[str, object],
 ) -> Keys:
     """The keys of rank 0 on every rank, once all ranks would begin the same run.
+
+    Args:
+        how: arguments of the engine that must be the same, by name; `chunk_rows` among them.
 
     Raises:
         MismatchError: on every rank, where they would not.
         UnsupportedError: where sums are no integers.
     """
-    rows = 0 if share is None else share.rows
     where = "make_private"
     with ranks.together(where):
-        others = {"exact sums": arithmetic.exact, "argument chunk_rows": rows}
+        others = {"exact sums": arithmetic.exact, **{f"argument {name}": how[name] for name in how}}
         facts = facts_of(setup, mechanism, keys.given, **others)
     check_agreement(ranks, facts)
     if not arithmetic.exact:  # the same on all of them
@@ -60,5 +62,5 @@ def agreed_keys(
         own = keys.draw() if ranks.rank == 0 else None
     sent = None if own is None else (own.noise, own.sampling, own.given, own.by_caller)
     drawn = ranks.objects(sent, where)[0]
-    logger.info("rank %d of %d: chunks of %d rows.", ranks.rank, ranks.count, rows)
+    logger.info("rank %d of %d: chunks of %d rows.", ranks.rank, ranks.count, how["chunk_rows"])
     return Keys(*drawn)

@@ -1,0 +1,282 @@
+"""What a run costs an account, and whether it is still covered: sums are exact, comparisons are rounded up.
+
+An account has limits that are fixed before anything is spent: one for the sum of mu^2 of runs that count as
+Gaussian mechanisms, and, where the operator sets it apart, one (epsilon, delta) for runs that count by their
+own (epsilon, delta). Together they are a privacy filter: what is run next may depend on everything that was
+released before (docs/proofs/budget.md). Composing the exact privacy losses of whatever came along is no
+filter: see there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from anechoic._validate import at_least, fraction, one_of, positive_float
+from anechoic.accounting import gaussian_epsilon
+from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.mechanism.composition import Composition
+from anechoic.mechanism.endless import EndlessMechanism
+from anechoic.mechanism.mechanism import Mechanism
+
+#: What can be charged: a guarantee, or an (epsilon, delta) from elsewhere, in the account's own unit.
+Cost = Mechanism | EndlessMechanism | Composition | tuple[float, float]
+
+_LARGEST = 1e9  # of what can be charged at all
+_SAME = 1e-6  # relative difference up to which two charges may be those of one run, planned twice
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one run takes: mu, or (epsilon, delta); the others are 0."""
+
+    mu: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+    def like(self, other: Charge) -> bool:
+        """Whether it may be that of the same run."""
+        pairs = ((self.mu, other.mu), (self.epsilon, other.epsilon), (self.delta, other.delta))
+        return all(math.isclose(one, two, rel_tol=_SAME) for one, two in pairs)
+
+    def __str__(self) -> str:
+        return f"mu {self.mu!r}" if self.mu else f"epsilon {self.epsilon!r}, delta {self.delta!r}"
+
+
+def charges_of(what: Cost) -> list[Charge]:
+    """The ways to count it, each of them right.
+
+    Raises:
+        ValueError: for something else than a mechanism, or a pair out of range.
+    """
+    if isinstance(what, tuple):
+        if len(what) != 2:
+            raise ValueError(f"{what!r} must be an (epsilon, delta), or a Mechanism.")
+        epsilon, delta = at_least("epsilon", what[0]), at_least("delta", what[1])
+        if delta >= 1.0 or epsilon == delta == 0.0:
+            raise ValueError(f"{what!r} is no (epsilon, delta) to charge: delta is below 1, and not both 0.")
+        return [Charge(epsilon=epsilon, delta=delta)]
+    if not isinstance(what, Mechanism | EndlessMechanism | Composition):
+        raise ValueError(
+            f"{type(what).__name__} cannot be charged: give a Mechanism, an EndlessMechanism, what compose()"
+            " returned, or (epsilon, delta) of something else, a Selection for instance."
+        )
+    gaussian = [Charge(mu=what.gdp())]
+    return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What the operator allows on one data set.
+
+    Args:
+        data: name of the data set.
+        epsilon, delta: of everything together.
+        unit, adjacency: what is protected, as in `Mechanism`: of every run on these data.
+        amplified: the part (epsilon, delta) of it that is set apart for what is counted by its own (epsilon,
+            delta): amplified runs, and releases from elsewhere. The rest is for Gaussian mechanisms.
+
+    Raises:
+        ValueError: for values out of range.
+    """
+
+    data: str
+    epsilon: float
+    delta: float
+    unit: str = "example"
+    adjacency: str = "zero_out"
+    amplified: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        for name in ("data", "unit"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name).strip():
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a name.")
+        one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", fraction("delta", self.delta))
+        apart = tuple(at_least("amplified", each) for each in self.amplified)
+        if len(apart) != 2 or apart[0] > self.epsilon or apart[1] > self.delta:
+            raise ValueError(
+                f"amplified={self.amplified!r} must be an (epsilon, delta) within epsilon={self.epsilon},"
+                f" delta={self.delta}, of which it is a part."
+            )
+        object.__setattr__(self, "amplified", apart)
+
+    @property
+    def gaussian(self) -> tuple[float, float]:
+        """(epsilon, delta) of what is counted as Gaussian, each rounded down."""
+        return tuple(  # type: ignore[return-value]
+            _down(Fraction(whole) - Fraction(apart))
+            for whole, apart in zip((self.epsilon, self.delta), self.amplified, strict=True)
+        )
+
+    def covers(self, squared: Fraction) -> bool:
+        """Whether Gaussian mechanisms whose mu^2 sum to `squared` are within `gaussian`."""
+        epsilon, delta = self.gaussian
+        return not squared or (delta > 0.0 and gaussian_epsilon(delta, root_up(squared)) <= epsilon)
+
+    def check_raises(self, before: Grant) -> None:
+        """Refuse what is no more than `before` in every limit: the filter's limits are fixed, or grow.
+
+        Raises:
+            GuaranteeError, MismatchError: saying what would shrink or change.
+        """
+        if (self.unit, self.adjacency) != (before.unit, before.adjacency):
+            raise MismatchError(
+                f"{self.data!r} has an account per {before.unit}, under {before.adjacency!r}: budgets of"
+                f" unit={self.unit!r}, adjacency={self.adjacency!r} do not add up with it. Give the other"
+                " view of the data a name of its own; what is spent there is not counted here."
+            )
+        for name in ("gaussian", "amplified"):
+            old, new = getattr(before, name), getattr(self, name)
+            if new[0] < old[0] or new[1] < old[1]:
+                raise GuaranteeError(
+                    f"the {name} part of {self.data!r} is {old} and would become {new}: limits that were"
+                    " granted may grow, and never shrink, since runs were chosen by what had been released."
+                )
+
+
+@dataclass
+class Booked:
+    """One run in the book.
+
+    Attributes:
+        token, run, who, what, time: of its reservation.
+        charge: what it takes.
+        fingerprint: of its mechanism, "" for something else.
+        status: "reserved", "spent" or "cancelled"; the first two are charged.
+    """
+
+    token: str
+    run: str
+    who: str
+    what: str
+    time: str
+    charge: Charge
+    fingerprint: str
+    status: str = "reserved"
+
+
+@dataclass
+class Account:
+    """The runs on one data set."""
+
+    grant: Grant
+    runs: dict[str, Booked] = field(default_factory=dict)
+
+    @property
+    def live(self) -> list[Booked]:
+        """Those that are charged."""
+        return [one for one in self.runs.values() if one.status != "cancelled"]
+
+    def spent(self) -> tuple[Fraction, Fraction, Fraction]:
+        """Sums of mu^2, epsilon and delta, exactly."""
+        charges = [one.charge for one in self.live]
+        return (
+            sum((Fraction(one.mu) ** 2 for one in charges), Fraction(0)),
+            sum((Fraction(one.epsilon) for one in charges), Fraction(0)),
+            sum((Fraction(one.delta) for one in charges), Fraction(0)),
+        )
+
+    def fits(self, charge: Charge) -> bool:
+        """Whether the account covers it besides all that is charged."""
+        if max(charge.mu, charge.epsilon) > _LARGEST:
+            return False
+        squared, epsilon, delta = self.spent()
+        if charge.mu:
+            return self.grant.covers(squared + Fraction(charge.mu) ** 2)
+        apart = self.grant.amplified
+        return epsilon + Fraction(charge.epsilon) <= apart[0] and delta + Fraction(charge.delta) <= apart[1]
+
+    def choose(self, what: Cost) -> Charge:
+        """How to count it: by its own (epsilon, delta) where that fits, for which a part is set apart.
+
+        Raises:
+            MismatchError: if it protects another unit, or under another adjacency.
+            GuaranteeError: if no way fits.
+        """
+        ways = charges_of(what)
+        if not isinstance(what, tuple):
+            ours = (self.grant.unit, self.grant.adjacency)
+            if (what.unit, what.adjacency) != ours:
+                raise MismatchError(
+                    f"this run protects one {what.unit} under {what.adjacency!r}, and the account of"
+                    f" {self.grant.data!r} one {ours[0]} under {ours[1]!r}: they do not add up. Calibrate the"
+                    " run for the account's, or grant the other view of the data a name of its own."
+                )
+        fitting = [way for way in ways if self.fits(way)]
+        if not fitting:
+            raise GuaranteeError(
+                f"the budget does not cover this run ({'; or '.join(map(str, ways))}): {self}"
+            )
+        return fitting[-1]
+
+    def __str__(self) -> str:
+        squared, *apart = self.spent()
+        grant, (epsilon, delta) = self.grant, self.grant.gaussian
+        used = gaussian_epsilon(delta, root_up(squared)) if squared and delta else 0.0
+        text = (
+            f"{grant.data!r}: ({grant.epsilon!r}, {grant.delta!r}) per {grant.unit}, {grant.adjacency}."
+            f" Gaussian runs: mu {root_up(squared):.6g}, which is epsilon {used:.6g} of {epsilon:.6g} at"
+            f" delta {delta:.6g}."
+        )
+        used_apart = " and ".join(
+            f"{float(u):.6g} of {w:.6g}" for u, w in zip(apart, grant.amplified, strict=True)
+        )
+        return f"{text} Runs counted by their own (epsilon, delta): {used_apart}."
+
+
+def root_up(squared: Fraction) -> float:
+    """The least float whose square is at least `squared`."""
+    root = math.sqrt(float(squared))
+    while Fraction(root) ** 2 < squared:
+        root = math.nextafter(root, math.inf)
+    while root > 0.0 and Fraction(below := math.nextafter(root, 0.0)) ** 2 >= squared:
+        root = below
+    return root
+
+
+def _down(value: Fraction) -> float:
+    """The largest float that is at most `value`."""
+    nearest = float(value)
+    return math.nextafter(nearest, -math.inf) if Fraction(nearest) > value else nearest
+
+
+def account_of(accounts: dict[str, Account], data: str) -> Account:
+    """The account of a data set.
+
+    Raises:
+        GuaranteeError: where nothing was granted.
+    """
+    if data not in accounts:
+        known = ", ".join(map(repr, sorted(accounts))) or "no data at all"
+        raise GuaranteeError(
+            f"nothing was granted for {data!r}; this book knows {known}. The operator grants a budget:"
+            " anechoic budget grant BOOK DATA --epsilon … --delta …, or BudgetBook.grant."
+        )
+    return accounts[data]
+
+
+def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
+    """Let one entry of the book happen.
+
+    Raises:
+        KeyError, TypeError, ValueError: for an entry that is none.
+    """
+    kind = entry["kind"]
+    if kind == "grant":
+        given = {name: entry[name] for name in ("data", "epsilon", "delta", "unit", "adjacency")}
+        grant = Grant(**given, amplified=tuple(entry["amplified"]))
+        if grant.data in accounts:
+            accounts[grant.data].grant = grant
+        else:
+            accounts[grant.data] = Account(grant)
+        return
+    runs = accounts[entry["data"]].runs
+    if kind == "reserve":
+        said = {name: entry[name] for name in ("token", "run", "who", "what", "time", "fingerprint")}
+        runs[entry["token"]] = Booked(**said, charge=Charge(**entry["charge"]))
+        return
+    runs[entry["token"]].status = {"spend": "spent", "cancel": "cancelled"}[kind]
