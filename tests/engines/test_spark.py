@@ -32,6 +32,7 @@ LATE = "of steps that were released before"
 KILLS = int(os.environ.get("ANECHOIC_SPARK_KILLS", "10"))
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs a Java runtime"),
     pytest.mark.timeout(1800),
     pytest.mark.filterwarnings(
         "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
