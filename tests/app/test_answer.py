@@ -61,7 +61,7 @@ WRONG = [
     ("batch_size", "0", "at least 1"),
     ("batch_size", "401", "exceeds examples"),
     ("batch_size", "50 x", "integer"),
-    ("epochs", "", "integer"),
+    ("epochs", "", "epochs is empty"),
     ("epsilon", "-1", "> 0"),
     ("epsilon", "", "real number"),
     ("epsilon", "nan", "> 0"),

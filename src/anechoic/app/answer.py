@@ -50,26 +50,19 @@ def parts(question: Question) -> Iterator[tuple[str, str]]:
 def facts(found: Plan, dimension: int | None) -> str:
     """The choice in a few numbers, and the reason, as HTML."""
     best, steps = found.chosen, found.mechanism.steps
-    shown = [
-        ("Chosen", f"{best.name}, {best.sampling}, B = {best.batch_size:g}, {steps:,} steps"),
-        (
-            "Noise in the kept model",
-            f"{kept_noise(found):.3g} clip norms a parameter, at a learning rate of 1",
-        ),
-        ("Predicted noise", f"{best.predicted:.4g}; candidates are ranked by it"),
-        ("Noise of one step", f"{best.step_noise:.3g} clip norms"),
-    ]
+    shown = {
+        "Chosen": f"{best.name}, {best.sampling}, B = {best.batch_size:g}, {steps:,} steps",
+        "Noise in the kept model": f"{kept_noise(found):.3g} clip norms a parameter, at a learning rate of 1",
+        "Predicted noise": f"{best.predicted:.4g}; candidates are ranked by it",
+        "Noise of one step": f"{best.step_noise:.3g} clip norms",
+    }
     if found.advice is not None:
-        shown.append(("Learning rate", f"try {found.advice.rate:.2g} first"))
+        shown["Learning rate"] = f"try {found.advice.rate:.2g} first"
     for cost in () if dimension is None else found.noise_costs(dimension):
-        spent = cost.milliseconds / 1e3
-        shown.append(
-            (
-                "Noise stored" if cost.way == "store" else "Noise made again",
-                f"{size(cost.memory)}, {duration(spent)} a step, {duration(spent * steps)} a run (one core)",
-            )
-        )
-    return definitions(shown) + section("Why", paragraph(found.reason))
+        spent, way = cost.milliseconds / 1e3, {"store": "stored"}.get(cost.way, "made again")
+        times = f"{duration(spent)} a step, {duration(spent * steps)} a run (one core)"
+        shown[f"Noise {way}"] = f"{size(cost.memory)}, {times}"
+    return definitions(shown.items()) + section("Why", paragraph(found.reason))
 
 
 def kept_noise(found: Plan) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from html import escape
-from typing import Any
+from multiprocessing import active_children
+from typing import Any, get_args
 
 from anechoic.app.desk import Desk
 from anechoic.app.question import Question
+from anechoic.planning.update import ScheduleName
 from anechoic.statement.page import STYLE
 
 _CSS = """
@@ -23,54 +25,46 @@ max-width:1440px;margin:0 auto;padding:24px;align-items:start}
 .app .wrong{color:var(--wrong);font-weight:600;overflow-wrap:anywhere}
 .app .results>*{width:100%;min-width:0}.app .stale{opacity:.4}
 .app .acts{display:flex;flex-wrap:wrap;gap:10px;margin:18px 0}
-:root{--wrong:#b3261e}
-@media(prefers-color-scheme:dark){:root{--wrong:#ffb4ab}.body--dark .text-negative{color:#ffb4ab!important}}
+:root{--wrong:#b3261e}@media(prefers-color-scheme:dark){:root{--wrong:#ffb4ab}}
+body{--q-primary:var(--link)!important;--q-negative:var(--wrong)!important}
+.body--dark .q-field--error .q-field__label{color:var(--wrong)}
 @media(max-width:820px){.app{grid-template-columns:minmax(0,1fr);padding:16px}.app h1{font-size:23px}}
 """
+_SAMPLINGS = ("any", "fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins")
 _CHOICES = {
     "order": {"passes": "Passes", "time": "Time order"},
-    "sampling": {
-        "any": "Any that helps",
-        "fixed_order": "Fixed order",
-        "poisson": "Poisson",
-        "cyclic_poisson": "Cyclic Poisson",
-        "random_allocation": "Random allocation",
-        "balls_in_bins": "Balls in bins",
-    },
+    "sampling": {name: name.replace("_", " ").capitalize() for name in _SAMPLINGS},
     "optimizer": {"sgd": "SGD", "adam": "Adam"},
-    "schedule": {"constant": "Constant", "cooldown": "Cooldown", "cosine": "Cosine", "linear": "Linear"},
+    "schedule": {name: name.capitalize() for name in get_args(ScheduleName)},
     "keep": {"last": "The last model", "average": "A mean of the last half", "all": "Every model"},
 }
-#: Name, label and hint of the fields of each group.
-_FORM = {
-    "Data": [
-        ("examples", "Examples N", ""),
-        ("order", "How the data is used", ""),
-        ("batch_size", "Batch size B", "Several, with spaces between them, are compared."),
-        ("epochs", "Passes over the data", "Several are compared too."),
-        ("sampling", "Sampling of batches", ""),
-        ("min_sep", "Steps between two records of a unit", "Empty: a unit has one record."),
-        ("max_participations", "Most records of a unit", "Empty: as many as fit."),
-    ],
-    "Guarantee": [("epsilon", "ε", ""), ("delta", "δ", "")],
-    "Training": [
-        ("optimizer", "Optimizer", ""),
-        ("momentum", "Momentum", ""),
-        ("schedule", "Learning rate", ""),
-        ("keep", "What is kept", ""),
-    ],
-    "Memory": [
-        ("dimension", "Trainable parameters", ""),
-        ("memory_budget", "Budget of the noise", 'Such as "2GB". Empty: 4 models or 64 MiB.'),
-    ],
-}
+#: Name, label and hint of the fields; a name alone begins a group.
+_FORM = (
+    ("Data",),
+    ("examples", "Examples N", ""),
+    ("order", "How the data is used", ""),
+    ("batch_size", "Batch size B", "Several, with spaces between them, are compared."),
+    ("epochs", "Passes over the data", "Several are compared too."),
+    ("sampling", "Sampling of batches", ""),
+    ("min_sep", "Steps between two records of a unit", "Empty: a unit has one record."),
+    ("max_participations", "Most records of a unit", "Empty: as many as fit."),
+    ("Guarantee",),
+    ("epsilon", "ε", ""),
+    ("delta", "δ", ""),
+    ("Training",),
+    ("optimizer", "Optimizer", ""),
+    ("momentum", "Momentum", ""),
+    ("schedule", "Learning rate", ""),
+    ("keep", "What is kept", ""),
+    ("Memory",),
+    ("dimension", "Trainable parameters", ""),
+    ("memory_budget", "Budget of the noise", 'Such as "2GB". Empty: 4 models or 64 MiB.'),
+)
 #: Fields that are shown where another one has a value.
 _ONLY = {
-    "epochs": ("order", "passes"),
-    "sampling": ("order", "passes"),
-    "min_sep": ("order", "time"),
-    "max_participations": ("order", "time"),
-    "momentum": ("optimizer", "sgd"),
+    ("order", "passes"): ("epochs", "sampling"),
+    ("order", "time"): ("min_sep", "max_participations"),
+    ("optimizer", "sgd"): ("momentum",),
 }
 #: Part of an answer that is a file, its name, and what its button says.
 _FILES = {
@@ -101,14 +95,17 @@ class Page:
 
     def _form(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for group, rows in _FORM.items():
-            with self.ui.element("fieldset"):
-                self.ui.html(group, tag="legend", sanitize=False)
-                for name, label, hint in rows:
-                    fields[name] = field = self._field(name, label, hint)
-                    if name in _ONLY:
-                        other, value = _ONLY[name]
-                        field.bind_visibility_from(fields[other], "value", value=value)
+        for name, *about in _FORM:
+            if not about:
+                group = self.ui.element("fieldset")
+            with group:
+                if about:
+                    fields[name] = self._field(name, *about)
+                else:
+                    self.ui.html(name, tag="legend", sanitize=False)
+        for (other, value), names in _ONLY.items():
+            for name in names:
+                fields[name].bind_visibility_from(fields[other], "value", value=value)
         return fields
 
     def _field(self, name: str, label: str, hint: str) -> Any:
@@ -149,6 +146,7 @@ class Page:
         self.wrong.set_text("")
         for field in self.fields.values():
             field.error = None
+            field.props(remove="aria-invalid")
         self.results.classes("stale")
         self.busy.set_visibility(True)
         self.stop.set_visibility(True)
@@ -186,6 +184,7 @@ class Page:
         self._rest("Nothing is computed.")
         if field is not None and field.visible:
             field.error = text
+            field.props("aria-invalid=true")  # of which Quasar tells the eye alone
         else:
             self.wrong.set_text(text)
 
@@ -227,6 +226,7 @@ def serve(port: int = 8080, *, show: bool = True) -> None:
 
     # another site's page must not reach it under a name of its own that leads to this machine
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    app.on_shutdown(lambda: [child.kill() for child in active_children()])  # else Ctrl-C waits for them
     own = {"title": "anechoic: plan private training", "favicon": "data:,", "language": "en-US", "dark": None}
     quiet = {"reload": False, "tailwind": False, "show_welcome_message": False}
     ui.run(Page, host="127.0.0.1", port=port, show=show, **own, **quiet)
