@@ -29,6 +29,7 @@ max-width:1440px;margin:0 auto;padding:24px;align-items:start}
 body{--q-primary:var(--link)!important;--q-negative:var(--wrong)!important}
 .body--dark .q-field--error .q-field__label{color:var(--wrong)}
 @media(max-width:820px){.app{grid-template-columns:minmax(0,1fr);padding:16px}.app h1{font-size:23px}}
+@media(min-width:560px)and (max-width:820px){.app form{display:grid;grid-template-columns:1fr 1fr;gap:0 24px}}
 """
 _SAMPLINGS = ("any", "fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins")
 _CHOICES = {
