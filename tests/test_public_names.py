@@ -64,8 +64,9 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Accumulator Count Decayed Distribution Grouped Histogram LinearRegression Mean Moments OnlineKMeans
-        Quantiles Running SlidingWindow Stream Sum read_releases statement
+        Accumulator Count Decayed Distribution Grouped Hierarchy Histogram Late LinearRegression Mean
+        Moments OnlineKMeans OpenHistogram Quantiles Running SlidingWindow Stream Sum read_releases
+        revised statement
     """,
     "testing": """
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from anechoic._patience import patience
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.mechanism import Adjacency
@@ -41,6 +42,7 @@ UNAMPLIFIED = ("output", "dense")
 
 
 @known_keywords
+@patience("comparing mechanisms")
 @on_one_thread
 def plan(
     *,

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import Array
+from anechoic.streaming.coded import column_of
 from anechoic.streaming.release import PARTS, Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, column_of
+from anechoic.streaming.statistic import Integers, Records, Statistic, both
 from anechoic.streaming.sums import Histogram
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
+from anechoic.streaming.coded import coded
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
     Integers,
@@ -17,7 +18,6 @@ from anechoic.streaming.statistic import (
     Statistic,
     both,
     checked_interval,
-    coded,
     counted,
     entries,
     linear_estimate,
