@@ -34,6 +34,7 @@ navigation = {
     "start": ["from-opacus", "notebooks/*"],
     "guides": [
         "choosing",
+        "app",
         "training",
         "gradients",
         "losses",
