@@ -138,7 +138,7 @@ def heat_figure(matrix: ArrayLike, *, label: str, title: str, limit: float | Non
 
 
 def panel_figure(panels: Sequence[Panel], title: str) -> Figure:
-    """Pictures beside one another, as a matplotlib figure that a notebook shows.
+    """Pictures in rows of two, as a matplotlib figure that a notebook shows.
 
     Args:
         panels: at least one; each has its own legend.
@@ -151,8 +151,11 @@ def panel_figure(panels: Sequence[Panel], title: str) -> Figure:
     with in_style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained")
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        columns = min(len(panels), 2)
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(5.2 * columns, 3.9 * rows), layout="constrained")
+        for place, panel in enumerate(panels, start=1):
+            axes = figure.add_subplot(rows, columns, place)
             handles = _curves(axes, panel.lines, panel.levels, panel.heading)
             _axis(axes, "x", panel.x)
             _axis(axes, "y", panel.y)
