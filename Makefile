@@ -12,7 +12,9 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV   := $(VENV)/.ready-dev
 FRAMES := $(VENV)/.ready-trainers
+SITE   := $(VENV)/.ready-site
 PEER  := .venv-peer
+BUILD := .venv-dist
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 # One thread per test worker: BLAS, OpenMP and torch would otherwise compete for the same cores.
@@ -21,7 +23,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures clean distclean
+.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures docs dist dist-check sbom clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +43,7 @@ test-cpus: $(READY) ## the tests of releases with other kernels of OpenBLAS, wit
 
 # The adapters of trainers import frameworks, which this .venv may lack.
 doctest: $(READY) ## the examples in docstrings
-	$(BIN)/python -m pytest -q --doctest-modules src/anechoic --ignore-glob='*/trainers/[lt]*.py' $(ARGS)
+	$(BIN)/python -m pytest -q --doctest-modules src/anechoic --ignore-glob='*/trainers/[lt]*.py' --ignore-glob='*/engines/[bs]*.py' $(ARGS)
 
 check: $(DEV) doctest ## lint, format, types, and the examples in docstrings
 	$(BIN)/ruff check .
@@ -65,12 +67,31 @@ figures: $(READY) ## the papers' figures: the monograph's into docs/images/monog
 	$(BIN)/python benchmarks/figures.py $(ARGS)
 	$(BIN)/python -m studies papers --out figures
 
+dist: $(BUILD)/.ready ## wheel and sdist into dist/, the recipe for conda into build/
+	rm -rf dist
+	$(BUILD)/bin/python -m build
+	$(BUILD)/bin/twine check --strict dist/*
+	$(BUILD)/bin/python tools/recipe.py
+
+dist-check: $(BUILD)/.ready ## what is in dist/, installed in an empty environment and tried (ARGS="--python 3.12 3.13 --extras demo")
+	$(BUILD)/bin/python tools/dist_check.py $(ARGS)
+
+sbom: $(BUILD)/.ready ## what an environment of the wheel holds, as CycloneDX, into build/anechoic.cdx.json
+	$(BUILD)/bin/python tools/dist_check.py --keep build
+	sed "s/^dynamic = .*/version = \"$$(build/env/bin/anechoic --version | cut -d' ' -f2)\"/" pyproject.toml > build/pyproject.toml
+	$(BUILD)/bin/cyclonedx-py environment build/env/bin/python --pyproject build/pyproject.toml --mc-type library \
+	    --output-reproducible --output-file build/anechoic.cdx.json
+
+docs: $(SITE) ## the documentation site, into build/docs/html; needs no network
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -d build/docs/doctrees docs build/docs/html
+	$(BIN)/python -m tests.docs.checks build/docs/html
+
 clean: ## remove reports, builds and caches; keep .venv
 	rm -rf demo-report build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean ## remove .venv too
-	rm -rf $(VENV) $(PEER)
+	rm -rf $(VENV) $(PEER) $(BUILD)
 
 # The stamps make a second call do nothing until the project's requirements change.
 $(READY): pyproject.toml constraints.txt
@@ -93,6 +114,18 @@ $(DEV): $(READY)
 $(FRAMES): $(READY)
 	@echo "Adding transformers, accelerate, peft, trl, lightning and scikit-learn to $(VENV)"
 	@$(PIP) -e '.[torch,flower,streaming,plot,test,trainers]' scikit-learn
+	@touch $@
+
+$(BUILD)/.ready:
+	@echo "Setting up $(BUILD) with the tools of a release"
+	@$(PYTHON) -m venv $(BUILD)
+	@$(BUILD)/bin/python -m pip install -qq --disable-pip-version-check 'build>=1.2' 'twine>=6' 'cyclonedx-bom>=7,<8'
+	@touch $@
+
+# The reference imports every room, so every framework.
+$(SITE): $(FRAMES)
+	@echo "Adding Sphinx to $(VENV)"
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(PEER)/.ready:

@@ -22,6 +22,7 @@ STUDIES = (
     "advised",  # what a plan and its advice give at the first try
     "audit_faults",  # which faults the audit sees
     "choosing",  # plan() against every number of bands
+    "engines",  # frames of Polars and DuckDB into a stream, beside the same sums without privacy
     "federated_costs",  # bytes and seconds of a round on the server
     "figures",  # the monograph's figures
     "finetune",  # loss of a small language model, fine-tuned with and without the plan
@@ -31,6 +32,7 @@ STUDIES = (
     "gradient_modes",  # a training step by grad_sample_mode
     "linear",  # linear estimators beside diffprivlib, Opacus and scikit-learn
     "kept",  # what a plan that reads the run gains
+    "offices",  # error and coverage of what offices publish
     "optima",  # each class of strategies beside the best matrix
     "optimizers",  # which optimiser gains, at which learning rates
     "planning",  # plan() against its own subsets

@@ -10,8 +10,10 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import sqlite3
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,53 @@ def print_speed(quick: bool) -> None:
         FOUND[f"seconds of a release: {name}"] = each
 
 
+def print_commits(quick: bool) -> None:
+    """Commits of a stream beside those of a plain SQLite writer that waits for the disk as often, by turns.
+
+    Seconds of the processor: the disk's own, which both wait for once a commit, are its business.
+    """
+    count, rounds = (50, 3) if quick else (200, 5)
+    seconds: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        plain = sqlite3.connect(Path(folder) / "plain", isolation_level=None)
+        plain.execute("PRAGMA journal_mode=WAL")
+        plain.execute("PRAGMA synchronous=FULL")
+        plain.execute("CREATE TABLE sums (name TEXT PRIMARY KEY, total INTEGER)")
+        promise: dict[str, Any] = {"epsilon": 1.0, "horizon": 10**6, "state": Path(folder) / "stream"}
+        with streaming.Stream(streaming.Count(), **promise) as stream:
+            batch = streaming.Accumulator(stream).add(3)
+
+            def write(name: str) -> None:
+                plain.execute("BEGIN IMMEDIATE")
+                plain.execute("INSERT INTO sums VALUES (?, 3)", (name,))
+                plain.execute("COMMIT")
+
+            ways: dict[str, Callable[[str], Any]] = {
+                "plain SQLite, one row a commit": write,
+                "stream, add_sums with its batch id": lambda name: stream.add_sums(batch, batch_id=name),
+                "stream, update and release": lambda name: stream.steps([3], batch_ids=[name]),
+            }
+            for number in range(rounds):
+                for way, run in ways.items():
+                    began = time.process_time()
+                    for i in range(count):
+                        run(f"{way} {number} {i}")
+                    seconds.setdefault(way, []).append((time.process_time() - began) / count)
+                began = time.process_time()
+                stream.steps([3] * 64 * 4)
+                seconds.setdefault("stream, 256 steps in a commit, each step", []).append(
+                    (time.process_time() - began) / 256
+                )
+        plain.close()
+    print("\n| commits that are on disk | seconds of the processor | times plain SQLite | a second |")
+    print("|---|---|---|---|")
+    least = float(np.median(seconds["plain SQLite, one row a commit"]))
+    for way, some in seconds.items():
+        each = float(np.median(some))
+        print(f"| {way} | {each:.2e} | {each / least:.1f} | {1 / each:,.0f} |")
+        FOUND[f"processor seconds of a commit: {way}"] = each
+
+
 def tree_sums(nodes: np.ndarray, steps: int) -> np.ndarray:
     """Prefix sums of the leaves of a binary tree in breadth-first order, each of as few nodes as can be."""
     depth = (steps - 1).bit_length()
@@ -253,6 +302,7 @@ def main() -> None:
     print_horizons()
     print_tree()
     print_speed(options.quick)
+    print_commits(options.quick)
     print_peer(options.quick)
     if options.json:
         options.json.write_text(json.dumps(FOUND, indent=1), encoding="utf-8")

@@ -217,7 +217,7 @@ def markdown(cells: list[Cell]) -> str:
         rows = list(dict.fromkeys(cell.row for cell in mine))
         by_place = {(cell.row, cell.column): cell for cell in mine}
         bounds = any(cell.lower_bound is not None for cell in mine)
-        parts += [f"### {name}", ""]
+        parts += [f"## {name}", ""]
         first = "n" if bounds else "strategy"
         parts.append("| " + " | ".join([first, *columns, *(["certified ≥"] if bounds else [])]) + " |")
         parts.append("|" + "---|" * (len(columns) + 1 + bounds))

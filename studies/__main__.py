@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from anechoic._patience import patience
 from anechoic.cli.main import run_command
 from anechoic.cli.parser import STRATEGIES, add_running
-from anechoic.cli.progress import need, patience
+from anechoic.cli.progress import need
 from anechoic.cli.values import as_tuple, count
 
 
@@ -34,7 +35,7 @@ def _check_resume(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    need("torch", "opacus", "rich", "matplotlib")
+    need("torch", "opacus", "rich", "matplotlib", extras="demo")
     from studies.train import train
 
     _check_resume(options)
@@ -74,7 +75,7 @@ def federate(options: argparse.Namespace) -> None:
         with patience("optimising strategies for the published settings"):
             print(deployments_text())
         return
-    need("torch", "opacus", "rich", "matplotlib")
+    need("torch", "opacus", "rich", "matplotlib", extras="demo")
     from studies.federated.command import federate
 
     _check_resume(options)
@@ -99,7 +100,7 @@ def federate(options: argparse.Namespace) -> None:
 
 
 def papers(options: argparse.Namespace) -> None:
-    need("matplotlib")
+    need("matplotlib", extras="plot")
     from studies.published import EXHIBITS, TRAINED, TRAINED_ON_TEXT, exhibit
 
     if options.list:

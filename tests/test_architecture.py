@@ -19,7 +19,7 @@ NOT_LOADED = ("torch", "sklearn", "opacus", "flwr", "matplotlib", "pandas", "jax
 # The storeys, from the ground up. A room is a module or package directly under anechoic; it imports rooms of
 # storeys below its own, wherever in a file the import stands, and of its own storey where no circle closes.
 STOREYS = [
-    {"errors", "_validate", "_serialize", "_moved"},
+    {"errors", "_validate", "_serialize", "_moved", "_patience"},
     {"algebra", "keys", "statement"},
     {"participation", "units", "noise"},
     {"workloads", "sampling", "runs"},
@@ -30,7 +30,7 @@ STOREYS = [
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},
-    {"demo", "trainers"},
+    {"demo", "engines", "trainers"},
     {"cli", "__main__"},
 ]
 STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}

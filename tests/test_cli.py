@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from anechoic import cli
+from anechoic import _patience, cli
 from anechoic.cli import commands, parser, progress, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.statement_text import KEYS
@@ -173,7 +173,7 @@ def test_version(capsys):
 def test_missing_extras_are_named(capsys, monkeypatch):
     monkeypatch.setattr(progress, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, "demo")
-    assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
+    assert code == 2 and "pip install 'anechoic[demo]'" in err and err.count("\n") == 1
 
 
 def test_what_cannot_be_written_or_read_is_named_before_the_work(capsys, monkeypatch, tmp_path):
@@ -226,13 +226,27 @@ def test_a_delta_that_promises_nothing_is_said(capsys):
     assert err.startswith("anechoic plan: delta=0.001 is at least 1/N for N=10000 examples")
 
 
-def test_a_command_that_takes_long_says_so_on_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    for terminal in (True, False):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=terminal: shown, raising=False)
-        with progress.patience("thinking"):
+def test_what_takes_long_says_so_once_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(_patience, "PATIENCE", 0.0)
+
+    @_patience.patience("thinking")
+    def think():
+        with _patience.patience("calibrating"):
             time.sleep(0.05)
-        assert ("thinking; this can take minutes" in capsys.readouterr().err) == terminal
+
+    for terminal in (True, False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda shown=terminal: shown, raising=False)
+        think()
+        said = "anechoic: thinking; this can take minutes. Ctrl-C stops it.\n"
+        assert capsys.readouterr().err == (said if terminal else "")
+
+
+def test_planning_and_calibrating_say_what_takes_long_wherever_they_are_called(capsys, monkeypatch):
+    monkeypatch.setattr(_patience, "PATIENCE", -1.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    setting = {"examples": 100, "batch_size": 10, "steps": 10, "epsilon": 1.0, "delta": 1e-6}
+    plan(**setting, random_sampling=False, strategy="identity")
+    assert capsys.readouterr().err.startswith("anechoic: comparing mechanisms; this can take minutes.")
 
 
 def test_interrupting_is_not_an_error_of_the_program(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""docs/coverage.md: every section and number of the papers once, and nothing that does not exist."""
+"""docs/coverage.md and coverage-papers.md: every number of the papers once, and nothing that is not there."""
 
 import importlib
 import re
@@ -9,7 +9,9 @@ import pytest
 from tests.marks import in_turn
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, OTHERS = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8").split("\n# Where the other ")
+PAGE, OTHERS = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("coverage.md", "coverage-papers.md")
+)
 
 # Sections of its table of contents, and what is numbered in them, in the order of the text. Where a number
 # only occurs in a citation of another work it is not one of these.

@@ -64,8 +64,9 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Accumulator Count Decayed Distribution Grouped Histogram LinearRegression Mean Moments OnlineKMeans
-        Quantiles Running SlidingWindow Stream Sum read_releases statement
+        Accumulator Count Decayed Distribution Grouped Hierarchy Histogram Late LinearRegression Mean
+        Moments OnlineKMeans OpenHistogram Quantiles Running SlidingWindow Stream Sum read_releases
+        revised statement
     """,
     "testing": """
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract
@@ -147,6 +148,17 @@ def test_pages_and_examples_import_public_names_alone():
 
 def test_tab_completion_shows_what_is_public():
     assert dir(an) == sorted(an.__all__)
+    for room in (
+        "accounting",
+        "extend",
+        "federated",
+        "noise",
+        "optimize",
+        "strategies",
+        "streaming",
+        "torch",
+    ):
+        assert dir(getattr(an, room)) == sorted(PUBLIC[room].split())
 
 
 def test_rooms_are_found_where_they_are_used():

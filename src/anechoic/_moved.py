@@ -175,5 +175,7 @@ def moved(room: str, name: str, level: int = 2) -> Any:
 
 
 def keep_old_names(module: str) -> None:
-    """Give a room its old names."""
-    vars(sys.modules[module])["__getattr__"] = partial(moved, module.removeprefix("anechoic."))
+    """Give a room its old names, and show completion those of its `__all__` alone."""
+    room = vars(sys.modules[module])
+    room["__getattr__"] = partial(moved, module.removeprefix("anechoic."))
+    room["__dir__"] = lambda: sorted(room.get("__all__", room))

@@ -20,7 +20,14 @@ _REGISTRY: dict[str, type] = {}
 
 
 def serializable(cls: T) -> T:
-    """Register a dataclass under its own name, so that it can be written and read back."""
+    """Register a dataclass under its own name, so that it can be written and read back.
+
+    Args:
+        cls: a frozen dataclass, whose name no other registered class has.
+
+    Returns:
+        The class itself, so that it decorates.
+    """
     _REGISTRY[cls.__name__] = cls
     return cls
 

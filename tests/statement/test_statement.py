@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -445,3 +446,20 @@ def test_the_notion_of_balls_in_bins_begins_with_a_short_sentence():
     mech = an.Mechanism(Identity(4), BallsInBins(40, 4, 4), 3.0)
     first = dict(statement_of(mech).items)["Notion"].split(". ")[0]
     assert first == "(epsilon, delta)-DP, amplified by bins that are drawn in secret"
+
+
+def test_a_notebook_shows_the_statement_and_takes_no_html_from_it(mech):
+    shown, said = mech._repr_html_(), statement_of(mech)
+    for _, text in said.pairs:
+        assert escape(text) in shown
+    assert set(re.findall(r"<([a-z]+)", shown)) <= {
+        *"pb",
+        "div",
+        "style",
+        "dl",
+        "dt",
+        "dd",
+        "details",
+        "summary",
+    }
+    assert len(shown) < 20_000

@@ -13,9 +13,10 @@ from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, UnsupportedError
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.streaming.accumulator import Accumulator
+from anechoic.streaming.coded import coded
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
 from anechoic.streaming.mechanisms import planned_mechanism
-from anechoic.streaming.statistic import checked_statistics, coded
+from anechoic.streaming.statistic import checked_statistics
 from tests.streaming.test_store import KEY, board
 
 STATISTICS = {
@@ -23,6 +24,7 @@ STATISTICS = {
     "sum": streaming.Sum(2.0, column="x"),
     "mean": streaming.Mean(-1, 1, "x"),
     "kinds": streaming.Histogram(["a", "b", 7], "kind"),
+    "late": streaming.Late(1, "x"),
     "below": streaming.Distribution([-1.0, 0.0, 0.5, 1.0], "x"),
     "plain": streaming.Distribution([-1.0, 0.0, 1.0], "x", noise="buckets"),
     "moments": streaming.Moments(1.0, column="x"),

@@ -58,6 +58,10 @@ ELSEWHERE = {
     ("streaming/distribution.py", "range_error"): "a public matrix",
     ("streaming/distribution.py", "range_encoder"): "a public matrix",
     ("streaming/kmeans.py", "excess_cost"): "released counts",
+    ("streaming/late.py", "Late.decode"): "released sums",
+    ("streaming/late.py", "by_lag"): "released sums",
+    ("streaming/late.py", "revised"): "released sums",
+    ("streaming/mechanisms.py", "Deviations.covariance"): "a public matrix",
     ("streaming/mechanisms.py", "RunningMeans.weights"): "the weights of steps",
     ("streaming/mechanisms.py", "Deviations.since"): "a public matrix",
     ("streaming/moments.py", "Moments.decode"): "released sums",
@@ -152,6 +156,7 @@ def cases(rng):
     yield "distribution", streaming.Distribution([-60, 0, 0.3, 360], noise="domain"), ends
     yield "quantiles", streaming.Quantiles([-60, 0, 0.3, 360]), ends
     yield "histogram", streaming.Histogram([0, 1, 2]), rng.integers(-1, 4, 60)
+    yield "late", streaming.Late(2), rng.integers(-1, 4, 60)
 
 
 def differences():

@@ -1,7 +1,9 @@
 """kill -9 between any two instructions: the state is that of before or after, and no row is used twice."""
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import anechoic.runs
 import anechoic.streaming
 from anechoic.runs.file_head import MECHANISM
+from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.store import Store
 from tests.streaming.test_store import KEY, board, feed
 
@@ -58,6 +61,20 @@ def run_in_groups(path, counter, published):
             made = stream.steps(**batches_of(group), batch_ids=[f"{t}" for t in group])
             for t, release in zip(group, made, strict=True):
                 write(published, t, release.to_bytes())
+
+
+def run_with_sums(path, counter, published):
+    """A sink of a streaming engine: batches are of two steps, and each comes twice."""
+    with board(path, key=KEY, counter=counter) as stream:
+        for number, group in enumerate((STEPS[:2], STEPS[2:])):
+            made = []
+            for t in group:
+                columns, ids = [{"x": [0.5, 0.1 * t]}, {"x": [-0.25]}], [[t, "a"], [f"u{t}"]]
+                made += [Accumulator(stream, t).add(*given) for given in zip(columns, ids, strict=True)]
+            stream.add_sums(made, batch_id=("query", number))
+            assert not stream.add_sums(made, batch_id=("query", number))
+            while stream.step <= group[-1]:
+                write(published, stream.step, stream.release(stream.step).to_bytes())
 
 
 def batches_of(steps):
@@ -137,6 +154,90 @@ def test_killed_at_some_places_in_groups(tmp_path):
 @pytest.mark.slow
 def test_killed_at_many_places_in_groups(tmp_path):
     assert try_kills(tmp_path, 120, run_in_groups) >= 115
+
+
+def test_killed_at_some_places_with_sums_of_workers(tmp_path):
+    assert try_kills(tmp_path, 3, run_with_sums) >= 2
+
+
+@pytest.mark.slow
+def test_killed_at_many_places_with_sums_of_workers(tmp_path):
+    assert try_kills(tmp_path, 120, run_with_sums) >= 115
+
+
+def released_and_left(path):
+    """A release by a process that ends without closing its stream; its log, and what that was before."""
+    log, before = path.with_name(f"{path.name}-wal"), path.with_suffix(".before")
+    child = os.fork()
+    if child == 0:
+        stream = board(path, key=KEY)
+        stream.update({"x": [0.5]}, unit_ids=["a"], batch_id="first")
+        before.write_bytes(log.read_bytes())
+        stream.release(0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return log, before.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_power_fails_between_write_and_sync(tmp_path):
+    """Of what no sync has put on disk any part may be there: it is the state before, or that after."""
+    alone = board(key=KEY)
+    alone.update({"x": [0.5]}, unit_ids=["a"])
+    expected, met = alone.release(0).to_bytes(), []
+    for number in range(13):
+        log, before = released_and_left(tmp_path / f"{number}.db")
+        after = log.read_bytes()
+        before = before.ljust(len(after), b"\0")
+        changed = [place for place, (one, two) in enumerate(zip(before, after, strict=True)) if one != two]
+        cut = changed[number * (len(changed) - 1) // 12] + (number == 12)
+        with open(log, "r+b") as file:
+            file.seek(cut)
+            file.write(before[cut:])
+        with board(tmp_path / f"{number}.db", key=KEY) as stream:
+            met.append(stream.step)
+            assert not stream.update({"x": [0.5]}, unit_ids=["a"], batch_id="first")
+            made = stream.get() if stream.step else stream.release(0)
+            assert made.to_bytes() == expected
+    assert met == [0] * 12 + [1]
+
+
+def killed_at_sync(run, number, *given):
+    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
+    ready, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.read(ready, 1)
+            run(*given)
+        finally:
+            os._exit(0)
+    inject = f"inject=fdatasync:signal=KILL:when={number}"
+    command = ["strace", "-p", f"{child}", "-o", os.devnull, "-e", "trace=fdatasync", "-e", inject]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        attached = "attached" in tracer.stderr.readline()
+        os.write(go, b".")
+        died = os.waitpid(child, 0)[1] == signal.SIGKILL
+    os.close(ready)
+    os.close(go)
+    if not attached:
+        pytest.skip("processes cannot be traced here")
+    return died
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("run", [run, run_with_sums])
+@pytest.mark.slow
+def test_killed_between_write_and_sync(tmp_path, run):
+    whole, deaths = feed(board(key=KEY), STEPS), 0
+    for number in range(1, 30, 2):
+        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
+        deaths += killed_at_sync(run, number, path, counter, published)
+        run(path, counter, published)
+        assert all(made == whole[step] for step, made in log_of(published))
+        with board(path, key=KEY, counter=counter) as stream:
+            assert [release.to_bytes() for release in stream.releases()] == whole
+    assert deaths >= 8
 
 
 @pytest.mark.usefixtures("salted")

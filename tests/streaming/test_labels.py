@@ -92,3 +92,15 @@ def test_the_only_statistic_needs_no_name():
     pair = {"a": streaming.Count(), "b": streaming.Count()}
     with pytest.raises(ValueError, match="name one"):
         streaming.Stream(pair, epsilon=1.0, horizon=2).release().named()
+
+
+def test_a_notebook_shows_a_release_line_after_line():
+    many = streaming.Histogram(["<b>", *map(str, range(30))])
+    shown = streaming.Stream({"it": many}, epsilon=1.0, horizon=2).release(time="<i>")._repr_html_()
+    assert shown.count("<tr>") == 1 + 20 and "and 11 more" in shown
+    assert "&lt;b&gt;" in shown and "<b>" not in shown and "&lt;i&gt;" in shown and "<i>" not in shown
+    few = streaming.Stream({"n": streaming.Count(), "m": streaming.Mean(0, 1)}, epsilon=1.0, horizon=2)
+    release = few.release()
+    shown = release._repr_html_()
+    assert shown.count("<tr>") == 1 + 2 and "more" not in shown
+    assert f"<td>{float(release['n'].value):.6g}</td>" in shown

@@ -12,6 +12,7 @@ STATISTICS = {
     "sum": streaming.Sum(2.0),
     "mean": streaming.Mean(-1, 1),
     "histogram": streaming.Histogram([0.5, 7, "AA"]),
+    "late": streaming.Late(2),
     "distribution": streaming.Distribution(EDGES, noise="buckets"),
     "quantiles": streaming.Quantiles(EDGES, [0.1, 0.5]),
     "moments": streaming.Moments(2.0, 1, [0.3]),

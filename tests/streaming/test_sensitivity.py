@@ -67,6 +67,7 @@ SETTINGS = [
     ("sum", lambda: {"s": streaming.Sum(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
     ("mean", lambda: {"m": streaming.Mean(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
     ("histogram", lambda: {"h": streaming.Histogram([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
+    ("late", lambda: {"l": streaming.Late(2)}, [], lambda rng: int(rng.integers(-1, 4))),
     (
         "moments",
         lambda: {"m": streaming.Moments(2.0, 2, [1.0, 0.0])},
@@ -161,6 +162,7 @@ WHOLE = {
     "k-means": lambda b, c: streaming.OnlineKMeans(3, b, 2, c),
     "mean": lambda b, c: streaming.Mean(c[0] / 2, c[0] / 2 + b),
     "histogram": lambda b, c: streaming.Histogram([0, 1]),
+    "late": lambda b, c: streaming.Late(3),
     "distribution": lambda b, c: streaming.Distribution([-b, 0.0, b, TOP], noise="buckets"),
     "quantiles": lambda b, c: streaming.Quantiles([-b, 0.0, b, TOP], noise="domain"),
 }

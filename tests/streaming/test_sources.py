@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ pytest.importorskip("polars")
 import polars
 
 from anechoic.streaming import sources
-from anechoic.streaming.columns import numbers_of, texts_of
+from anechoic.streaming.clock import seconds_of, zone_of
+from anechoic.streaming.coded import coded
+from anechoic.streaming.columns import categories_of, column_of, numbers_of, texts_of, times_of
 from anechoic.streaming.sources import source_of
+from tests.floats import same_bits
 
 ORDINARY = [f"{i},0.5" for i in range(5)]
 
@@ -205,3 +209,24 @@ def test_what_grows_is_read_once_and_a_new_file_from_its_begin(tmp_path, capsys)
         with pytest.raises(ValueError, match="--follow needs"):
             source_of(wrong, ["t"], growing=True)
     source.close()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Australia/Lord_Howe"])
+def test_times_are_read_as_one_by_one(zone):
+    """Around changes of the clocks, at the ends of hours, and for what is no time at all."""
+    days = ("03-10", "03-31", "04-07", "10-06", "11-03", "11-18")
+    minutes = ("00:00", "29:59", "30", "59:59")
+    cases = product((1883, 1970, 2013, 2024), days, "T ", (0, 1, 2, 3, 23), minutes)
+    texts = [f"{year}-{day}{mark}{hour:02}:{minute}" for year, day, mark, hour, minute in cases]
+    texts += ["2013-02-30T00:00:00", "2013-1-1T0:00", "2013-01-01T24:00:00", "2013-01-01T00:00:60", "7.5"]
+    texts += ["0000-01-01T00:00:00", "2013-01-01T00:00:00Z", "2013-01-01T00:00:00.25", "2013-01-01", "x", ""]
+    texts += ["2013-01-01T00:00:00+01:00", "nan", "inf", "2013-01-01X00:00:00", "20130101T000000", " 7 "]
+    found, expected = times_of(column_of(texts), zone_of(zone)), seconds_of(texts, zone_of(zone))
+    assert same_bits(found, expected)
+
+
+def test_a_part_of_a_long_column_has_its_own_categories():
+    whole = categories_of(column_of([f"{i}" for i in range(1000)] * 2))
+    values, places = coded(whole[[5, 1005, 7]])
+    assert [values[place] for place in places] == ["5", "5", "7"] and len(values) == 2
+    assert whole[[5, 1005]].to_list() == ["5", "5"] and len(whole) == 2000

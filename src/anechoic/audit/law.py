@@ -220,6 +220,9 @@ class ParticipationLaw(ABC):
 def law_of(sampling: Sampling) -> ParticipationLaw:
     """The law of a scheme; that of your own is registered, as in `@law_of.register(Cohort)` above its class.
 
+    Args:
+        sampling: how batches are formed.
+
     Raises:
         UnsupportedError: for a scheme without one.
     """

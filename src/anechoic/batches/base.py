@@ -103,12 +103,23 @@ def labels_of(members: list[Indices], examples: int) -> Indices:
 
 
 def below(draws: NDArray[np.uint64], probability: Fraction) -> NDArray[np.bool_]:
-    """Which 64-bit integers are below probability * 2**64, rounded down."""
+    """Which 64-bit integers are below probability * 2**64, rounded down.
+
+    Args:
+        draws: 64-bit integers, shape (k,).
+        probability: an exact fraction, >= 0.
+    """
     threshold = int(probability * 2**64)
     return np.ones(len(draws), dtype=bool) if threshold >= 2**64 else draws < np.uint64(threshold)
 
 
 def integers(key: bytes, *address: int) -> Integers:
+    """Random integers of one purpose and step, which follow from the key and from nothing else.
+
+    Args:
+        key: 32 secret bytes, the sampling key of a run.
+        address: the purpose and the step, whole numbers >= 0: the same address gives the same integers.
+    """
     return Integers(key, DOMAIN, *address)
 
 

@@ -35,6 +35,9 @@ class BudgetBook:
         key: secret bytes that every user of the book has: entries cannot be edited unseen without them. None:
             an edit is seen unless all entries after it are written anew.
 
+    Raises:
+        ValueError: without a name of the data set, or for a key of fewer than 16 bytes.
+
     Example:
         >>> import tempfile, os, anechoic as an
         >>> from anechoic.budget import BudgetBook

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from anechoic.cli.progress import check_writable, naming, need, patience, text_of
+from anechoic._patience import patience
+from anechoic.cli.progress import check_writable, naming, need, text_of
 from anechoic.cli.values import as_tuple
 
 # -- what the commands do ------------------------------------------------------------------------
@@ -18,7 +19,7 @@ def demo(options: argparse.Namespace) -> None:
 
         streaming_demo(options.out)
         return
-    need("torch", "opacus", "rich", "matplotlib")
+    need("torch", "opacus", "rich", "matplotlib", extras="demo")
     from anechoic.demo.late_flights import demo
 
     demo(
@@ -38,7 +39,6 @@ def plan(options: argparse.Namespace) -> None:
     from anechoic.planning.compare import plan
     from anechoic.planning.page import checked_kind, write_plan
     from anechoic.planning.update import UpdateRule
-    from anechoic.sampling.base import plural
 
     if options.max_participations is not None and options.min_sep is None:
         raise ValueError(
@@ -54,29 +54,28 @@ def plan(options: argparse.Namespace) -> None:
     weak = weak_delta(options.delta, options.examples, options.unit)
     for doubt in filter(None, (weak, odd_epsilon(options.epsilon))):
         print(f"anechoic plan: {doubt}.", file=sys.stderr)
-    with patience(f"comparing mechanisms for {options.examples:,} {plural(options.unit)}"):
-        found = plan(
-            examples=options.examples,
-            batch_size=options.batch_size,
-            epochs=options.epochs,
-            steps=options.steps,
-            epsilon=options.epsilon,
-            noise_multiplier=options.noise_multiplier,
-            delta=options.delta,
-            dimension=options.dimension,
-            memory_budget=options.memory_budget,
-            random_sampling=not options.no_random_sampling,
-            participation=promised,
-            scheduler=options.schedule,
-            keep=options.keep,
-            strategy=options.mechanism,
-            optimizer=UpdateRule(options.optimizer, options.momentum),
-            clip_norm=options.clip_norm,
-            adjacency=options.adjacency,
-            unit=options.unit,
-            drop_last=options.drop_last,
-            accounting=options.accounting,
-        )
+    found = plan(
+        examples=options.examples,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        steps=options.steps,
+        epsilon=options.epsilon,
+        noise_multiplier=options.noise_multiplier,
+        delta=options.delta,
+        dimension=options.dimension,
+        memory_budget=options.memory_budget,
+        random_sampling=not options.no_random_sampling,
+        participation=promised,
+        scheduler=options.schedule,
+        keep=options.keep,
+        strategy=options.mechanism,
+        optimizer=UpdateRule(options.optimizer, options.momentum),
+        clip_norm=options.clip_norm,
+        adjacency=options.adjacency,
+        unit=options.unit,
+        drop_last=options.drop_last,
+        accounting=options.accounting,
+    )
     print_plan(found, rows=None if options.all else 12)
     if options.json is not None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
@@ -111,12 +110,14 @@ def audit(options: argparse.Namespace) -> int:
         mechanism = Mechanism.from_json(text)
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
     if options.training:
-        need("torch", "opacus")
+        need("torch", extras="torch")
         from anechoic.torch import audit_training
 
-        report = audit_training(mechanism, **given)
+        with patience("training, again and again, to be attacked"):
+            report = audit_training(mechanism, **given)
     else:
-        report = audit_mechanism(mechanism, **given)
+        with patience("attacking the mechanism"):
+            report = audit_mechanism(mechanism, **given)
     print(report)
     if options.json is not None:
         options.json.write_text(report.to_json(), encoding="utf-8")

@@ -1,34 +1,13 @@
-"""Manners of the command line: what is said while it works, and where it cannot."""
+"""Manners of the command line: what is said where it cannot work."""
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from anechoic.errors import AnechoicError, MismatchError
-
-#: Seconds after which a command says what it is at.
-PATIENCE = 3.0
-
-
-@contextmanager
-def patience(doing: str) -> Iterator[None]:
-    """Say on a terminal's stderr what takes so long, once it does."""
-
-    def say() -> None:
-        print(f"anechoic: {doing}; this can take minutes. Ctrl-C stops it.", file=sys.stderr, flush=True)
-
-    timer = threading.Timer(PATIENCE, say)
-    if sys.stderr.isatty():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextmanager
@@ -59,7 +38,7 @@ def text_of(file: Path) -> str:
         raise ValueError(f"{file} is not a mechanism file: {error}.") from error
 
 
-def need(*modules: str, extras: str = "torch,plot") -> None:
+def need(*modules: str, extras: str) -> None:
     """Refuse to start without the packages of the extras.
 
     Raises:

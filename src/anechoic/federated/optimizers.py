@@ -27,6 +27,12 @@ class ServerOptimizer(ABC):
     """From the model and the noisy mean of the updates to the next model. It keeps nothing itself.
 
     An update is a difference "model after local training less model before": it is added, not subtracted.
+
+    Args:
+        lr: a number > 0, a schedule, or a function of the step.
+
+    Raises:
+        ValueError: for a number <= 0.
     """
 
     lr: Rate
@@ -78,9 +84,12 @@ class SGD(ServerOptimizer):
     """x + lr v with v = momentum v + update: federated averaging at lr 1 and momentum 0.
 
     Args:
-        lr: see `Rate`.
+        lr: a number > 0, a schedule, or a function of the step.
         momentum: in [0, 1).
         nesterov: whether the step is along momentum v + update instead of v.
+
+    Raises:
+        ValueError: for an argument out of range, or nesterov without momentum.
     """
 
     lr: Rate = 1.0
@@ -138,7 +147,16 @@ class _Adaptive(ServerOptimizer):
 
 @dataclass(frozen=True)
 class FedAdagrad(_Adaptive):
-    """v + update^2: see `_Adaptive`. There is no momentum by default, as in the paper's experiments."""
+    """x + lr m / (sqrt(v) + tau), where v grows by update^2. By default without momentum, as in the paper.
+
+    Args:
+        lr: a number > 0, a schedule, or a function of the step.
+        beta_1: of the first moment, in [0, 1).
+        tau: how far rates adapt, > 0; the smaller the more.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
 
     beta_1: float = 0.0
 
@@ -159,9 +177,12 @@ class _Fading(_Adaptive):
 
 @dataclass(frozen=True)
 class FedAdam(_Fading):
-    """beta_2 v + (1 - beta_2) update^2, without bias correction: see `_Adaptive`.
+    """x + lr m / (sqrt(v) + tau), where v becomes beta_2 v + (1 - beta_2) update^2, without bias correction.
 
     Args:
+        lr: a number > 0, a schedule, or a function of the step.
+        beta_1: of the first moment, in [0, 1).
+        tau: how far rates adapt, > 0; the smaller the more.
         beta_2: of the second moment, in [0, 1).
     """
 
@@ -171,9 +192,12 @@ class FedAdam(_Fading):
 
 @dataclass(frozen=True)
 class FedYogi(_Fading):
-    """v - (1 - beta_2) update^2 sign(v - update^2): see `_Adaptive`.
+    """x + lr m / (sqrt(v) + tau), where v becomes v - (1 - beta_2) update^2 sign(v - update^2).
 
     Args:
+        lr: a number > 0, a schedule, or a function of the step.
+        beta_1: of the first moment, in [0, 1).
+        tau: how far rates adapt, > 0; the smaller the more.
         beta_2: of the second moment, in [0, 1).
     """
 

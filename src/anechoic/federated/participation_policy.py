@@ -142,6 +142,9 @@ class Cohorts(Discipline):
         given: cohort of a client, from its id, as a mapping or a function; fixed for the run and chosen
             without looking at private data. None for a keyed hash of the id, which makes cohorts that differ
             in size. A client that took part in another cohort than it is given now is never asked again.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     count: int

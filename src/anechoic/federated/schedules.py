@@ -26,6 +26,9 @@ class Warmup(Schedule):
         peak: > 0.
         steps: of the warm-up, >= 1.
         after: a schedule that counts its steps from the end of the warm-up.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     peak: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar
 
+from anechoic._patience import patience
 from anechoic._validate import fraction, known_keywords, positive_float
 from anechoic.accounting import Verified, gaussian_mu
 from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
@@ -28,6 +29,7 @@ Made = TypeVar("Made", bound=Spending)
 
 
 @known_keywords
+@patience("calibrating the noise")
 def calibrate(
     strategy: Strategy,
     *,

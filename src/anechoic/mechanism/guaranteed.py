@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from anechoic._serialize import text_of
 from anechoic.errors import MismatchError
-from anechoic.statement.formats import Format, render
+from anechoic.statement.formats import Format, as_cell, render
 from anechoic.statement.statement import statement_of
 
 REMEDY = "Do not rely on it: take the file that to_json() wrote."
@@ -39,6 +39,9 @@ class Guaranteed(ABC):
 
     def __str__(self) -> str:
         return self.report()
+
+    def _repr_html_(self) -> str:
+        return as_cell(statement_of(self))
 
 
 class Recorded(Guaranteed):

@@ -97,6 +97,13 @@ class Autoregressive(_Windowed):
     """x_t = (z_t - sum_{0 < j < window} C[t, t-j] x_{t-j}) / C[t, t] (monograph, Algorithm 2.1).
 
     `row(s)`, for s = local(t), gives C[s, s], C[s, s-1], …: min(window, s + 1) entries.
+
+    Args:
+        n: steps, >= 1.
+        gains: factor of each emitted row, shape (n,); None for ones.
+        period: steps after which the past is forgotten; None for never.
+        window: entries of a row of C, >= 1.
+        stationary: whether all rows are one, shifted.
     """
 
 
@@ -105,6 +112,13 @@ class MovingAverage(_Windowed):
     """x_t = sum_{0 <= j < window} C^-1[t, t-j] z_{t-j}: for banded inverses; the past holds fresh rows.
 
     `row(s)`, for s = local(t), gives C^-1[s, s], C^-1[s, s-1], …: min(window, s + 1) entries.
+
+    Args:
+        n: steps, >= 1.
+        gains: factor of each emitted row, shape (n,); None for ones.
+        period: steps after which the past is forgotten; None for never.
+        window: entries of a row of C^-1, >= 1.
+        stationary: whether all rows are one, shifted.
     """
 
     @property
@@ -165,7 +179,15 @@ class _States(Recurrence):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Buffered(_States):
-    """x_t = z_t - sum_i scale_i m_i, then m_i <- decay_i m_i + x_t, from m = 0 (Algorithm 2.2)."""
+    """x_t = z_t - sum_i scale_i m_i, then m_i <- decay_i m_i + x_t, from m = 0 (Algorithm 2.2).
+
+    Args:
+        n: steps, >= 1.
+        gains: factor of each emitted row, shape (n,); None for ones.
+        period: steps after which the past is forgotten; None for never.
+        scale: shape (buffers,).
+        decay: shape (buffers,), in [0, 1).
+    """
 
     scale: Array
     decay: Array
@@ -181,7 +203,13 @@ class Buffered(_States):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StateSpace(_States):
-    """x_t = (z_t - readout^T M) / first, then M <- transition M + input x_t, from M = 0 (Theorem 2.28 c)."""
+    """x_t = (z_t - readout^T M) / first, then M <- transition M + input x_t, from M = 0 (Theorem 2.28 c).
+
+    Args:
+        n: steps, >= 1.
+        gains: factor of each emitted row, shape (n,); None for ones.
+        period: steps after which the past is forgotten; None for never.
+    """
 
     readout: Array
     transition: Array
@@ -267,6 +295,9 @@ class Stacked(Recurrence):
     `step(s)` and the number `depth(s)` of rows before it are functions of s = local(t); depth(s) - q + w =
     depth(s + 1) <= deepest. `name` and `parameters` tell this recurrence from every other of its n and
     period; `integral` says that `mix` and `entry` hold integers.
+
+    Args:
+        gains: factor of each emitted row, shape (n,); None for ones.
     """
 
     steady: ClassVar[bool] = False

@@ -22,6 +22,9 @@ class Cyclic(Participation):
 
     Args:
         period: steps between two participations of one unit, >= 1 (monograph: b).
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     period: int

@@ -23,6 +23,9 @@ class OncePerEpoch(Participation):
 
     Args:
         period: steps in one epoch, >= 1.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     period: int

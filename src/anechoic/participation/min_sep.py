@@ -24,6 +24,9 @@ class MinSep(Participation):
     Args:
         separation: >= 1 (monograph: b).
         max_participations: >= 1, or None for as many as fit into n (monograph: k).
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     separation: int

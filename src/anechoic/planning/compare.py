@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from anechoic._patience import patience
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.mechanism import Adjacency
@@ -41,6 +42,7 @@ UNAMPLIFIED = ("output", "dense")
 
 
 @known_keywords
+@patience("comparing mechanisms")
 @on_one_thread
 def plan(
     *,
@@ -128,6 +130,9 @@ def plan(
             Carlo estimates of their noise. The best of them is calibrated with accounting="verified", which
             takes minutes, and chosen only if it is still the best one then; the noise of the others stays an
             estimate (`PlanRow.estimated`).
+
+    Returns:
+        The choice, calibrated, with every candidate and the reason.
 
     Raises:
         ValueError: for an argument out of range, or a budget in which only independent noise fits

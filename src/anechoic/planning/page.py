@@ -18,16 +18,10 @@ from anechoic.planning.chart import (
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import cells, headings, notes, several_lengths
 from anechoic.statement.charts import as_file, in_style, inline
-from anechoic.statement.page import figure, page, paragraph, section, table
+from anechoic.statement.page import cell, figure, page, paragraph, section, table
 
 #: Kinds of files that a plan is written to.
 KINDS = (".html", ".svg", ".png")
-#: Of a cell in a notebook, whose theme may be dark: pictures bring their own paper.
-_CELL = (
-    ".anechoic-plan .pair{display:flex;flex-wrap:wrap;gap:16px}.anechoic-plan figure{margin:0;flex:1 1 400px;"
-    "max-width:560px}.anechoic-plan figcaption{font-size:90%}.anechoic-plan img.chart{background:#fff;"
-    "border-radius:6px;padding:8px;width:100%;height:auto}.anechoic-plan td.best{font-weight:700}"
-)
 
 
 def as_cell(rows: Sequence[PlanRow], reason: str) -> str:
@@ -36,8 +30,7 @@ def as_cell(rows: Sequence[PlanRow], reason: str) -> str:
         drawn = paragraph("Without matplotlib there is no picture: pip install 'anechoic[plot]'.")
     else:
         drawn = _pictures(rows)
-    body = f"{paragraph(reason)}{drawn}{_table(rows)}"
-    return f'<div class="anechoic-plan"><style>{_CELL}</style>{body}</div>'
+    return cell(paragraph(reason), drawn, _table(rows))
 
 
 def as_page(rows: Sequence[PlanRow], reason: str, command: str = "") -> str:

@@ -9,16 +9,24 @@ from typing import Any
 from anechoic.keys import derive
 
 DIGEST_KEY_BYTES = 64
-_BLOCK = 2**22
+_BLOCK, _TAG = 2**22, 16
 
 
 def identity_of(noise_key: bytes) -> str:
-    """By what a run is known: 32 hexadecimal digits that follow from its key and do not show it."""
+    """By what a run is known: 32 hexadecimal digits that follow from its key and do not show it.
+
+    Args:
+        noise_key: 32 secret bytes, the key of the run's noise.
+    """
     return derive(noise_key, "journal identity", size=16).hex()
 
 
 def digest_key_of(noise_key: bytes) -> bytes:
-    """The secret of a run's digests: 64 bytes that follow from its key."""
+    """The secret of a run's digests: 64 bytes that follow from its key.
+
+    Args:
+        noise_key: 32 secret bytes, the key of the run's noise.
+    """
     return derive(noise_key, "journal digests", size=DIGEST_KEY_BYTES)
 
 
@@ -31,7 +39,7 @@ def digest_of(parts: Iterable[Any], key: bytes) -> str:
     journal.
 
     Args:
-        parts: objects with the buffer protocol (bytes, NumPy arrays), each contiguous.
+        parts: objects with the buffer protocol (bytes, NumPy arrays), each contiguous, none of which is kept.
         key: see `digest_key_of`.
 
     Raises:
@@ -46,11 +54,12 @@ def digest_of(parts: Iterable[Any], key: bytes) -> str:
         raise ValueError(
             f"a digest key must be {DIGEST_KEY_BYTES} bytes: take runs.digest_key_of(noise_key)."
         )
-    views = [memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"") for part in parts]
-    blocks = [view[start : start + _BLOCK] for view in views for start in range(0, len(view), _BLOCK)]
-    lengths = b"".join(len(view).to_bytes(8, "little") for view in views)
-    gcm, found = AESGCM(key[:32]), hmac.new(key[32:], lengths, "sha256")
-    for place, block in enumerate(blocks):
-        # a number that another release has too would give the tags' key away, if the tags were seen
-        found.update(gcm.encrypt(place.to_bytes(12, "little"), b"", block))
-    return found.hexdigest()
+    gcm, lengths, tags = AESGCM(key[:32]), bytearray(), bytearray()
+    for part in parts:
+        view = memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"")
+        lengths += len(view).to_bytes(8, "little")
+        for start in range(0, len(view), _BLOCK):
+            # a number that another release has too would give the tags' key away, if the tags were seen
+            place = len(tags) // _TAG
+            tags += gcm.encrypt(place.to_bytes(12, "little"), b"", view[start : start + _BLOCK])
+    return hmac.new(key[32:], lengths + tags, "sha256").hexdigest()

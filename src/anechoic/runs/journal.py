@@ -335,6 +335,9 @@ def conflicts(*paths: str | os.PathLike[str]) -> list[int]:
 
     For copies of a run directory that were continued apart: one row of noise went into two releases there.
 
+    Args:
+        paths: the journals, as files.
+
     Raises:
         CheckpointError: if one is missing or damaged.
         ValueError: if they belong to different runs.

@@ -20,6 +20,9 @@ class External(Sampling):
         batch_size: the constant divisor of every noisy sum, > 0; it may count examples or units.
         steps: n, >= 1.
         examples: N of examples or units, >= 1, where it is known; nothing rests on it.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     participation: Participation

@@ -22,6 +22,9 @@ class FixedOrder(Sampling):
         epochs: passes over the data, >= 1 (give this or `steps`).
         steps: n, >= 1.
         drop_last: whether the chunk of fewer than B examples at the end of a pass is left out.
+
+    Raises:
+        ValueError: for an argument out of range, or unless one of epochs and steps is given.
     """
 
     examples: int

@@ -25,6 +25,9 @@ class MinSepSampling(Sampling):
         batch_size: expected batch size B > 0, with B * separation <= N.
         separation: b >= 1; an example takes part at most once in any b consecutive steps.
         steps: n, >= 1.
+
+    Raises:
+        ValueError: for an argument out of range, or B * separation > N.
     """
 
     examples: int

@@ -81,6 +81,9 @@ class CyclicPoisson(Sampling):
         steps: n, >= 1.
         grouping: "balanced" deals a secret random permutation into groups of equal size (to within
             one); "independent" draws each example's group on its own, as add-or-remove adjacency needs.
+
+    Raises:
+        ValueError: for an argument out of range, or B * groups > N.
     """
 
     examples: int

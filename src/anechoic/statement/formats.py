@@ -14,7 +14,7 @@ from typing import Any, Literal
 from anechoic._validate import one_of
 from anechoic.statement.attacker import attacker_of
 from anechoic.statement.forms import OPEN, answers, as_nist_json, registry, sacro
-from anechoic.statement.page import definitions, listed, page, section
+from anechoic.statement.page import cell, definitions, fold, listed, page, section
 from anechoic.statement.statement import Statement
 
 Format = Literal["text", "markdown", "html", "json", "nist", "nist-json", "registry", "sacro"]
@@ -107,6 +107,16 @@ def as_html(statement: Statement, proofs: str) -> str:
         f'<p class="soft">Computed with {escape(_versions(statement))}.</p>',
     ]
     return page("Privacy statement", "\n".join(parts))
+
+
+def as_cell(statement: Statement) -> str:
+    """The statement in a notebook: the guarantee and its numbers, and what it assumes on a click."""
+    (_, guarantee), *rest = statement.items
+    said = definitions(statement.pairs[len(statement.items) :])
+    numbers = definitions(rest)
+    return cell(
+        f"<p><b>{escape(guarantee)}</b></p>", numbers, fold("What it assumes, and why it holds", said)
+    )
 
 
 # -- Markdown ------------------------------------------------------------------------------------

@@ -62,6 +62,20 @@ body{font-size:11pt}main{max-width:none;padding:0}h2{break-after:avoid}
 details,figure,dt,dd,li{break-inside:avoid}a::after{content:" (" attr(href) ")"}}
 """
 
+#: Of a cell in a notebook, which has its own colours and may be dark: pictures bring their own paper.
+_CELL = (
+    ".anechoic .pair{display:flex;flex-wrap:wrap;gap:16px}.anechoic figure{margin:0;flex:1 1 400px;"
+    "max-width:560px}.anechoic figcaption{font-size:90%}.anechoic img.chart{background:#fff;"
+    "border-radius:6px;padding:8px;width:100%;height:auto}.anechoic td.best{font-weight:700}"
+    ".anechoic .scroll{overflow-x:auto}.anechoic dl{display:grid;grid-template-columns:10rem 1fr;margin:0}"
+    ".anechoic dt{font-weight:600}.anechoic dt,.anechoic dd{margin:0;padding:3px 8px 3px 0}"
+)
+
+
+def cell(*parts: str) -> str:
+    """What a notebook shows of an object; the parts must be HTML already."""
+    return f'<div class="anechoic"><style>{_CELL}</style>{"".join(parts)}</div>'
+
 
 def page(title: str, body: str) -> str:
     """A whole HTML document around `body`, which must be HTML already."""

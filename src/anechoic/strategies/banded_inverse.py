@@ -54,6 +54,9 @@ class BandedInverse(SquareStrategy):
     `toeplitz.accurate_inverse` bounds their error. Where a series with several zeros close together near the
     unit circle, or inside it, does not allow that, asking for them raises UnsupportedError.
 
+    Raises:
+        ValueError: for a first coefficient <= 0, or more coefficients than steps.
+
     References:
         Kalinin and others, arXiv 2505.12128 (BISR), 2601.22334 (lambda-CGD), 2605.18379 (fractional powers).
     """

@@ -26,6 +26,9 @@ class BLT(SequenceStrategy):
         n: steps, >= 1; 10**9 costs what 10**3 costs.
         scale: shape (d,), finite (monograph: alpha).
         decay: shape (d,), pairwise distinct, in [0, 1) (monograph: lambda).
+
+    Raises:
+        ValueError: for an argument out of range, or equal decays.
     """
 
     scale: ArrayLike

@@ -22,6 +22,9 @@ class Dense(SquareStrategy):
 
     Args:
         matrix: C, shape (n, n), finite, zero above the diagonal, positive on it.
+
+    Raises:
+        ValueError: for another matrix.
     """
 
     n: int = 0

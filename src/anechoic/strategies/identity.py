@@ -16,7 +16,14 @@ from anechoic.strategies.base import SquareStrategy, Structure
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
 class Identity(SquareStrategy):
-    """C = I: independent noise at every step (DP-SGD, input perturbation)."""
+    """C = I: independent noise at every step (DP-SGD, input perturbation).
+
+    Args:
+        n: steps, >= 1.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", positive_int("n", self.n))

@@ -24,6 +24,9 @@ class Output(SquareStrategy):
 
     Args:
         workload: A.
+
+    Raises:
+        ValueError: if n is given, and not the number of steps of the workload.
     """
 
     n: int = 0

@@ -29,6 +29,9 @@ class Restarted(Wrapper):
         base: the strategy of one block.
         times: number of blocks, >= 1.
         steps: steps in all; None for times * base.n; fewer cuts the last block short.
+
+    Raises:
+        ValueError: for an argument out of range, or a base whose own blocks do not divide its steps.
     """
 
     n: int

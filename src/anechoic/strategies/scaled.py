@@ -101,6 +101,9 @@ def ColumnNormalized(base: Strategy) -> ColumnScaled:
 
     The scales are fixed by all n steps, so the leading block of a normalised strategy is not itself
     normalised: that is the guarantee of a run that stops early.
+
+    Raises:
+        ValueError: if base is no strategy.
     """
     if not isinstance(base, Strategy):
         raise ValueError(f"base={base!r} must be a Strategy.")

@@ -5,7 +5,9 @@
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
 Statistics: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`, `Moments`, `LinearRegression`,
-`OnlineKMeans`. A stream releases one of them, or several together: `Stream({"n": Count(), …}, …)`.
+`OnlineKMeans`, and `Late`, whose figures `revised` revises. A stream releases one of them, or several
+together: `Stream({"n": Count(), …}, …)`. `OpenHistogram` is a stream of categories that nobody lists in
+advance, and `Hierarchy` makes figures add up.
 """
 
 from anechoic._moved import keep_old_names
@@ -13,8 +15,11 @@ from anechoic.streaming import short_forms  # noqa: F401
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
+from anechoic.streaming.hierarchy import Hierarchy
 from anechoic.streaming.kmeans import OnlineKMeans
+from anechoic.streaming.late import Late, revised
 from anechoic.streaming.moments import LinearRegression, Moments
+from anechoic.streaming.open_histogram import OpenHistogram
 from anechoic.streaming.reading import read_releases
 from anechoic.streaming.sentences import statement
 from anechoic.streaming.stream import Stream
@@ -27,17 +32,21 @@ __all__ = [
     "Decayed",
     "Distribution",
     "Grouped",
+    "Hierarchy",
     "Histogram",
+    "Late",
     "LinearRegression",
     "Mean",
     "Moments",
     "OnlineKMeans",
+    "OpenHistogram",
     "Quantiles",
     "Running",
     "SlidingWindow",
     "Stream",
     "Sum",
     "read_releases",
+    "revised",
     "statement",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import tzinfo
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
+from anechoic.streaming.clock import seconds_of, seconds_of_local
+from anechoic.streaming.coded import Coded, coded
 
 
 def column_of(texts: list[str]) -> pl.Series:
@@ -34,6 +37,34 @@ def numbers_of(column: pl.Series) -> tuple[Array, NDArray[np.bool_]]:
         text = column[i] or ""
         found[i], odd[i] = _number(text), _is_odd(text)
     return found, odd & np.isnan(found)
+
+
+#: Times that Polars reads as Python does; others are read one by one.
+_PLAIN = r"^[12]\d{3}-\d\d-\d\d[T ]\d\d:\d\d(:[0-5]\d)?$"
+
+
+def times_of(column: pl.Series, zone: tzinfo) -> Array:
+    """A column as seconds since 1970, as `seconds_of` reads its texts."""
+    if column.dtype != pl.String:
+        return seconds_of(texts_of(column), zone)
+    plain = column.str.contains(_PLAIN).fill_null(False)
+    full = column.str.slice(0, 10) + "T" + column.str.slice(11, 8) + ":00"
+    read = full.str.slice(0, 19).str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=False)
+    known = (plain & read.is_not_null()).to_numpy()
+    found = np.full(len(column), math.nan)
+    found[known] = seconds_of_local(read.to_physical().filter(pl.Series(known)).to_numpy(), zone)
+    rest = np.flatnonzero(np.isnan(found))
+    if len(rest):
+        found[rest] = seconds_of(texts_of(column[rest]), zone)
+    return found
+
+
+def categories_of(column: pl.Series) -> Coded:
+    """A column as text, each of them once."""
+    if column.dtype != pl.String:
+        column = column_of(texts_of(column))
+    values, places = coded(column.fill_null("")) or ([], np.zeros(0, np.int64))
+    return Coded(values, places)
 
 
 def _number(text: str) -> float:

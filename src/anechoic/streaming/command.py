@@ -19,7 +19,7 @@ from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
-from anechoic.streaming.columns import numbers_of, texts_of
+from anechoic.streaming.columns import categories_of, numbers_of, texts_of, times_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally
@@ -289,13 +289,12 @@ class Reader:
             ValueError: if more than the stated share of records cannot be read.
         """
         for batch in self.source.batches():
-            seconds = seconds_of(texts_of(batch[self._time]), self._zone)
+            seconds = times_of(batch[self._time], self._zone)
             odd = np.isnan(seconds)
-            values: dict[str, NDArray[Any]] = {}
+            values: dict[str, Any] = {}
             for name, kinds in self._columns.items():
                 if True not in kinds:
-                    texts = texts_of(batch[name]) if False in kinds else seconds
-                    values[name] = np.array(texts, dtype=object) if False in kinds else seconds
+                    values[name] = categories_of(batch[name]) if False in kinds else seconds
                     continue
                 values[name], none = numbers_of(batch[name])
                 self.unreadable[f"{name}: no number"] += int(np.count_nonzero(none))

@@ -60,12 +60,17 @@ class Factors:
 
     def union(self, step: int) -> float:
         """z of a step for any Gaussian number: probabilities add up."""
-        if self._steps < FOR_EVER:
-            return two_sided(self._miss / self._steps)
-        # steps 2**k - 1 … 2**(k + 1) - 2 share 6 / (pi (k + 1))^2 of the probability
-        block = (step + 1).bit_length() - 1
-        share = 6 / (math.pi * (block + 1)) ** 2 / 2**block
-        return two_sided(self._miss * share)
+        return two_sided(miss_of(self._miss, step, self._steps))
+
+
+def miss_of(miss: float, step: int, steps: int) -> float:
+    """The part of a probability that is a step's: over all steps they add up to at most `miss`."""
+    if steps < FOR_EVER:
+        return miss / steps
+    # steps 2**k - 1 … 2**(k + 1) - 2 share 6 / (pi (k + 1))^2 of the probability
+    block = (step + 1).bit_length() - 1
+    share: float = 6 / (math.pi * (block + 1)) ** 2 / 2**block
+    return miss * share
 
 
 def two_sided(miss: float) -> float:

@@ -46,6 +46,9 @@ class Distribution(Statistic):
 
     Attributes:
         noise: which of the two it is.
+
+    Raises:
+        ValueError: unless edges increase, or for more buckets than can be correlated.
     """
 
     name = "distribution"
@@ -162,6 +165,9 @@ class Quantiles(Distribution):
     Args:
         edges, column, noise: as for `Distribution`.
         probabilities: strictly between 0 and 1; shape (k,).
+
+    Raises:
+        ValueError: as `Distribution`, or for a probability outside (0, 1).
     """
 
     name = "quantiles"

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import Array
+from anechoic.streaming.coded import column_of
 from anechoic.streaming.release import PARTS, Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, column_of
+from anechoic.streaming.statistic import Integers, Records, Statistic, both
 from anechoic.streaming.sums import Histogram
 
 
@@ -26,6 +27,9 @@ class Grouped(Statistic):
         column: of the batch, that says which group a record is in.
         groups: distinct values, given in advance, as the categories of a histogram. Records of others are
             left out.
+
+    Raises:
+        ValueError: for a statistic that learns from releases, or is grouped already; or without a column.
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:

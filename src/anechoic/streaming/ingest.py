@@ -120,8 +120,10 @@ class Intake:
     def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str]]:
         """What it adds, and what was left out or changed by reason. Units are charged with the step."""
         if (made := addition.accumulator) is not None:
+            if self._ledger is None:
+                return made.sums, made.remarks
             units, rows = made.by_unit()
-            if self._ledger is None or not units:
+            if not units:
                 return made.sums, made.remarks
             counts, refused = self._ledger.admit(list(units), step)
             return sums_of(rows, counts), made.remarks + Counter(refused)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import Array, positive_float
+from anechoic.streaming.coded import column_of
 from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics, column_of
+from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
 
 
 class SharedRelease:

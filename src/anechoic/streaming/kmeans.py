@@ -47,6 +47,9 @@ class OnlineKMeans(Statistic):
         centre: shape (d,), public; the origin by default.
         initial: shape (k, d), public centres to begin with; None for fixed ones inside the bound.
         column: of the batch.
+
+    Raises:
+        ValueError: for an argument out of range or of another shape.
     """
 
     name = "centres"

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.statistic import coded, entries
+from anechoic.streaming.coded import coded
+from anechoic.streaming.statistic import entries
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal, get_args
@@ -63,6 +63,7 @@ def planned_mechanism(
     unit: str = "event",
     accurate_to: int = ACCURATE_TO,
     loss: LossOfStream = "max",
+    buffered: bool = False,
 ) -> Mechanism:
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
@@ -82,6 +83,7 @@ def planned_mechanism(
         loss: with a horizon, "max" for the largest error of a step, "rms" for the mean square of all, or
             "mean" for that of running means, in which the error of step t counts 1 / (t + 1): that takes from
             the last steps, where means are precise anyway, and gives to the first.
+        buffered: compare independent noise and BLTs alone, whose rows take few operations.
 
     Raises:
         ValueError: for an argument out of range.
@@ -100,7 +102,7 @@ def planned_mechanism(
             )
         strategy = _endless(over, accurate_to)
     else:
-        strategy = _finite(over, positive_int("horizon", horizon), participation, loss, dimension)
+        strategy = _finite(over, positive_int("horizon", horizon), participation, loss, dimension, buffered)
     sampling = External(participation, 1, steps=strategy.n)
 
     def made(bits: int | None) -> Mechanism:
@@ -140,15 +142,18 @@ def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
     return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
 
-def _finite(over: Over, n: int, participation: Participation, loss: LossOfStream, dimension: int) -> Strategy:
+def _finite(
+    over: Over, n: int, participation: Participation, loss: LossOfStream, dimension: int, buffered: bool
+) -> Strategy:
     """The best strategy for n steps; of those about as good, the one of least noise state."""
     designs, space = designs_of(_objective(over, n, loss)), room(dimension, None)
     candidates: list[Strategy]
-    if n <= _ALL_UP_TO:
-        candidates = list(Strategies(designs, participation, space).of(_FAMILIES))
-    else:  # few numbers say what they are, however many steps
+    if buffered or n > _ALL_UP_TO:  # few numbers say what they are, however many steps
         candidates = [Identity(n), *designs.buffered(buffered_schema(participation))]
-    candidates += Permitted.of("auto").made(designs.workload, participation, designs.loss)
+    else:
+        candidates = list(Strategies(designs, participation, space).of(_FAMILIES))
+    if not buffered:
+        candidates += Permitted.of("auto").made(designs.workload, participation, designs.loss)
     found = []
     for strategy in candidates:
         rows = strategy.recurrence().rows
@@ -298,6 +303,24 @@ class Deviations:
         late, early = rows(step), rows(begin - 1)
         late[: len(early)] -= early
         return float(self._mechanism.noise_std * np.linalg.norm(late))
+
+    def covariance(self, steps: Sequence[int]) -> Array:
+        """Of the noise in rows `steps` of A Y, the same for every coordinate: noise_std^2 B B^T there.
+
+        Raises:
+            UnsupportedError: where C is neither Toeplitz nor small.
+        """
+        rows = self._rows(max(steps))
+        if rows is None:
+            raise UnsupportedError(
+                f"the covariance of {type(self._mechanism.strategy).__name__} over {self._mechanism.steps}"
+                " steps is not computed: take a mechanism that a stream plans, or one of fewer steps."
+            )
+        made = [rows(step) for step in steps]
+        held = np.zeros((len(steps), max(map(len, made))))
+        for place, row in enumerate(made):
+            held[place, : len(row)] = row
+        return np.asarray(self._mechanism.noise_std**2 * (held @ held.T))
 
     def _rows(self, step: int) -> Callable[[int], Array] | None:
         """Gives rows of B; of a Toeplitz one up to the diagonal."""

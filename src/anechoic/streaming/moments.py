@@ -24,6 +24,9 @@ class Moments(Rows):
         dimension: d, >= 1.
         centre: shape (d,), public; the origin by default.
         column: of the batch.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     name = "moments"
@@ -95,6 +98,9 @@ class LinearRegression(Rows):
         features: d, >= 1. For an intercept let one of them be constant.
         bound, target_bound: > 0.
         column: of the batch, in which a record has d + 1 numbers, the target last.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     name = "coefficients"

@@ -27,7 +27,7 @@ class Columns:
 
     seconds: NDArray[np.float64]
     units: NDArray[Any] | None
-    values: Mapping[str, NDArray[Any]]
+    values: Mapping[str, Any]
 
 
 @dataclass

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from anechoic._validate import fraction, positive_int
+from anechoic._validate import Array, fraction, positive_int
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.fork_guard import OfOneProcess
 from anechoic.streaming.chart import stream_figure
 from anechoic.streaming.confidence_bands import Factors
@@ -92,6 +93,15 @@ class Published(OfOneProcess):
         for step in range(begin, last + 1):
             total += self._row(step)
         return self._publisher.release(self.shared, last, self._kept(last)[0], total, begin)
+
+    def covariance(self, name: str, steps: Sequence[int]) -> Array:
+        """Covariance of the noise in a raw number of a statistic at several steps, shape (k, k).
+
+        Raises:
+            UnsupportedError: for a mechanism of many steps that is not Toeplitz.
+        """
+        scale = 2.0 ** grid_bits(self.mechanism, self.shared.dimension) / self.shared.units[name]
+        return np.asarray(scale**2 * self._publisher.deviations.covariance(steps))
 
     def releases_over(self, over: Over) -> Iterator[Release]:
         """All releases so far as if they were over other steps: a total and the last day, for one epsilon.

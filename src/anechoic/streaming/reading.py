@@ -17,6 +17,7 @@ from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.kmeans import OnlineKMeans
+from anechoic.streaming.late import Late
 from anechoic.streaming.moments import LinearRegression, Moments
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
@@ -107,6 +108,7 @@ _KINDS: dict[str, Callable[..., Statistic]] = {
     "linear regression": LinearRegression,
     "k-means": _k_means,
     "by group": _grouped,
+    "late": Late,
 }
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array
+from anechoic.statement.page import cell, paragraph, table
 
+#: Lines of a release that a notebook shows.
+SHOWN = 20
 #: Of an estimate, besides the noisy sums.
 PARTS = ("value", "standard_error", "low", "high")
 
@@ -120,6 +123,24 @@ class Release:
             name = self._only_name
         labels = (label or name for label in self.labels_of(name))
         return dict(zip(labels, self.estimates[name].value.ravel().tolist(), strict=True))
+
+    def _repr_html_(self) -> str:
+        lines = [
+            (name, label, *(f"{number:.6g}" for number in numbers))
+            for name, one in self.estimates.items()
+            for label, *numbers in zip(
+                self.labels_of(name), *(getattr(one, part).ravel() for part in PARTS), strict=True
+            )
+        ]
+        when = "" if self.time is None else f" ({self.time})"
+        cost = f"epsilon {self.epsilon:.4g} at delta {self.delta:.3g} so far"
+        more = [f"… and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
+        head = ("statistic", "", "value", "standard error", "low", "high")
+        return cell(
+            paragraph(f"Step {self.step}{when}: {cost}"),
+            table(head, lines[:SHOWN]),
+            *map(paragraph, more),
+        )
 
     def to_bytes(self) -> bytes:
         """The release without loss: a line of JSON, then float64 numbers, little-endian.

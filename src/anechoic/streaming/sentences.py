@@ -51,7 +51,14 @@ def _number(steps: int) -> str:
 
 
 def statement(stream: Stream) -> str:
-    """For a privacy reviewer, as text. It holds no secret and nothing of the data."""
+    """For a privacy reviewer, as text. It holds no secret and nothing of the data.
+
+    Args:
+        stream: whose releases are published.
+
+    Returns:
+        The statement of its mechanism, with what this stream releases and protects.
+    """
     mechanism, shared, unit = stream.mechanism, stream.shared, stream.mechanism.unit
     whole = statement_of(mechanism)
     own = [

@@ -407,37 +407,3 @@ def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
             " bounds one record could change a sum by any amount. Choose them without looking at the data."
         )
     return pair
-
-
-def coded(column: Any) -> tuple[list[Any], Integers] | None:
-    """(values, place of each entry in them) of a column of Arrow or Polars; None for others.
-
-    Whoever looks at each value once is the faster the fewer there are.
-    """
-    try:
-        if hasattr(column, "dictionary_encode"):  # Arrow
-            found = column.dictionary_encode()
-            found = found.combine_chunks() if hasattr(found, "combine_chunks") else found
-            values = [*found.dictionary.to_pylist(), None]
-            return values, np.asarray(found.indices.fill_null(len(values) - 1)).astype(np.int64)
-        if hasattr(column, "replace_strict"):  # Polars
-            held = column.unique()
-            places = column.replace_strict(held, np.arange(len(held)))
-            return held.to_list(), np.asarray(places.to_numpy(), np.int64)
-    except Exception:  # columns of lists and the like are read entry by entry
-        return None
-    return None
-
-
-def column_of(batch: Any, name: str, column: str | None) -> Any:
-    """A column of a batch, or the batch itself where none is named.
-
-    Raises:
-        ValueError: if it has no such column.
-    """
-    if column is None:
-        return batch
-    try:
-        return batch[column]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
+from anechoic.streaming.coded import coded
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
     Integers,
@@ -17,7 +18,6 @@ from anechoic.streaming.statistic import (
     Statistic,
     both,
     checked_interval,
-    coded,
     counted,
     entries,
     linear_estimate,
@@ -28,7 +28,11 @@ from anechoic.streaming.statistic import (
 
 
 class Count(Statistic):
-    """How many records."""
+    """How many records.
+
+    Args:
+        column: of the batch; None where a batch is one array.
+    """
 
     name = "count"
 
@@ -77,6 +81,9 @@ class Sum(Rows):
         bound: > 0.
         dimension: entries of a vector; 1 for numbers.
         column: of the batch.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     name = "sum"
@@ -114,6 +121,9 @@ class Mean(Rows):
     Args:
         low, high: bounds of one record.
         column: of the batch.
+
+    Raises:
+        ValueError: unless low < high, both finite.
     """
 
     name = "mean"
@@ -182,6 +192,9 @@ class Histogram(Statistic):
         categories: distinct values, given in advance: taken from the data they would show who is in it,
             which no program can see. Records of others are left out.
         column: of the batch.
+
+    Raises:
+        ValueError: without categories, or for equal ones.
     """
 
     name = "histogram"

@@ -76,6 +76,9 @@ class SlidingWindow(Over):
 
     Args:
         width: >= 1.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     width: int
@@ -100,6 +103,9 @@ class Decayed(Over):
 
     Args:
         factor: strictly between 0 and 1.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     factor: float

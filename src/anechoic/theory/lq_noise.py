@@ -212,6 +212,9 @@ class LqMechanism:
         strategy: C, of n steps, square; its dense matrix is made for `epsilon`.
         noise: of one coordinate.
         norm: > 0: contributions are clipped to this l_q norm.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     strategy: Strategy

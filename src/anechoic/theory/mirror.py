@@ -92,6 +92,9 @@ class Ball(Domain):
     Args:
         radius: > 0.
         p: > 1 (2 by default).
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     radius: float
@@ -129,6 +132,9 @@ class Box(Domain):
 
     Args:
         low, high: numbers, low < high (low >= 0 for the entropy).
+
+    Raises:
+        ValueError: unless low < high, both finite.
     """
 
     low: float
@@ -155,6 +161,9 @@ class Simplex(Domain):
 
     Args:
         radius: > 0.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     radius: float = 1.0
@@ -220,6 +229,12 @@ def l1_step(y: ArrayLike, rate: float, radius: float) -> Array:
         y: shape (d,), a sum of gradients.
         rate: eta, > 0.
         radius: > 0.
+
+    Returns:
+        The point w, shape (d,), with |w|_1 <= radius.
+
+    Raises:
+        ValueError: for a rate or radius out of range, or entries of y that are not finite.
 
     Example:
         >>> l1_step([3.0, -4.0], 100.0, 2.0).round(6).tolist()

@@ -1,8 +1,6 @@
-"""Private training with correlated noise, over Opacus.
+"""Private training with correlated noise, under Opacus's names. Needs `anechoic[torch]`."""
 
-Per-example gradients, clipping and ghost clipping are Opacus's, and so are the names of `PrivacyEngine`.
-"""
-
+import anechoic.torch.require_torch  # noqa: F401  first: it says which extra is missing
 from anechoic._moved import keep_old_names
 from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.audit import ReleaseRecorder, audit_training

@@ -107,6 +107,9 @@ def audit_training(
         noise_key, sampling_key: 32 bytes each; None for fresh ones.
         seed: of directions and of who is put in; None for fresh entropy.
 
+    Returns:
+        Lower confidence bounds on mu and epsilon, and the power with which they would have refuted.
+
     Raises:
         ValueError, UnsupportedError: see `audit`; also for "ghost", whose criterion this model does not have.
     """

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Unpack, overload
 
-from opacus.validators import ModuleValidator
 from torch import nn, optim
 
 from anechoic._validate import flag, one_of, positive_int
@@ -82,6 +81,10 @@ class PrivacyEngine(Resumable, Uncopyable):
             nothing.
         book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
             a run that goes on from a checkpoint is not booked again.
+
+    Raises:
+        ValueError: for an argument out of range.
+        UnsupportedError: for secure_mode=True.
 
     Example:
         engine = PrivacyEngine()
@@ -249,19 +252,20 @@ class PrivacyEngine(Resumable, Uncopyable):
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> bool:
         """Whether Opacus can compute the module's per-example gradients."""
-        return bool(ModuleValidator.is_valid(module))
+        return bool(_opacus_validator().is_valid(module))
 
     def validate(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> None:
         """Raise opacus.validators.errors.UnsupportedModuleError where `is_compatible` is False."""
-        ModuleValidator.validate(module, strict=True)
+        _opacus_validator().validate(module, strict=True)
 
     @classmethod
     def get_compatible_module(cls, module: nn.Module) -> nn.Module:
         """A copy of `module` with the layers replaced that mix examples (BatchNorm by GroupNorm)."""
-        fixed: nn.Module = ModuleValidator.fix(module)
-        ModuleValidator.validate(fixed, strict=True)
+        validator = _opacus_validator()
+        fixed: nn.Module = validator.fix(module)
+        validator.validate(fixed, strict=True)
         return fixed
 
     # -- beyond Opacus -------------------------------------------------------------------------
@@ -345,3 +349,15 @@ class PrivacyEngine(Resumable, Uncopyable):
         run.book = self._book
         self._run = run
         return private
+
+
+def _opacus_validator() -> Any:
+    """Opacus's checks and converters of modules: nothing else here needs Opacus."""
+    try:
+        from opacus.validators import ModuleValidator
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "is_compatible, validate and get_compatible_module are Opacus's own, which is not installed: pip"
+            " install 'anechoic[opacus]'. make_private needs none of them: it says by itself what it refuses."
+        ) from error
+    return ModuleValidator

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings
+from anechoic.torch.ranks.cut import local, put_back
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.structure import PLAIN, Idle, bits
 
@@ -162,7 +163,8 @@ class BeforeCall:
 
 def _still(module: nn.Module) -> dict[str, Tensor]:
     """Tensors that training must not change, by name: buffers and frozen parameters."""
-    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    put_back(module)
+    frozen = {name: local(p) for name, p in module.named_parameters() if not p.requires_grad}
     return {**dict(module.named_buffers()), **frozen}
 
 
@@ -207,6 +209,7 @@ class ModelMembers:
         )
 
     def _now(self) -> dict[str, tuple[int, bool]]:
+        put_back(self._module)
         named = self._module.named_parameters(remove_duplicate=False)
         return {name: (id(p), p.requires_grad) for name, p in named}
 
@@ -214,8 +217,8 @@ class ModelMembers:
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
 _REPLACING = (
-    "model = PrivacyEngine.get_compatible_module(model) puts GroupNorm in its place: write it before the"
-    " optimizer is made."
+    "Put nn.GroupNorm in its place before the optimizer is made, as model ="
+    " PrivacyEngine.get_compatible_module(model) does."
 )
 
 
@@ -230,7 +233,7 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         raise GuaranteeError(
             "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
             " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            f" what it changes. Replace it. {_REPLACING}"
+            f" what it changes. {_REPLACING}"
         )
     if any(layer.training for layer in found):
         raise GuaranteeError(
@@ -263,7 +266,7 @@ class ParameterWatch:
         self._copies: list[Tensor] = []
         self._bits = [_INTEGERS[p.element_size()] for p in parameters]
         if sum(p.numel() for p in parameters) <= COPIED:
-            self._copies = [p.detach().clone() for p in parameters]
+            self._copies = [local(p).detach().clone() for p in parameters]
         self.retake()
 
     def retake(self) -> None:
@@ -278,9 +281,9 @@ class ParameterWatch:
     def released(self) -> None:
         """Take the trainable parameters as they are now: step() has just changed them."""
         if self._copies:
-            torch._foreach_copy_(self._copies, [p.detach() for p in self._parameters])
+            torch._foreach_copy_(self._copies, [local(p).detach() for p in self._parameters])
         else:
-            self._sums = [checksum(p) for p in self._parameters]
+            self._sums = [checksum(local(p)) for p in self._parameters]
 
     def check(self) -> None:
         """Compare with what was taken.
@@ -318,9 +321,9 @@ class ParameterWatch:
         """
         if self._copies:
             trios = zip(self._copies, self._bits, self._parameters, strict=True)
-            same = all(torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in trios)
+            same = all(torch.equal(copy.view(kind), local(p).detach().view(kind)) for copy, kind, p in trios)
         else:
-            same = all(map(torch.equal, map(checksum, self._parameters), self._sums))
+            same = all(map(torch.equal, map(checksum, map(local, self._parameters)), self._sums))
         if not same:
             raise GuaranteeError(
                 "a trainable parameter was changed by something else than optimizer.step(), which alone clips"

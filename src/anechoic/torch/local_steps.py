@@ -24,6 +24,7 @@ from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.ranks.cut import blocks_in
 from anechoic.torch.sources.row_model import Places, called, left_as_it_is, places_of, without_our_hooks
 
 Indices = NDArray[np.int64]
@@ -175,6 +176,11 @@ class PseudoGradients:
         if not module.batch_first:
             raise UnsupportedError(
                 "batch_first=False: local steps take rows of examples. Put the batch first."
+            )
+        if blocks_in(module._module):
+            raise UnsupportedError(
+                "module was cut up by fully_shard, and units make local steps with weights of their own,"
+                " which no rank has as a whole: pass the plain module on every rank."
             )
         self.how, self.combine = how, combine
         self._module, self._optimizer, self._criterion = module._module, optimizer, criterion

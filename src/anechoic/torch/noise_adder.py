@@ -225,7 +225,7 @@ def usual_cipher(device: torch.device) -> str:
     return AES if device.type == "cpu" else CHACHA
 
 
-def digest(released: list[Tensor], journal: ReleaseLog) -> str:
+def digest(released: Iterable[Tensor], journal: ReleaseLog) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
 

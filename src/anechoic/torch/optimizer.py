@@ -21,6 +21,7 @@ from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
+from anechoic.torch.ranks.cut import like
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.structure import full_precision, uninterrupted
 
@@ -361,7 +362,7 @@ class Update:
     def put(self, gradients: Iterable[Tensor | None]) -> None:
         """Put released gradients into p.grad."""
         for p, gradient in zip(self._parameters, gradients, strict=True):
-            p.grad = gradient
+            p.grad = like(p, gradient)
 
     @property
     def hooked(self) -> bool:

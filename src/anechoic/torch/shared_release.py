@@ -18,7 +18,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import Releaser, Slices, digest
+from anechoic.torch.noise_adder import ReleaseLog, Releaser, Slices, digest
+from anechoic.torch.ranks.cut import is_cut
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -148,10 +149,20 @@ class SharedReleaser(Releaser):
         self._agreed = False
         with self.ranks.together(f"the journal of release {step}"):  # nobody uses it before it is there
             if self.journal is not None:
-                self.journal.record(step, digest(released, self.journal))
+                self.journal.record(step, self._named(released, self.journal))
         return released
 
+    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+        return digest(released, journal)
+
     def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
+        whole = self.ranks.joined(self._slice(sums, step), f"release {step}")[: self._dimension]
+        parts = whole.split([shape.numel() for shape in self._shapes])
+        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
+        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+
+    def _slice(self, sums: list[Tensor], step: int) -> Tensor:
+        """This rank's slice of the release, padded to the length of the others'."""
         self.add(sums)
         totals, self._partial = self._partial or [], None
         own = self._added_up(totals, step)
@@ -159,10 +170,7 @@ class SharedReleaser(Releaser):
         own += self._row[: self.length]
         part = torch.zeros(self._each, dtype=self._dtype)
         part[: self.length] = own.double().mul_(self._unit or 1.0)
-        whole = self.ranks.joined(part, f"release {step}")[: self._dimension]
-        parts = whole.split([shape.numel() for shape in self._shapes])
-        kinds = zip(parts, self._dtypes, self._shapes, strict=True)
-        return [flat.to(dtype).view(shape) for flat, dtype, shape in kinds]
+        return part
 
     def _added_up(self, totals: list[Tensor], step: int) -> Tensor:
         """This rank's slice of the sums over all ranks.
@@ -179,8 +187,7 @@ class SharedReleaser(Releaser):
                 taken = left[: self._each - start]
                 slices[rank, start : start + len(taken)] = taken
                 at, left = at + len(taken), left[len(taken) :]
-        self.ranks.add_up(slices, where)
-        own = slices[self.ranks.rank]
+        own = self._own_sums(slices, where)
         for rank, mark in enumerate(own[self._each :].tolist()):
             if mark != step + 1:
                 raise DesynchronizedError(
@@ -190,11 +197,18 @@ class SharedReleaser(Releaser):
                 )
         return own[: self.length]
 
+    def _own_sums(self, slices: Tensor, where: str) -> Tensor:
+        """The sum over ranks of this rank's row of `slices`."""
+        self.ranks.add_up(slices, where)
+        return slices[self.ranks.rank]
+
 
 def weights_sum(parameters: Iterable[Tensor]) -> int:
     """A sum over all words of the weights: another one where a rank's differ, but for contrived cases."""
     total = 0
     for p in parameters:
+        if is_cut(p):
+            continue  # each rank has others
         kind = torch.int64 if p.element_size() == 8 else torch.int32
         total += int(p.detach().view(kind).sum(dtype=torch.int64))
     return total

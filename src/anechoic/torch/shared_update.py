@@ -2,8 +2,8 @@
 
 ZeRO-1's division of labour (Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models, SC 2020), by whole parameters: a kernel then works on the same tensor as in one process, and its bits
-are the same. torch's ZeroRedundancyOptimizer divides in the same way, but makes the optimizer itself, and does
-not say where a rank failed.
+are the same. torch's ZeroRedundancyOptimizer divides in the same way, but makes the optimizer itself,
+and does not say where a rank failed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from anechoic.errors import UnsupportedError
 from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.optimizer import Update
+from anechoic.torch.ranks.cut import is_cut
 from anechoic.torch.ranks.group import Ranks
 
 logger = logging.getLogger("anechoic")
@@ -57,6 +58,11 @@ class SharedUpdate(Update):
                 f"share_optimizer=True with {type(optimizer).__name__}, of which it is not known that a"
                 " parameter's update reads nothing of the others: leave it out, and every rank keeps the"
                 f" whole state. Known are {', '.join(sorted(kind.__name__ for kind in BY_PARAMETER))}."
+            )
+        if any(map(is_cut, parameters)):
+            raise UnsupportedError(
+                "share_optimizer=True with trained weights that fully_shard has cut up: each rank has its"
+                " part of the optimizer's state anyway. Leave share_optimizer out."
             )
         super().__init__(optimizer, parameters)
         self._ranks = ranks

@@ -18,6 +18,9 @@ class Workload:
 
     Subclasses are final. Those of the form T D give `coefficients` (and `rates`), and may override
     `fraction`, `_apply` and `_undo` with something faster; others derive from `GeneralWorkload`.
+
+    Args:
+        n: steps, >= 1.
     """
 
     n: int
@@ -110,7 +113,11 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class GeneralWorkload(Workload):
-    """Base of workloads that are not T D: they give multiply, solve, adjoint_multiply and truncate."""
+    """Base of workloads that are not T D: they give multiply, solve, adjoint_multiply and truncate.
+
+    Args:
+        n: steps, >= 1.
+    """
 
     @property
     def has_toeplitz_factor(self) -> bool:

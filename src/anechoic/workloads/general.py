@@ -198,6 +198,13 @@ def restart_scales(n: int, period: int) -> Array:
 def restart_differences(workload: Workload, *, period: int) -> Workload:
     """Lambda_tau A, whose RMS error is the restart objective of DP-MF+; see `RestartDifferences`.
 
+    Args:
+        workload: A, n steps.
+        period: tau, >= 1; beyond n, no step ends a period.
+
+    Raises:
+        ValueError: for an argument out of range.
+
     Example:
         >>> from anechoic.workloads import prefix_sum
         >>> restart_differences(prefix_sum(4), period=2).multiply([1.0, 1.0, 1.0, 1.0]).round(4).tolist()

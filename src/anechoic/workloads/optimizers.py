@@ -223,19 +223,46 @@ class Scheduled(Workload):
 def momentum(
     n: int, momentum: float, *, weight_decay: float = 0.0, learning_rates: ArrayLike | None = None
 ) -> Workload:
-    """SGD with momentum, weight decay and learning rates; see `Momentum`."""
+    """SGD with momentum, weight decay and learning rates; see `Momentum`.
+
+    Args:
+        n: steps, >= 1.
+        momentum: beta in [0, 1).
+        weight_decay: lambda in [0, 1), what a step takes off the weights.
+        learning_rates: eta, shape (n,), all > 0; None for a constant rate.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
     return Momentum(n, momentum, weight_decay, learning_rates)
 
 
 def nesterov(
     n: int, momentum: float, *, weight_decay: float = 0.0, learning_rates: ArrayLike | None = None
 ) -> Workload:
-    """SGD with Nesterov's momentum, weight decay and learning rates; see `Nesterov`."""
+    """SGD with Nesterov's momentum, weight decay and learning rates; see `Nesterov`.
+
+    Args:
+        n: steps, >= 1.
+        momentum: beta in [0, 1).
+        weight_decay: lambda in [0, 1), what a step takes off the weights.
+        learning_rates: eta, shape (n,), all > 0; None for a constant rate.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
     return Nesterov(n, momentum, weight_decay, learning_rates)
 
 
 def scheduled(workload: Workload, learning_rates: ArrayLike) -> Workload:
     """A D: `workload` with a learning rate for every step, shape (n,), all > 0; see `Scheduled`.
+
+    Args:
+        workload: A, n steps.
+        learning_rates: D, shape (n,), all > 0.
+
+    Raises:
+        ValueError: for rates of another shape, or not all > 0.
 
     Example:
         >>> from anechoic.workloads import prefix_sum

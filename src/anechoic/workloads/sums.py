@@ -199,12 +199,28 @@ def prefix_sum(n: int) -> Workload:
 
 
 def exponential_decay(n: int, decay: float) -> Workload:
-    """Sums in which a gradient keeps the part `decay` of its weight per step; see `ExponentialDecay`."""
+    """Sums in which a gradient keeps the part `decay` of its weight per step; see `ExponentialDecay`.
+
+    Args:
+        n: steps, >= 1.
+        decay: what is left of a gradient after one step, in [0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
     return ExponentialDecay(n, decay)
 
 
 def sliding_window(n: int, width: int) -> Workload:
-    """Sums of the last `width` gradients; see `SlidingWindow`."""
+    """Sums of the last `width` gradients; see `SlidingWindow`.
+
+    Args:
+        n: steps, >= 1.
+        width: steps of a sum, >= 1.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
     return SlidingWindow(n, width)
 
 

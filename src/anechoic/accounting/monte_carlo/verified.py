@@ -30,6 +30,9 @@ class Verified:
         samples: of the direction that needs more, >= 1000. A few millions bring the noise within about 1 %.
         failure: probability that the bound fails, in (0, 1); below the delta of every question.
         seed: >= 0; without one it comes from the operating system, and the record keeps it.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     samples: int = 4_000_000

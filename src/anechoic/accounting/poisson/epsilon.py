@@ -94,6 +94,13 @@ def poisson_noise_multiplier(
     The least is that of the exact composition; where the loss of one release would need more than 2^16 points
     (large losses at a tiny rate), or epsilon is below 1e-5, the excess may be larger.
 
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+        rate: sampling probability in (0, 1].
+        compositions: releases, >= 1.
+        adjacency: "zero_out", "replace_one" or "add_or_remove".
+
     Raises:
         ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
     """

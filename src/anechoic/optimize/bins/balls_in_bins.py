@@ -67,7 +67,7 @@ def balls_in_bins(
     strongly correlated. Deterministic in `seed`. A local minimum.
 
     Args:
-        workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`, or
+        workload: a Toeplitz workload, n steps, with learning rates as in `banded_toeplitz`.
         bins: b >= 2; an example takes part in steps i, i + b, ….
         epsilon: > 0.
         delta: in (0, 1).

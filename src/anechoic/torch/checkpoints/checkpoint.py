@@ -30,6 +30,7 @@ from anechoic.torch.checkpoints import slices
 from anechoic.torch.checkpoints.optimizer_state import own_part, whole_state
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
+from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 2\n"
@@ -65,6 +66,8 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
     digests: dict[str, str] = {}
     folder = words[0]["slices"]
     state, tensors = whole_state(run.optimizer, ranks, apart=bool(folder))
+    module = gathered(run.plain.state_dict(), ranks, where)
+    state = gathered(state, ranks, where)
     if folder:
         shared: Any = run.release
         noise, rows = shared.sliced_noise()
@@ -77,7 +80,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
     with ranks.together(where):
         chunking = run.ledger.chunking
         if ranks.rank == 0:
-            content = plain("checkpoint", _content(run, noise, state, keys)) | {"extra": extra}
+            content = plain("checkpoint", _content(run, noise, module, state, keys)) | {"extra": extra}
             content["slices"] = {"folder": folder, "digests": digests} if folder else None
             content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
             with writing(target, MAGIC) as file:
@@ -119,7 +122,9 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     return target
 
 
-def _content(run: PrivateRun, noise: dict[str, Any], state: dict[str, Any], keys: bool) -> dict[str, Any]:
+def _content(
+    run: PrivateRun, noise: dict[str, Any], module: dict[str, Any], state: dict[str, Any], keys: bool
+) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {
@@ -138,7 +143,7 @@ def _content(run: PrivateRun, noise: dict[str, Any], state: dict[str, Any], keys
         "cipher": run.release.cipher,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
-        "module": run.plain.state_dict(),
+        "module": module,
         "optimizer": state,
         "rng": rng_state(),
         "environment": environment(_device(run)),
@@ -176,8 +181,9 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
         with ranks.together(where, said) as words:
             journal, earlier, resume = _prepared(run, source, content, adopt_journal)
             said["end"] = 0 if journal is None else journal.end
-        run.plain.load_state_dict(content["module"])
-        run.optimizer.restore(state)
+        put_back(run.plain)
+        run.plain.load_state_dict(parts_like(run.plain.state_dict(), content["module"]))
+        run.optimizer.restore(_parts_of_state(run, state))
     except BaseException:
         if run.mechanism is not planned:
             run.take(planned)
@@ -193,6 +199,17 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
+
+
+def _parts_of_state(run: PrivateRun, saved: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with this rank's part of what belongs to parameters of which ranks have a part."""
+    inner = run.optimizer.original_optimizer
+    every = [p for group in inner.param_groups for p in group["params"]]
+    state = {
+        place: {name: parts_like(every[place], value) for name, value in found.items()}
+        for place, found in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
 
 def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:

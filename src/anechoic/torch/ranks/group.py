@@ -88,20 +88,32 @@ class Ranks(Alone, Uncopyable):
             timeout = None
         self._group: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._lost = ""
+        #: gives the others what one of them wants, by its number
+        self.serve: Callable[[int], None] = lambda number: None
 
     # -- words ---------------------------------------------------------------------------------
 
     def exchange(self, where: str, **said: Any) -> list[dict[str, Any]]:
         """What each rank said, in the order of ranks; all are at the same place.
 
+        Ranks that want something are served first, wherever the others are.
+
         Args:
             where: in the run, in words.
-            said: numbers and strings.
+            said: numbers and strings; "wants" is the number of what this rank waits for (see `serve`).
 
         Raises:
             DesynchronizedError: where one of them failed, is somewhere else, or is gone.
         """
-        words = self._words({"where": where, **said}, where)
+        while True:
+            words = self._words({"where": where, **said}, where)
+            wanted = {word["wants"] for word in words if "wants" in word}
+            if not wanted or any("error" in word for word in words):
+                break
+            for number in sorted(wanted):
+                self.serve(number)
+            if "wants" in said:
+                return words
         failed = [(rank, word) for rank, word in enumerate(words) if "error" in word]
         if failed:
             rank, word = failed[0]
@@ -170,6 +182,17 @@ class Ranks(Alone, Uncopyable):
     def add_up(self, integers: Tensor, where: str) -> None:
         """The sum over ranks in the place of each rank's integers: int64, so that no order matters."""
         self._safely(where, lambda: dist.all_reduce(integers, group=self._group))
+
+    def scattered(self, integers: Tensor, where: str) -> Tensor:
+        """This rank's row of that sum, of as many rows as there are ranks."""
+        own, parts = torch.empty_like(integers[0]), list(integers.unbind())
+        self._safely(where, lambda: dist.reduce_scatter(own, parts, group=self._group))
+        return own
+
+    def spread(self, part: Tensor, rank: int, where: str) -> None:
+        """What `rank` has, in the place of what the others have."""
+        if len(part):
+            self._safely(where, lambda: dist.broadcast(part, rank, group=self._group))
 
     def joined(self, part: Tensor, where: str) -> Tensor:
         """Parts of one length, side by side in the order of ranks, on every rank."""

@@ -6,9 +6,6 @@ import logging
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from opacus.grad_sample import AbstractGradSampleModule
-from opacus.grad_sample.gsm_base import OPACUS_PARAM_MONKEYPATCH_ATTRS
-from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 
 from anechoic.errors import GuaranteeError, UnsupportedError
@@ -20,11 +17,12 @@ from anechoic.torch.sources.row_model import is_ours
 from anechoic.torch.sources.rows import RowsModule
 
 logger = logging.getLogger("anechoic")
-_PRIVATE = (
-    *(AbstractGradSampleModule, GhostModule, RowsModule),
-    *(CorrelatedOptimizer, DPOptimizer),
-    PrivateDataLoader,
-)
+_PRIVATE = (GhostModule, RowsModule, CorrelatedOptimizer, PrivateDataLoader)
+#: What Opacus's make_private returns, by name: Opacus need not be installed.
+_OPACUS = {
+    ("opacus.grad_sample.gsm_base", "AbstractGradSampleModule"),
+    ("opacus.optimizers.optimizer", "DPOptimizer"),
+}
 #: The latest run of each plain module and optimizer; these keep it alive, and not the other way round.
 _RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
 
@@ -41,7 +39,7 @@ def check_plain(**given: Any) -> None:
     private = [
         name
         for name, thing in given.items()
-        if isinstance(thing, _PRIVATE) or hasattr(thing, "autograd_grad_sample_hooks")
+        if isinstance(thing, _PRIVATE) or hasattr(thing, "autograd_grad_sample_hooks") or _of_opacus(thing)
     ]
     if private:
         made = next((f" ({t.ledger.releases} releases were made)" for t in given.values() if _counts(t)), "")
@@ -90,6 +88,10 @@ def _run_of(thing: Any) -> PrivateRun | None:
     return None if found is None else found()
 
 
+def _of_opacus(thing: Any) -> bool:
+    return any((cls.__module__, cls.__qualname__) in _OPACUS for cls in type(thing).__mro__)
+
+
 def _counts(thing: Any) -> bool:
     return isinstance(thing, (CorrelatedOptimizer, PrivateDataLoader))
 
@@ -103,7 +105,7 @@ _OF_LAYERS = (
 _BESIDE = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _ATTRIBUTES = ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activations", "max_batch_len")
-_ON_PARAMETERS = (*OPACUS_PARAM_MONKEYPATCH_ATTRS, "summed_grad")
+_ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample", "_norm_sample", "summed_grad")
 
 
 def take_over(module: nn.Module) -> None:

@@ -18,6 +18,7 @@ from anechoic.torch.checkpoints.replay import environment
 from anechoic.torch.keys import Key
 from anechoic.torch.loading.fetching import Fetcher, tried
 from anechoic.torch.randomness.generators import seeded
+from anechoic.torch.ranks.cut import blocks_in, is_cut, layout_of
 from anechoic.torch.ranks.group import Ranks
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.structure import PLAIN, bits
@@ -60,11 +61,14 @@ def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **othe
         options = {name: value for name, value in group.items() if type(value) in PLAIN}
         found[f"optimizer group {place}"] = f"{len(group['params'])} parameters, {options}"
     layers = [f"{name} {type(layer).__name__}" for name, layer in setup.module.named_modules()]
+    layers += [f"{name} is a block" for name, _ in blocks_in(setup.module)]
     found["model"] = _digest([text.encode() for text in layers])
     tensors = {**dict(setup.module.named_parameters()), **dict(setup.module.named_buffers())}
     for name, tensor in tensors.items():
         how = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}"
-        found[f"weight {name}"] = f"{how} {_digest([_octets(tensor)])}"
+        # of what ranks have a part each, nothing but how it lies there can be compared
+        what = layout_of(tensor) if is_cut(tensor) else _digest([_octets(tensor)])
+        found[f"weight {name}"] = f"{how} {what}"
     loader = setup.data_loader
     found["data loader"] = f"batch_size={loader.batch_size}, drop_last={loader.drop_last}"
     found["data sampler"] = type(loader.sampler).__name__

@@ -24,6 +24,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import tell_noise, tell_rates
+from anechoic.torch.cut_release import CutReleaser
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
@@ -31,7 +32,9 @@ from anechoic.torch.loading.selftest import check_keeps_order, try_batches
 from anechoic.torch.noise_adder import Arithmetic, Releaser
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
+from anechoic.torch.ranks.cut import blocks_in, is_cut
 from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
+from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
@@ -204,10 +207,12 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        source = _source(setup, mechanism, ledger, batches.padded, share)
+        shards = Shards(setup.module, ranks) if blocks_in(setup.module) else None
+        source = _source(setup, mechanism, ledger, batches.padded, share, shards)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         made = (mechanism, ledger, source.parameters, divisor)
-        release = SharedReleaser(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        made_by = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
+        release = made_by(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
         shared = ranks if share_optimizer and isinstance(ranks, Ranks) else None
         optimizer = CorrelatedOptimizer(
             source,
@@ -292,7 +297,12 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Alone) -> Share | None
 
 
 def _source(
-    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, padded: int | None, share: Share | None
+    setup: Setup,
+    mechanism: Mechanism,
+    ledger: ReleaseLedger,
+    padded: int | None,
+    share: Share | None,
+    shards: Shards | None,
 ) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
@@ -310,6 +320,7 @@ def _source(
         wrap=setup.wrap_model,
         rows=padded or _usual_rows(setup, mechanism),
         share=share,
+        shards=shards,
     )
     return source_class(setup.grad_sample_mode)(asked)
 

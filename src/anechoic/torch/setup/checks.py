@@ -11,16 +11,15 @@ from itertools import islice
 from typing import Any
 
 import torch
-from opacus.validators import ModuleValidator
-from opacus.validators.errors import UnsupportedModuleError
 from torch import Tensor, nn, optim
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
 
 from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
-from anechoic.torch.guard import MIXING, check_not_mixing
+from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP
+from anechoic.torch.ranks.cut import blocks_in, check_cut, is_cut
 from anechoic.torch.ranks.group import running_ranks
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.clip_norms import check_words
@@ -112,11 +111,11 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
 
     Args:
         module: the user's.
-        by_layers: whether gradients are found layer by layer, by Opacus's rules.
+        by_layers: whether gradients are found layer by layer, by rules for each.
 
     Raises:
-        UnsupportedError: for distributed or compiled modules, and where Opacus cannot
-            compute per-example gradients (its own error is the cause).
+        UnsupportedError: for distributed or compiled modules, and embeddings that release without noise.
+        GuaranteeError: for batch normalisation by the statistics of the batch.
         ValueError: for something else than a module.
     """
     if not isinstance(module, nn.Module):
@@ -125,10 +124,11 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
         if name in names:
             raise UnsupportedError(f"module is {name}: pass the plain module (docs/many-devices.md).")
-    if any(name.startswith(("FSDP", "FullySharded")) for name in names):
+    check_cut(module)
+    if by_layers and blocks_in(module):
         raise UnsupportedError(
-            "module is sharded (FSDP): no rank has all of it, and shards are not supported. Pass the plain"
-            " module on every rank (docs/many-devices.md)."
+            "module was cut up by fully_shard, and gradients would be found layer by layer, on a rank that"
+            " does not have all of one: use grad_sample_mode='rows', the default."
         )
     scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:
@@ -147,11 +147,6 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
     for name, layer in module.named_modules():
         _check_embedding(name, layer, by_layers)
-    try:
-        if by_layers:
-            ModuleValidator.validate(module, strict=True)
-    except UnsupportedModuleError as error:
-        raise UnsupportedError(_no_rule(module)) from error
     check_not_mixing(module.modules())
 
 
@@ -196,28 +191,6 @@ def check_ranks(setup: Setup) -> None:
             " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
             " leave out set_epoch()."
         )
-
-
-def _no_rule(module: nn.Module) -> str:
-    """Which layers Opacus refuses, and what to do, in place of its list of errors."""
-    named = [(name or "the module", layer) for name, layer in module.named_modules()]
-    bad = [pair for pair in named if not ModuleValidator.is_valid(pair[1])]
-    inner = [(n, x) for n, x in bad if not any(x is not y and y in set(x.modules()) for _, y in bad)]
-    listed = ", ".join(f"{name} ({type(layer).__name__})" for name, layer in inner[:3])
-    fix = (
-        "call model = PrivacyEngine.get_compatible_module(model), and make the optimizer from that model's"
-        " parameters."
-    )
-    if any(isinstance(layer, MIXING) for _, layer in inner):
-        return (
-            f"Opacus cannot compute per-example gradients of {listed}: batch normalisation mixes the examples"
-            f" of a batch. Use GroupNorm instead: {fix}"
-        )
-    return (
-        f"Opacus cannot compute per-example gradients of {listed}, for which hooks have no rule. Use"
-        " grad_sample_mode='rows' (or 'auto', which chooses it), which runs such layers as they are; or"
-        f" replace them: {fix}"
-    )
 
 
 def report_optimizer_state(optimizer: optim.Optimizer) -> None:
@@ -284,6 +257,14 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise ValueError(f"Module parameters are different than optimizer Parameters: {_apart(own, module)}")
     if not own:
         raise ValueError("module has no trainable parameter: there is nothing to train privately.")
+    for group in optimizer.param_groups:
+        kinds = {is_cut(p) for p in group["params"] if p.requires_grad}
+        if len(kinds) > 1 and (group.get("foreach") or group.get("fused")):
+            raise UnsupportedError(
+                "a parameter group of the optimizer has parameters that fully_shard has cut up, and whole"
+                " ones, which torch does not update in one call: leave out foreach=True and fused=True, or"
+                " make two groups."
+            )
     devices = {str(p.device) for p in own}
     if len(devices) > 1:
         raise UnsupportedError(

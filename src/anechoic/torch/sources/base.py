@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from anechoic._validate import one_of
 from anechoic.errors import DesynchronizedError, MismatchError, ReplayError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.share import Share
 from anechoic.torch.sources.clipping import Clipping
@@ -48,6 +49,7 @@ class SourceSetup:
         wrap: whether the training loop calls a wrapper, or the plain module.
         rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
         share: how batches are cut into parts; None where they are not.
+        shards: of the module, where ranks have a part each of its weights.
     """
 
     module: nn.Module
@@ -60,6 +62,7 @@ class SourceSetup:
     wrap: bool = True
     rows: int = 64
     share: Share | None = None
+    shards: Shards | None = None
 
 
 class GradientSource(ABC):

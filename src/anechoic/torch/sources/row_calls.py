@@ -42,7 +42,6 @@ from anechoic.torch.sources.row_model import (
     called,
     check_statistics,
     pulled,
-    without_our_hooks,
 )
 from anechoic.torch.structure import filled, mapped, tensors_in
 
@@ -132,7 +131,7 @@ class RowCall:
         self._template: Any = None
         self._paths: list[list[_Path]] = []
         self.axes: list[int | None] = []
-        with torch.no_grad(), without_our_hooks(model.module):
+        with torch.no_grad(), model.at_work():
             self.outputs = self._outputs()
         self._drew = self._start.moved()
 
@@ -187,7 +186,7 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            with path.level.entered():
+            with path.level.entered(), self._model.pulling():
                 pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
                 every = path.level.taken(self._model.gradients(pulled_back))
             made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
@@ -208,7 +207,7 @@ class RowCall:
     def alone(self, cotangents: list[Tensor], row: int) -> list[Tensor]:
         """The gradient of one row by plain autograd, one tensor a parameter: no vmap, no functional call."""
         used: list[Any] = []
-        with self._again(), without_our_hooks(self._model.module), torch.enable_grad():
+        with self._again(), self._model.at_work(), torch.enable_grad():
             outputs = self._one_alone(row, used)
             parameters = used[0]
             pairs = [

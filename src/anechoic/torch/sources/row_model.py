@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.structure import uninterrupted
 
 logger = logging.getLogger("anechoic")
@@ -31,6 +32,7 @@ class RowModel:
         module: the plain one.
         parameters: those whose gradients are wanted, in this order.
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
+        shards: of its weights, where ranks have a part each.
 
     Attributes:
         places: of its parameters.
@@ -41,8 +43,14 @@ class RowModel:
         asks: whether it was seen to ask for gradients of what it computes.
     """
 
-    def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
-        self.module, self.parameters = module, parameters
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: list[nn.Parameter],
+        batch_first: bool,
+        shards: Shards | None = None,
+    ) -> None:
+        self.module, self.parameters, self.shards = module, parameters, shards
         self.dimension = 0 if batch_first else 1
         self.loops = ""
         self.draws = self.decides = self.asks = False
@@ -56,15 +64,21 @@ class RowModel:
         """The parameters by name, as they are now, or those `nearby`."""
         if self._others is not None:
             return self._others
-        return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
+        return {name: p.detach() for name, p in zip(self._names, self.leaves, strict=True)}
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The parameters; what stands for those that ranks have a part each of."""
+        return [self.shards.whole(p) for p in self.parameters] if self.shards else list(self.parameters)
 
     @contextmanager
     def nearby(self, seed: int) -> Iterator[None]:
         """Run with weights that are a little off: no row is at a kink of the model then."""
         draw = torch.Generator().manual_seed(seed)
+        now = [self.shards.read(p) for p in self.parameters] if self.shards else self.parameters
         self._others = {
-            name: p * (1 + NEARBY * torch.randn(p.shape, generator=draw).to(p))
-            for name, p in self.weights().items()
+            name: p.detach() * (1 + NEARBY * torch.randn(p.shape, generator=draw).to(p))
+            for name, p in zip(self._names, now, strict=True)
         }
         try:
             yield
@@ -74,9 +88,24 @@ class RowModel:
     def run(self, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, list[Any]]:
         """(the module's outputs, the weights that they were computed with)."""
         if self._others is None:
-            return self.module(*arguments, **keywords), list(self.parameters)
+            return self.module(*arguments, **keywords), self.leaves
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
         return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Rows are worked on inside: by the hooks of the user alone, and with whole weights."""
+        with without_our_hooks(self.module), self.shards.at_work() if self.shards else nullcontext():
+            yield
+
+    @contextmanager
+    def pulling(self) -> Iterator[None]:
+        """A backward pass is made inside."""
+        try:
+            yield
+        finally:
+            if self.shards is not None:
+                self.shards.release()
 
     @contextmanager
     def runnable(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ at its outputs; and that this gradient depends on the row alone is seen by the t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.modes import paused
+from anechoic.torch.ranks.cut import local
 from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
 from anechoic.torch.sources.row_calls import RowCall, RowModel
@@ -49,7 +51,9 @@ class RowsModule(nn.Module):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         source = self.__dict__["_source"]
         if source is None or not self.training or not torch.is_grad_enabled():
-            return self._module(*arguments, **keywords)
+            shards = None if source is None or torch.is_grad_enabled() else source.setup.shards
+            with shards.at_work() if shards else nullcontext():
+                return self._module(*arguments, **keywords)
         return self.__dict__["_called"](arguments, keywords)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -141,7 +145,7 @@ class RowsSource(GradientSource):
                 " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
-        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
+        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first, setup.shards)
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
@@ -242,7 +246,7 @@ class RowsSource(GradientSource):
                     f" example.{UNPACK}."
                 )
             if call.marks != self.marks() and any(
-                p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
+                p.grad is not None and bool(local(p.grad).count_nonzero()) for p in self.parameters
             ):
                 raise GuaranteeError(
                     "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
@@ -335,7 +339,7 @@ class RowsSource(GradientSource):
             return True
 
     def _alone(self, calls: list[Pending], row: int) -> list[Tensor]:
-        alone = [torch.zeros_like(p) for p in self.parameters]
+        alone = [torch.zeros_like(p) for p in self._rows.leaves]
         for call in calls:
             with undisturbed(self.setup.module):
                 parts = call.rows.alone(call.cotangents, row)
@@ -345,7 +349,7 @@ class RowsSource(GradientSource):
     def _agrees_nearby(self, calls: list[Pending], row: int, seed: int) -> bool:
         with self._rows.nearby(seed):
             again = [Pending(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
-            found = [torch.zeros_like(p) for p in self.parameters]
+            found = [torch.zeros_like(p) for p in self._rows.leaves]
             for call, before in zip(again, calls, strict=True):
                 call.cotangents = before.cotangents
                 chunk = next(k for k, rows in enumerate(call.rows.chunks) if bool((rows == row).any()))

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch import Tensor, nn
 
 from anechoic.torch.sources.ghost.kept import Kept
@@ -274,7 +273,6 @@ _CONVOLUTIONS = {nn.Conv1d: (1, F.conv1d), nn.Conv2d: (2, F.conv2d), nn.Conv3d: 
 #: The allow-list. A subclass is another class, whose forward pass may be another.
 KINDS: dict[type[nn.Module], Kind] = {
     nn.Linear: _Linear(),
-    RNNLinear: _Linear(),  # nn.Linear under another name, of which Opacus's DPRNN, DPGRU and DPLSTM are made
     nn.Embedding: Lookup(),
     nn.EmbeddingBag: Bag(),
     nn.LayerNorm: _Normalisation(_layer_norm, _last_axes, channels_first=False),
@@ -292,6 +290,7 @@ _OWN_RMS = _Normalisation(_own_rms_norm, lambda layer: (2, 99), channels_first=F
 #: Classes of other people's packages, which need not be installed, by module and name.
 ELSEWHERE: dict[tuple[str, str], Kind] = {
     ("transformers.pytorch_utils", "Conv1D"): _Linear(across=True),
+    ("opacus.layers.dp_rnn", "RNNLinear"): _Linear(),  # nn.Linear by another name, in DPRNN, DPGRU and DPLSTM
     **{
         (f"transformers.models.{model.lower()}.modeling_{model.lower()}", f"{model}RMSNorm"): _OWN_RMS
         for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Phi3")
@@ -303,12 +302,19 @@ def kind_of(layer: type[nn.Module]) -> Kind | None:
     """What ghost clipping knows of a class of layers; None where it is not on the list."""
     kind = KINDS.get(layer)
     if kind is None and (kind := ELSEWHERE.get((layer.__module__, layer.__qualname__))) is not None:
-        defined = getattr(sys.modules.get(layer.__module__), layer.__qualname__, None)
-        return kind if defined is layer else None
+        return kind if _defined(layer) else None
     return kind
+
+
+def holds(layer: type[nn.Module]) -> bool:
+    """Whether a class holds parameters of layers inside of it under second names: Opacus's recurrent ones."""
+    names = ("DPRNN", "DPGRU", "DPLSTM")
+    return layer.__module__ == "opacus.layers.dp_rnn" and layer.__qualname__ in names and _defined(layer)
+
+
+def _defined(layer: type[nn.Module]) -> bool:
+    return getattr(sys.modules.get(layer.__module__), layer.__qualname__, None) is layer
 
 
 #: Two classes whose layers may share their weight.
 SHARING = {nn.Embedding, nn.Linear}
-#: Classes that hold parameters of layers inside of them under second names.
-HOLDERS = (DPRNN, DPGRU, DPLSTM)

@@ -23,7 +23,7 @@ from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
-from anechoic.torch.sources.ghost.layers import HOLDERS, SHARING, kind_of
+from anechoic.torch.sources.ghost.layers import SHARING, holds, kind_of
 from anechoic.torch.sources.ghost.tables import Lookup
 from anechoic.torch.sources.row_model import SUSPENDED
 
@@ -359,7 +359,7 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
     found: dict[nn.Module, dict[str, int]] = {}
     for name, layer in module.named_modules():
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
-        if not own or type(layer) in HOLDERS:
+        if not own or holds(type(layer)):
             continue
         if kind_of(type(layer)) is None and _in_layers_of(layer).issuperset(own.values()):
             continue  # second names of what layers inside hold (BERT's head): other uses show in `grad`

@@ -1,0 +1,186 @@
+"""What offices publish: open categories, distinct units, hierarchies, late records; error and coverage.
+
+    python benchmarks/offices.py [--runs 500] [--json FILE]
+
+Errors are in units (persons); coverage is the share of 95% intervals that hold the true figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+from pathlib import Path
+
+import numpy as np
+
+from anechoic import streaming
+from anechoic.accounting import gaussian_mu
+from anechoic.participation import OncePerEpoch, Single
+from anechoic.streaming.mechanisms import planned_mechanism
+
+STEPS, EPSILON, DELTA = 24, 1.0, 1e-6
+#: What --json writes.
+FOUND: dict[str, float] = {}
+
+
+def planned(participation, dimension=1):
+    return planned_mechanism(
+        over=streaming.Running(),
+        horizon=STEPS,
+        participation=participation,
+        epsilon=EPSILON,
+        delta=DELTA,
+        dimension=dimension,
+    )
+
+
+def told(name, values):
+    for key, value in values.items():
+        FOUND[f"{name}, {key}"] = float(value)
+
+
+def categories(runs):
+    """Categories are independent, so that one stream holds all runs: each size as often as there are runs."""
+    print(f"\nOpen categories: {STEPS} steps, epsilon {EPSILON:g}, delta {DELTA:g}, {runs} runs of each size")
+    print("units a step | released | at step | error if released | coverage if released | stated error")
+    sizes = [0, 1, 2, 3, 4, 8, 32]
+    stream = streaming.OpenHistogram(epsilon=EPSILON, delta=DELTA, horizon=STEPS)
+    first: dict[str, int] = {}
+    for step in range(STEPS):
+        stream.update([f"{size}:{run}" for size in sizes for run in range(runs) for _ in range(size)])
+        if step == 0:
+            stream.update([f"0:{run}" for run in range(runs)])  # one unit in all
+        made = stream.release()
+        for name in made.named():
+            first.setdefault(name, step)
+    named, one = made.named(), made["units"]
+    half = (one.high - one.low)[0] / 2
+    for size in sizes:
+        names = [f"{size}:{run}" for run in range(runs) if f"{size}:{run}" in named]
+        off = np.array([named[name] - STEPS * size for name in names])
+        share = len(names) / runs
+        at = np.median([first[name] for name in names]) if names else math.nan
+        error = math.sqrt(np.mean(off**2)) if names else math.nan
+        inside = np.mean(np.abs(off) <= half) if names else math.nan
+        label = "1 in all" if size == 0 else f"{size}"
+        print(
+            f"{label:>12} | {share:8.3f} | {at:7.0f} | {error:17.2f} | {inside:20.3f} |"
+            f" {stream.standard_error(STEPS - 1):.2f}"
+        )
+        told(f"{label} a step", {"released": share, "error": error, "coverage": inside})
+    z = (stream.threshold(STEPS - 1) - 1) / stream.standard_error(STEPS - 1)
+    once = 1 / gaussian_mu(EPSILON, DELTA / 2)
+    print(
+        f"threshold at the first step {stream.threshold(0):.1f},"
+        f" at the last {stream.threshold(STEPS - 1):.1f}"
+    )
+    print(
+        f"a single release of the last step alone, with all of epsilon: {1 + 4.89 * once:.1f};"
+        f" {STEPS} independent ones: {1 + z * once * math.sqrt(STEPS):.1f}"
+    )
+
+
+def distinct(runs):
+    print(f"\nDistinct units, {STEPS} steps, {runs} runs: error, stated error, coverage at the last step")
+    rng = np.random.default_rng(0)
+    for name, participation, begin in (("ever", Single(), 0), ("of the last 8 steps", OncePerEpoch(8), 16)):
+        mechanism, off, inside = planned(participation), [], []
+        for _ in range(runs):
+            stream = streaming.Stream(streaming.Count(), mechanism=mechanism, participation=participation)
+            batches = [rng.integers(300, size=40).tolist() for _ in range(STEPS)]
+            stream.steps(batches, unit_ids=batches)
+            found = stream.between(begin)
+            true = len({unit for batch in batches[begin:] for unit in batch})
+            off.append(found.estimate - true)
+            inside.append(found.interval[0] <= true <= found.interval[1])
+        error = math.sqrt(np.mean(np.square(off)))
+        print(f"{name:>20} | {error:6.2f} | {found.standard_error:6.2f} | {np.mean(inside):.3f}")
+        told(f"distinct {name}", {"error": error, "coverage": np.mean(inside)})
+
+
+def hierarchy(runs):
+    """Four regions of eight districts: a count, two histograms, and the same made consistent."""
+    districts = [f"{r}{d}" for r in "NESW" for d in range(8)]
+    shape = streaming.Hierarchy({**{d: d[0] for d in districts}, **dict.fromkeys("NESW", "land")})
+    statistics = {
+        "land": streaming.Count("d"),
+        "regions": streaming.Histogram(list("NESW"), "r"),
+        "districts": streaming.Histogram(districts, "d"),
+    }
+    mechanism = planned(Single(), 37)
+    rng = np.random.default_rng(1)
+    raw, fitted, inside = [], [], []
+    for _ in range(runs):
+        stream = streaming.Stream(statistics, mechanism=mechanism)
+        batches = [rng.choice(districts, 400).tolist() for _ in range(STEPS)]
+        stream.steps([{"d": batch, "r": [d[0] for d in batch]} for batch in batches])
+        drawn = [d for batch in batches for d in batch]
+        true = np.array([sum(d == n or d[0] == n or n == "land" for d in drawn) for n in shape.nodes])
+        made = stream.get()
+        values = {**made.named("land"), **made.named("regions"), **made.named("districts")}
+        one = shape.of(made)["figures"]
+        raw.append(np.array([values[n] for n in shape.nodes]) - true)
+        fitted.append(one.value - true)
+        inside.append((one.low <= true) & (true <= one.high))
+        assert abs(one.value[0] - one.value[1:5].sum()) == 0
+    print(f"\nHierarchy of 1, 4 and 32 places, {runs} runs: error before, after, stated after, coverage")
+    for name, part in (("land", slice(0, 1)), ("regions", slice(1, 5)), ("districts", slice(5, None))):
+        before, after = (math.sqrt(np.mean(np.square(o)[:, part])) for o in (raw, fitted))
+        share = np.mean(np.array(inside)[:, part])
+        print(f"{name:>10} | {before:6.2f} | {after:6.2f} | {one.standard_error[part][0]:6.2f} | {share:.3f}")
+        told(name, {"before": before, "after": after, "coverage": share})
+
+
+def late(runs):
+    print(f"\nLate records, {STEPS} steps, {runs} runs: error / that of a count without late ones, coverage")
+    plain = streaming.Stream(streaming.Count(), mechanism=planned(Single()))
+    sigma = plain.standard_deviations(STEPS - 1)["count"]
+    rng = np.random.default_rng(2)
+    for longest in (1, 3, 7):
+        mechanism = planned(Single(), longest + 2)
+        asked = {
+            "total by now": (STEPS - 1, 0),
+            "total, final": (STEPS - 1 - longest, 0),
+            "one step, final": (STEPS - 1 - longest, STEPS - 1 - longest),
+        }
+        off = {name: [] for name in asked}
+        inside = {name: [] for name in asked}
+        for _ in range(runs):
+            stream = streaming.Stream(streaming.Late(longest), mechanism=mechanism)
+            lags = [np.minimum(rng.integers(longest + 1, size=30), t) for t in range(STEPS)]
+            stream.steps([lag.tolist() for lag in lags])
+            own = np.concatenate([t - lag for t, lag in enumerate(lags)])
+            for name, (step, begin) in asked.items():
+                found = streaming.revised(stream, step, begin=begin)
+                true = np.count_nonzero((own >= begin) & (own <= step))
+                off[name].append((found.value - true) / found.standard_error)
+                inside[name].append(found.low <= true <= found.high)
+                stated = float(found.standard_error) / sigma
+                FOUND[f"late {longest}, {name}, stated"] = stated
+        line = []
+        for name in asked:
+            stated = FOUND[f"late {longest}, {name}, stated"]
+            error = stated * math.sqrt(np.mean(np.square(off[name])))
+            line.append(f"{name} {error:.2f} (stated {stated:.2f}) {np.mean(inside[name]):.3f}")
+            told(f"late {longest}, {name}", {"error": error, "coverage": np.mean(inside[name])})
+        print(f"up to {longest} | " + " | ".join(line))
+    print(f"two streams, one of records as they come, one L steps later: {math.sqrt(2):.2f} for either total")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    for part in (categories, distinct, hierarchy, late):
+        part(options.runs)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(f"\n{used.ru_utime + used.ru_stime:.0f} s of processor time")
+    if options.json:
+        options.json.write_text(json.dumps(FOUND, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

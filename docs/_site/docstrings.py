@@ -1,0 +1,110 @@
+"""Docstrings of this library as reStructuredText: they are plain text with sections, code and `names`."""
+
+import re
+import textwrap
+
+SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|References):$")
+ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)", re.DOTALL)
+LITERAL = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
+
+
+def inline(text, names):
+    """A paragraph: what is in backticks is code, and a link where it is a public name; all else is text."""
+    parts = LITERAL.split(" ".join(text.split()))
+    return "".join(code(part.strip("`"), names) if k % 2 else plain(part) for k, part in enumerate(parts))
+
+
+def plain(text):
+    return re.sub(r"([\\*|]|(?<=\w)_(?!\w))", r"\\\1", text)
+
+
+def code(text, names):
+    bare = re.sub(r"\(.*\)$", "", text)
+    # the empty escapes let code stand beside a letter
+    return f"\\ :py:obj:`{text} <{names[bare]}>`\\ " if bare in names else f"\\ ``{text}``\\ "
+
+
+def blocks(lines):
+    """Runs of lines between empty ones."""
+    block = []
+    for line in [*lines, ""]:
+        if line.strip():
+            block.append(line.rstrip())
+        elif block:
+            yield block
+            block = []
+
+
+def body(lines, names):
+    """Text with code, which is set in, and with lists."""
+    out = []
+    for block in blocks(lines):
+        if block[0].startswith((" ", ">>>")):
+            language = "pycon" if block[0].lstrip().startswith(">>>") else "none"
+            kept = textwrap.indent(textwrap.dedent("\n".join(block)), "   ").split("\n")
+            out += [f".. code-block:: {language}", "", *kept, ""]
+        elif re.match(r"([*-]|\d+\.) ", block[0]):
+            for item in re.split(r"\n(?=(?:[*-]|\d+\.) )", "\n".join(block)):
+                mark, text = item.split(" ", 1)
+                out.append(f"{mark} {inline(text, names)}")
+            out.append("")
+        else:
+            out += [inline("\n".join(block), names), ""]
+    return out
+
+
+def entries(lines, names):
+    """`name: text` with text that goes on further in: a list of names and what they mean."""
+    out = []
+    joined = re.sub(r"\n(?=\S)", "\0", textwrap.dedent("\n".join(lines)).strip()).split("\0")
+    for entry in joined:
+        if found := ENTRY.match(re.sub(r",\s*\n\s*", ", ", entry) if ENTRY.match(entry) is None else entry):
+            said, text = found.groups()
+            out.append(", ".join(f"``{name}``" for name in said.split(", ")))
+            for block in blocks(text.split("\n")):
+                out += [f"   {inline(chr(10).join(block), names)}", ""]
+        else:
+            out += [inline(entry, names), ""]
+    return out
+
+
+def restructured(lines, names):
+    """A docstring as autodoc has it, without its common margin."""
+    out, text = [], []
+    rest = list(lines)
+    while rest:
+        line = rest.pop(0)
+        if not (found := SECTION.match(line)):
+            text.append(line)
+            continue
+        inside = []
+        while rest and (not rest[0].strip() or rest[0].startswith(" ")):
+            inside.append(rest.pop(0))
+        out += body(text, names)
+        text, title = [], found.group(1)
+        out += [f".. rubric:: {title}", ""]
+        if title in ("Args", "Attributes", "Raises"):
+            out += entries(inside, names)
+        elif title.startswith("Example"):
+            kept = textwrap.indent(textwrap.dedent("\n".join(inside)).strip(), "   ").split("\n")
+            out += [f".. code-block:: {'pycon' if '>>>' in kept[0] else 'python'}", "", *kept, ""]
+        else:
+            out += body(textwrap.dedent("\n".join(inside)).split("\n"), names)
+    return out + body(text, names)
+
+
+def process(app, what, name, thing, options, lines):
+    lines[:] = restructured(lines, app.config.public_short)
+
+
+def skip(app, what, name, thing, skipped, options):
+    """What a base class of another library brings along is said there."""
+    home = getattr(thing, "__module__", None) or ""
+    return True if home and not home.startswith("anechoic") and callable(thing) else None
+
+
+def setup(app):
+    app.add_config_value("public_short", {}, "env")
+    app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-skip-member", skip)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

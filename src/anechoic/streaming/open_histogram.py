@@ -1,0 +1,381 @@
+"""A histogram whose categories nobody lists in advance: each is released once enough units are in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import ndtri
+
+from anechoic._validate import fraction, positive_int
+from anechoic.errors import UnsupportedError
+from anechoic.keys import derive
+from anechoic.mechanism.begun import as_begun
+from anechoic.participation.accounts import Accounts
+from anechoic.participation.base import Participation
+from anechoic.runs.file_head import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
+from anechoic.runs.state_file import Key, opened
+from anechoic.streaming.categories import CategoryNoise, Pairs, names_of
+from anechoic.streaming.coded import column_of
+from anechoic.streaming.confidence_bands import miss_of
+from anechoic.streaming.ingest import checked_id
+from anechoic.streaming.ledger import Ledger
+from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
+from anechoic.streaming.release import Release
+from anechoic.streaming.sentences import best_guess
+from anechoic.streaming.statistic import Integers, linear_estimate, quantile
+from anechoic.streaming.store import LABELS, Store
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
+from anechoic.streaming.window import Running
+
+#: Name of the statistic in a release.
+NAME = "units"
+#: Share of delta that the choice of categories may cost; the noise has the rest.
+_CHOOSING = 0.5
+#: Deviations are computed in float64; what BLTs' memory drifts is far below this too.
+_SPARE = 2.0**-30
+
+
+class OpenStore(Store):
+    """A state file of an `OpenHistogram`: what it shows are the categories that were released."""
+
+    KIND = "open histogram"
+    FORMAT = 1
+    SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
+
+
+class OpenHistogram(OfOneProcess):
+    """How many units were in each category so far, step after step; categories come from the data.
+
+    A category is released from the step on at which its noisy count exceeds a threshold, and in all steps
+    after that. Its first figure is that of all steps so far: nothing that came before is lost. One that
+    nobody was in has no noise, is never released, and costs nothing.
+
+    A unit counts in a category as often as `participation` says: `Single()` counts each unit once in each of
+    its categories, at its first appearance, so that figures are numbers of distinct units.
+
+    Guarantee: all releases together are (epsilon, delta)-DP for one unit with all its records, also where
+    later records depend on earlier releases: delta is that of the noise plus the probability that a category
+    of this unit alone is ever released. Theorem and proof: docs/proofs/open-categories.md.
+
+    Args:
+        column: of a batch, with the categories: text, or integers, which count as their digits. None for the
+            batch itself.
+        epsilon, delta: of all releases together. Half of delta is the noise's, half that of choosing.
+        horizon: number of steps, after which nothing is released; None for 2**40 of them.
+        participation: which steps of one category a unit may touch; with `unit_ids` in update. None for
+            records that are units themselves.
+        categories_per_unit: k, in how many categories a unit counts, ever: its first ones. The noise grows
+            like sqrt(k).
+        adjacency: "zero_out" or "replace_one".
+        unit: what is protected, for statements.
+        level: of the intervals, in (0, 1).
+        accurate_to, state, key, counter, adopt, setting: see `Stream`.
+
+    Attributes:
+        mechanism: of one category, for contributions of norm 1. It is not all that is spent: what is composed
+            or booked elsewhere is (epsilon, delta) of this stream.
+        delta: of all releases, the choice of categories included.
+
+    Raises:
+        ValueError: for an argument out of range or missing.
+        UnsupportedError: where no theorem covers the combination, or no noise can be rounded exactly.
+        CheckpointError, GuaranteeError: for a state file that cannot be continued.
+
+    References:
+        Desfontaines, Voss, Gipson, Mandayam, Differentially private partition selection, PoPETs 2022;
+        Zhang et al., Differentially private stream processing at scale, VLDB 2024 (continual selection).
+
+    Example:
+        >>> from anechoic import streaming
+        >>> diagnoses = streaming.OpenHistogram(epsilon=2.0, delta=1e-6, horizon=24)
+        >>> diagnoses.update(["flu"] * 400 + ["a rare one"])
+        True
+        >>> list(diagnoses.release().named())
+        ['flu']
+    """
+
+    def __init__(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float = 1e-6,
+        horizon: int | None = None,
+        participation: Participation | None = None,
+        categories_per_unit: int = 1,
+        adjacency: str = "zero_out",
+        unit: str | None = None,
+        level: float = 0.95,
+        accurate_to: int = ACCURATE_TO,
+        state: str | os.PathLike[str] | None = None,
+        key: Key = None,
+        counter: str | os.PathLike[str] | None = None,
+        adopt: bool = False,
+        setting: Any = None,
+    ) -> None:
+        self.column, self.level = column, fraction("level", level)
+        self.categories_per_unit = positive_int("categories_per_unit", categories_per_unit)
+        self.by_unit = participation is not None
+        if participation is not None:
+            Accounts(participation)  # refuses a schema that no account can hold a pair to
+        elif categories_per_unit != 1:
+            raise ValueError(
+                f"categories_per_unit={categories_per_unit} without participation: every record is a unit of"
+                " its own, in one category. Give participation=Single() and unit_ids to update."
+            )
+        self.delta = fraction("delta", delta)
+        planned = mechanism_of(
+            None,
+            participation,
+            over=Running(),
+            horizon=horizon,
+            epsilon=epsilon,
+            delta=(1 - _CHOOSING) * self.delta,
+            dimension=1,
+            adjacency=adjacency,
+            unit=unit,
+            accurate_to=accurate_to,
+            buffered=True,
+        )
+        self.mechanism = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
+        if self.mechanism.grid_bits is None:
+            raise UnsupportedError(
+                f"horizon={horizon}: no noise of this length can be rounded exactly, on which the threshold"
+                " rests. Give a shorter horizon."
+            )
+        # k categories of one unit have norm 1 together
+        self._one = math.isqrt(4**self.mechanism.grid_bits // self.categories_per_unit)
+        if self._one < 2**8:
+            raise ValueError(
+                f"categories_per_unit={categories_per_unit} is more than the grid of noise holds."
+            )
+        self._deviations, self._spent = Deviations(self.mechanism, Running()), Spent(self.mechanism)
+        self._setting = checked_setting(setting)
+        self.owner = OwnProcess("stream")
+        self._start(state, key=key, counter=counter, adopt=adopt)
+
+    def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
+        identity = self._identity()
+        shown = {LABELS: "{}", MECHANISM: self.mechanism.to_json()}
+        self._state = opened(OpenStore, InMemory, state, identity=identity, shown=shown, **how)
+        secret = derive(self._state.key, f"categories {identity}", size=32)
+        self._noise = CategoryNoise(self.mechanism, secret, self._state.openings)
+        self._pairs: Pairs | None = None
+        if self.by_unit:
+            ledger = Ledger(self.mechanism.participation, 1, self._state.key, self._state.units)
+            self._pairs = Pairs(ledger, self.categories_per_unit, self._state.key, self._state.units)
+        self._standing = self._state.load(self._noise) or Standing.first(0)
+        self._shown: list[str] = []
+        self._last: Release | None = None
+        for step in range(self.step):
+            time, new, row = self._published(step)
+            self._shown += new
+            if step + 1 == self.step:
+                self._last = self._made(step, time, self._shown, row)
+
+    @property
+    def step(self) -> int:
+        """Releases made, which is the index of the open step."""
+        return int(self._state.kept)
+
+    def standard_error(self, step: int) -> float:
+        """Standard deviation of the noise in each figure of a step, in units; known in advance."""
+        return self._deviations.at(step) * 2.0 ** (self.mechanism.grid_bits or 0) / self._one
+
+    def threshold(self, step: int) -> float:
+        """What the noisy count of a category has to exceed to be released at a step; known in advance."""
+        return self._limit(step) / self._one
+
+    def _limit(self, step: int) -> int:
+        """The same in units of the grid, rounded up.
+
+        A unit alone in a category adds at most c_t to it. Over all steps, and over all categories that are
+        one unit's alone, the probabilities that the noise exceeds threshold less c_t add up to at most half
+        of delta; the rounding of rows is bounded by the worst that it can be.
+        """
+        own = self.mechanism.participation.max_participations_in(step + 1)
+        pairs = self.categories_per_unit * (2 if self.mechanism.adjacency == "replace_one" else 1)
+        z = -float(ndtri(miss_of(_CHOOSING * self.delta / pairs, step, self.mechanism.steps)))
+        noise = self._deviations.at(step) * 2.0 ** (self.mechanism.grid_bits or 0)
+        std = self.mechanism.noise_std
+        # rows are rounded after what was rounded is fed back, or each by itself: at most 1/2 a row
+        fed_back = math.sqrt(step + 1) * self._deviations.at(step) / std * self._deviations.at(0) / std
+        rounding = (step + 1 + fed_back) / 2
+        return own * self._one + math.ceil(z * noise * (1 + _SPARE) + rounding)
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    @alone
+    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
+        """Add records to the open step. Nothing is published.
+
+        Args:
+            batch: categories, one a record; a mapping of columns where `column` names one. Records whose
+                category is neither text nor an integer are left out.
+            unit_ids: one a record, with `participation`: integers, text or bytes.
+            batch_id: a name for the batch. One that was added before is not added again.
+
+        Returns:
+            Whether it was added: False for a batch id that is known.
+
+        Raises:
+            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+            HorizonError: if all steps were released, or a sum could leave the range of its integers.
+            GuaranteeError: in a fork, or after a failure that left the state file behind.
+        """
+        self._state.check()
+        self._check_left()
+        names = names_of(column_of(batch, "categories", self.column))
+        units = self._digests(unit_ids, len(names))
+        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
+            return False
+        standing = self._standing
+        longer = {part: np.append(getattr(standing, part), 0) for part in ("open", "total")}
+        replace(standing, **longer).check_room(len(names) * self._one)
+        with self._state.transaction():
+            kept = np.array([name is not None for name in names], bool)
+            standing.counts += Counter({"without a category": len(names) - int(np.count_nonzero(kept))})
+            if self._pairs is not None:
+                kept, refused = self._pairs.admit(units, names, standing.step)
+                standing.counts += refused
+            counted = Counter(str(name) for name, one in zip(names, kept.tolist(), strict=True) if one)
+            before = self._noise.add(name for name in counted if name not in self._noise.place)
+            standing.open = np.append(standing.open, np.zeros_like(before))
+            standing.total = np.append(standing.total, before)
+            for name, count in counted.items():
+                standing.open[self._noise.place[name]] += count * self._one
+            if batch_id is not None:
+                self._state.mark(batch_id, standing.step)
+            self._state.save(standing, self._noise)
+        return True
+
+    def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
+        if self._pairs is None:
+            if unit_ids is not None:
+                raise ValueError(
+                    "unit_ids were given, but every record is a unit of its own here: give participation="
+                    "Single() to count each unit once in each category."
+                )
+            return []
+        if unit_ids is None:
+            raise ValueError(f"unit_ids=None, but units are held to {self._pairs.ledger.participation!r}.")
+        units = self._pairs.ledger.digests(unit_ids)
+        if len(units) != count:
+            raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
+        return units
+
+    @alone
+    def release(self, time: str | float | None = None) -> Release:
+        """End the open step and publish the figures of all categories that were released, and of new ones.
+
+        Args:
+            time: of the step's end: text that sorts or a number, not below that of the release before.
+
+        Returns:
+            `named()` gives figures by category, in the order of their first release and of their names.
+
+        Raises:
+            HorizonError: if all steps were released.
+            ValueError: if time goes backwards, or is something else.
+            GuaranteeError: as `update`.
+        """
+        self._state.check()
+        self._check_left()
+        time = plain_time(time)
+        check_time(self._standing.time, time)
+        with self._state.transaction():
+            step = self._standing.step
+            self._standing.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)
+            total, place = self._standing.total, self._noise.place
+            above = np.flatnonzero(total > self._limit(step)).tolist()
+            shown = set(self._shown)
+            new = sorted({self._noise.names[i] for i in above} - shown)  # no trace of who came first
+            row = np.array([total[place[name]] for name in (*self._shown, *new)], "<i8")
+            self._state.append(step, time, json.dumps(new).encode() + b"\n" + row.tobytes())
+            self._state.save(self._standing, self._noise)
+        self._shown += new
+        self._last = self._made(step, time, self._shown, row)
+        return self._last
+
+    def _check_left(self) -> None:
+        if self.step >= self.mechanism.steps:
+            raise beyond(self.mechanism.steps, self.step, "another step")
+
+    # -- what was released -------------------------------------------------------------------------
+
+    def get(self) -> Release | None:
+        """The last release, or None before the first."""
+        return self._last
+
+    def releases(self) -> Iterator[Release]:
+        """All releases so far, as published."""
+        names: list[str] = []
+        for step in range(self.step):
+            with self.owner.reading():
+                time, new, row = self._published(step)
+            names += new
+            yield self._made(step, time, names, row)
+
+    def _published(self, step: int) -> tuple[str | float | None, list[str], Integers]:
+        time, held = self._state.published(step)
+        new, _, row = held.partition(b"\n")
+        return time, json.loads(new), np.frombuffer(row, "<i8").astype(np.int64)
+
+    def _made(self, step: int, time: str | float | None, names: list[str], row: Integers) -> Release:
+        values = np.asarray(row / self._one)
+        made = linear_estimate(values, self.standard_error(step), quantile(self.level), values)
+        epsilon = self._spent.after(step + 1)
+        return Release(step, time, {NAME: made}, epsilon, self.delta, {NAME: tuple(names)})
+
+    def diagnostics(self) -> dict[str, int]:
+        """Records so far that were left out, by reason. Private: for the operator alone."""
+        return dict(self._standing.counts)
+
+    def statement(self) -> str:
+        """For a privacy reviewer, as text. It holds no secret and nothing of the data."""
+        mechanism, most = self.mechanism, self.categories_per_unit
+        counted = mechanism.participation.describe() if self.by_unit else "it is one record"
+        return (
+            f"All {mechanism.steps} releases together are ({mechanism.epsilon():.4g}, {self.delta:.3g})-DP"
+            f" for one {mechanism.unit} with all its records ({mechanism.adjacency}). Of delta,"
+            f" {mechanism.delta:.3g} is the noise's, and {self.delta - mechanism.delta:.3g} bounds the"
+            f" probability that a category of one {mechanism.unit} alone is ever released.\n"
+            f"One {mechanism.unit} counts in at most {most} categories, its first ones; in each: {counted}."
+            f" {'Enforced by the ledger of this stream.' if self.by_unit else 'A promise of who feeds it.'}\n"
+            f"A category is released once its noisy count exceeds {self.threshold(0):.4g} at the first step,"
+            f" and {self.threshold(min(mechanism.steps, 10**6) - 1):.4g} at step"
+            f" {min(mechanism.steps, 10**6) - 1}; which other categories have records is not told.\n"
+            f"But for the choice of categories: {best_guess(mechanism)}\n"
+            "Not covered: when steps end, how many there are, running time, sizes of the state file, and"
+            " other releases from the same data, which add up with these.\n"
+            "Proof: docs/proofs/open-categories.md."
+        )
+
+    def close(self) -> None:
+        """Give the state file back; it can be opened again."""
+        self._give_back()
+
+    def _identity(self) -> str:
+        """What must be the same whenever a state file is opened."""
+        promise = {
+            "kind": OpenStore.KIND,
+            "column": self.column,
+            "by_unit": self.by_unit,
+            "categories_per_unit": self.categories_per_unit,
+            "delta": self.delta,
+            "level": self.level,
+            "setting": self._setting,
+            "mechanism": self.mechanism.fingerprint,
+        }
+        return json.dumps(promise, sort_keys=True)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(step {self.step}, {len(self._shown)} categories released)"
