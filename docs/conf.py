@@ -73,6 +73,7 @@ navigation = {
         "compare",
         "measured",
         "tables",
+        "gallery",
         "coverage",
         "coverage-papers",
         "errata",
