@@ -74,6 +74,7 @@ navigation = {
         "compare",
         "measured",
         "tables",
+        "gallery",
         "coverage",
         "coverage-papers",
         "errata",
