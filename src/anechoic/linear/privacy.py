@@ -73,7 +73,7 @@ class PrivateLinear(BaseEstimator):
         if issparse(features):
             raise TypeError(
                 "Sparse data was passed for X, but dense data is required, since each row is clipped as a"
-                " whole: give OneHotEncoder(…, sparse_output=False), a ColumnTransformer sparse_threshold=0,"
+                " whole: give OneHotEncoder(…, sparse_output=False), ColumnTransformer sparse_threshold=0,"
                 " or X.toarray()."
             )
         X, y = validate_data(self, features, targets, dtype=[np.float64, np.float32], order="C", **more)
