@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from anechoic import _validate
-from tests.test_public_names import PUBLIC
+from tests.test_public_names import PUBLIC, needed_by
 
 CHECKS = {name for name, what in vars(_validate).items() if inspect.isfunction(what)}
 #: First words of a summary that says what is done, and not what comes back.
@@ -76,12 +76,8 @@ def faults(thing):
 
 @pytest.mark.parametrize("room", sorted(PUBLIC))
 def test_public_names_say_what_they_are(room):
-    if room.startswith("trainers."):
-        pytest.importorskip(room.removeprefix("trainers."), reason="make test-all installs it")
-    if room == "linear":
-        pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
-    if room == "flower":
-        pytest.importorskip("flwr", reason="anechoic[flower] installs it")
+    for package in needed_by(room):
+        pytest.importorskip(package, reason="an extra installs it")
     module = import_module(f"anechoic.{room}".rstrip("."))
     things = {
         name: getattr(module, name) for name in PUBLIC[room].split() if (room, name) not in MADE_ELSEWHERE

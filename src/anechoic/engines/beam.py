@@ -10,6 +10,8 @@ import apache_beam as beam
 
 from anechoic.streaming import Accumulator
 
+__all__ = ["CombineSums", "received"]
+
 #: Records that wait to be added at once.
 _WAITING = 4096
 

@@ -13,6 +13,8 @@ from anechoic.streaming import Accumulator
 from anechoic.streaming.coded import Coded, coded
 from anechoic.streaming.layout import layout_of
 
+__all__ = ["accumulated"]
+
 #: Records that are read at once.
 ROWS = 2**18
 

@@ -20,6 +20,8 @@ from anechoic.streaming import Accumulator, Stream, read_releases
 from anechoic.streaming.clock import Clock, length_of, seconds_of
 from anechoic.streaming.tables import HEAD, rows_of
 
+__all__ = ["StreamSink", "releases"]
+
 _MICROS = 10**6
 #: In the place of a time that is missing: of no step, and not the latest one.
 _NEVER = -(2**62)
