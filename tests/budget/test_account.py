@@ -178,7 +178,7 @@ class TestFilter:
         assert self.adaptive(choices) <= self.DELTA * (1 + 1e-6)
 
     def test_an_event_beside_a_gaussian_run_is_charged_beside_it(self):
-        """Whatever the first run released, the second one may tell all with the probability it is booked for."""
+        """Whatever came first, the second run may tell all with the probability that it is booked for."""
         besides = 4e-3
         grant = Grant("d", self.EPSILON, self.DELTA, amplified=(0.0, besides))
         account = filled(grant, Charge(mu=self.FIRST))
