@@ -178,6 +178,20 @@ class TestFilter:
             )
         assert self.adaptive(choices) <= self.DELTA * (1 + 1e-6)
 
+    def test_an_event_beside_a_gaussian_run_is_charged_beside_it(self):
+        """Whatever came first, the second run may tell all with the probability that it is booked for."""
+        besides = 4e-3
+        grant = Grant("d", self.EPSILON, self.DELTA, amplified=(0.0, besides))
+        account = filled(grant, Charge(mu=self.FIRST))
+        highest = brentq(lambda m: gaussian_delta(self.EPSILON, m) - (self.DELTA - besides), 1e-2, 3.0)
+        rest = math.sqrt(highest**2 - self.FIRST**2) * (1 - 1e-9)
+        assert account.fits(Charge(mu=rest, delta=besides))
+        assert self.adaptive([(rest, 0.0), (0.0, 0.0)]) + besides <= self.DELTA * (1 + 1e-6)
+        assert not account.fits(Charge(mu=rest * 1.001, delta=besides))
+        assert not account.fits(Charge(mu=rest, delta=besides * 1.001))
+        account = filled(grant, Charge(mu=self.FIRST, delta=besides))
+        assert account.fits(Charge(mu=rest)) and not account.fits(Charge(mu=1e-3, delta=1e-9))
+
     def test_limits_never_shrink(self):
         before = Grant("d", 2.0, 1e-6, amplified=(1.0, 1e-7))
         Grant("d", 3.0, 1e-6, amplified=(1.5, 1e-7)).check_raises(before)

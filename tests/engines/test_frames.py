@@ -73,5 +73,46 @@ def test_records_without_a_step_are_counted():
     with pytest.raises(ValueError, match="give integers"):
         accumulated(frame.with_columns(step=polars.lit("0")), all_of(), step="step")
     assert [one.step for one in accumulated(frame, all_of())] == [None]
+
+
+@pytest.mark.parametrize("name", ["polars lazy", "polars", "arrow", "batches"])
+def test_steps_that_are_no_integers_are_refused_by_type_not_left_out(name):
+    """An attack by mistake: of t / 3600 hardly one is whole, and nearly every record would be dropped."""
+    as_frames = {
+        "polars lazy": polars.DataFrame.lazy,
+        "polars": lambda one: one,
+        "arrow": polars.DataFrame.to_arrow,
+        "batches": lambda one: one.to_arrow().to_batches(2),
+    }
+    frame = polars.DataFrame({"x": [0.5] * 3, "kind": ["a"] * 3, "t": [0, 1800, None]})
+    for floats in (polars.col("t") / 3600, polars.Series([0.0, 1.0, None])):
+        with pytest.raises(ValueError, match=r"the column of steps is of .*: give integers.* t // 3600"):
+            accumulated(as_frames[name](frame.with_columns(step=floats)), all_of(), step="step")
+    whole = as_frames[name](frame.with_columns(step=polars.col("t") // 3600))
+    [made] = accumulated(whole, all_of(), step="step")
+    assert (made.step, made.count, made.remarks["without a step"]) == (0, 2, 1)
+
+
+def test_duckdb_divides_to_floats():
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as database:
+        database.register("held", arrow.table({"x": [0.5] * 2, "kind": ["a"] * 2, "t": [0, 1800]}))
+        with pytest.raises(ValueError, match="of double: give integers"):
+            accumulated(database.sql("select *, t / 3600 as step from held"), all_of(), step="step")
+        [made] = accumulated(database.sql("select *, t // 3600 as step from held"), all_of(), step="step")
+        assert made.count == 2
+        with pytest.raises(ValueError, match="no column 'step': it has 'x', 'kind', 't'"):
+            accumulated(database.sql("select * from held"), all_of(), step="step")
+
+
+def test_what_is_missing_is_named():
+    frame = polars.DataFrame({"x": [0.5], "kind": ["a"], "hour": [0]})
+    for one in (frame.lazy(), frame.to_arrow()):
+        with pytest.raises(ValueError, match="no column 'step': it has 'x', 'kind', 'hour'"):
+            accumulated(one, all_of(), step="step")
+    with pytest.raises(ValueError, match="unit= names the column"):
+        accumulated(frame, all_of(participation=MinSep(2, 2)), step="hour")
+    with pytest.raises(ValueError, match=r"lazy frame.*collect\(\).*engines.frames.accumulated"):
+        all_of().update(frame.lazy())
     with pytest.raises(ValueError, match="must be a frame"):
         accumulated(7, all_of())

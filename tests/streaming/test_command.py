@@ -401,6 +401,24 @@ def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
     )
 
 
+def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
+    """The forms of a stream's mechanism alone leave to a promise what the ledger of the stream enforces."""
+    both = {"n": streaming.Count("x"), "m": streaming.Mean(-5, 9, "x")}
+    board = streaming.Stream(both, epsilon=1.0, horizon=4, participation=MinSep(2, 2), unit="person")
+    for format in ("text", "markdown", "html", "json", "nist", "nist-json", "registry"):
+        path = tmp_path / format
+        said = " ".join(streaming.statement(board, format, out=path).split())
+        assert said == " ".join(path.read_text("utf-8").split())
+        for words in ("the ledger of this stream", "n: count; m: mean, low"):
+            assert words in said, (format, words)
+        assert "whoever forms the batches" not in said
+        assert ("Enforced" in said) or format == "registry"
+    with pytest.raises(ValueError, match="format="):
+        streaming.statement(board, "nits")
+    with pytest.raises(TypeError, match="give a Stream or an OpenHistogram"):
+        streaming.statement(board.mechanism)
+
+
 def test_the_statement_of_a_stream_speaks_of_streams():
     board = streaming.Stream({"n": streaming.Count("x")}, epsilon=1.0, horizon=4, unit="person")
     text = streaming.statement(board)

@@ -38,6 +38,33 @@ def test_figures_are_of_the_records_own_steps_as_known_by_then(longest):
     assert stream.diagnostics()["late: of no such lag"] == np.count_nonzero(~counts)
 
 
+def test_figures_by_groups_are_those_of_each_group_alone():
+    """Without noise they are those of a stream of one group; with it, errors are those of one group."""
+    rng, groups = np.random.default_rng(5), ["west", "east", "none"]
+    late, by = streaming.Late(2, "lag"), ("region", groups)
+    clear = NoNoise({"late": late}, by=by, epsilon=1.0, horizon=STEPS)
+    noisy = streaming.Stream({"late": late}, by=by, epsilon=1.0, horizon=STEPS)
+    alone = {group: NoNoise({"late": late}, epsilon=1.0, horizon=STEPS) for group in groups}
+    one = streaming.Stream({"late": late}, epsilon=1.0, horizon=STEPS)
+    for _ in range(STEPS):
+        lags, regions = rng.integers(0, 4, 60), rng.choice(groups[:2], 60)
+        for stream in (clear, noisy):
+            stream.update({"lag": lags.tolist(), "region": regions.tolist()})
+        for group, stream in alone.items():
+            stream.update({"lag": lags[regions == group].tolist()})
+        for stream in (clear, noisy, one, *alone.values()):
+            stream.release()
+    for step, begin, known in ((2, 2, 2), (2, 2, 6), (5, 0, 6), (4, 3, 5)):
+        asked = {"begin": begin, "as_of": known}
+        found = streaming.revised(clear, step, **asked)
+        wanted = [float(streaming.revised(alone[group], step, **asked).value) for group in groups]
+        assert found.value == pytest.approx(wanted, abs=1e-6) and found.value.shape == (3,)
+        error = float(streaming.revised(one, step, **asked).standard_error)
+        spread = streaming.revised(noisy, step, **asked)
+        assert spread.standard_error == pytest.approx(np.full(3, error), rel=1e-9)
+        assert (abs(spread.value - found.value) < 6 * error).all()
+
+
 @pytest.mark.parametrize("longest", [1, 2])
 def test_no_linear_unbiased_combination_of_all_releases_has_less_error(longest):
     """Against least squares over all numbers that were released, step by step, written out."""

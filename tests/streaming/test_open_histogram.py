@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from anechoic import streaming
+from anechoic import compose, streaming
+from anechoic.budget import BudgetBook
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, UnsupportedError
 from anechoic.participation import FullBatch, MinSep, OncePerEpoch, Single
 from tests.floats import same_bits
@@ -60,7 +61,7 @@ def test_totals_are_those_of_the_rule_and_noise_that_is_the_same_for_all_data(pa
     other = streaming.OpenHistogram(**{**options, "categories_per_unit": 1, "participation": Single()})
     pairs = [(0, 100 + i, f"c{i}") for i in range(5)]
     noise = feed(other, pairs)
-    assert histogram.mechanism.noise_std >= other.mechanism.noise_std
+    assert histogram.cost.mechanism.noise_std >= other.cost.mechanism.noise_std
     for step, totals in enumerate(found):
         for name, total in totals.items():
             seen = sum(at <= step and category == name for at, _, category in counting)
@@ -96,7 +97,7 @@ def test_one_unit_changes_few_categories_by_one_in_steps_that_it_may_touch(parti
         for name, steps in patterns.items():
             assert participation.allows({int(step) for step in steps}, STEPS)
             assert set(changed[name][steps].tolist()) == {histogram._one}
-        assert most * histogram._one**2 <= 4**histogram.mechanism.grid_bits
+        assert most * histogram._one**2 <= 4**histogram.cost.mechanism.grid_bits
 
 
 @pytest.fixture(autouse=True)
@@ -144,10 +145,10 @@ def test_a_category_of_one_unit_alone_is_released_with_half_of_delta_at_most(
         adjacency=adjacency,
     )
     steps = horizon or 5
-    scale = 2.0**histogram.mechanism.grid_bits / histogram._one
+    scale = 2.0**histogram.cost.mechanism.grid_bits / histogram._one
     covariance = scale**2 * histogram._deviations.covariance(range(steps))
     assert np.sqrt(np.diag(covariance)) == pytest.approx([histogram.standard_error(t) for t in range(steps)])
-    own = [histogram.mechanism.participation.max_participations_in(t + 1) for t in range(steps)]
+    own = [histogram.cost.mechanism.participation.max_participations_in(t + 1) for t in range(steps)]
     room = [histogram.threshold(t) - own[t] for t in range(steps)]
     stays = multivariate_normal.cdf(room, cov=covariance, allow_singular=True, rng=np.random.default_rng(0))
     pairs = most * (2 if adjacency == "replace_one" else 1)
@@ -340,10 +341,57 @@ def test_the_statement_says_what_delta_is_made_of():
     histogram = streaming.OpenHistogram(
         epsilon=1.0, delta=1e-5, horizon=9, participation=Single(), categories_per_unit=3, unit="patient"
     )
-    said = histogram.statement()
-    assert "(1, 1e-05)-DP for one patient" in said and "5e-06 is the noise's" in said
-    assert "at most 3 categories" in said and f"{histogram.threshold(8):.4g} at step 8" in said
-    assert histogram.mechanism.epsilon(delta=0.5e-5) <= 1.0
+    said = " ".join(streaming.statement(histogram).split())
+    assert "(1.0000, 1e-05)-differential privacy of all 9 releases" in said
+    assert "5e-06 is the noise's, and 5e-06 bounds" in said and "one patient: in at most 3 categories" in said
+    assert f"{histogram.threshold(8):.4g} at step 8" in said and "Enforced" in said
+    assert histogram.cost.mechanism.epsilon(delta=0.5e-5) <= 1.0
+    assert (histogram.cost.epsilon(), histogram.cost.delta) == (pytest.approx(1.0), 1e-5)
+
+
+def test_every_form_states_all_of_delta_and_no_curve_without_the_choice():
+    """An attack: a form from the noise alone would state half of delta, and a curve that is not proved."""
+    histogram = streaming.OpenHistogram(epsilon=1.0, delta=1e-2, horizon=9)
+    record = json.loads(streaming.statement(histogram, "json"))
+    stated = record["guarantee"]
+    assert stated["delta"] == 1e-2 and stated["mu"] is None and "rho" not in stated
+    noise = histogram.cost.mechanism
+    for epsilon, delta in stated["profile"]:
+        assert epsilon >= noise.epsilon(delta - 0.5e-2) * (1 - 1e-12)
+    sound = max(0.0, 1 - 2 * (1 - 1e-2) / (1 + math.e)) / 2 + 0.5  # what (1, 1e-2) permits
+    assert record["attacker"]["membership"][0]["right"] <= sound + 1e-9
+    form = json.loads(streaming.statement(histogram, "registry"))["deployment"]["privacy_loss"]
+    assert form["privacy_parameters"]["delta"] == 1e-2 and "rho" not in form["privacy_parameters"]
+    for format in ("nist", "nist-json", "sacro", "markdown", "html"):
+        said = streaming.statement(histogram, format)
+        assert "0.01" in said and "0.005)-differential" not in said
+    assert "choice of categories" in streaming.statement(histogram, "nist")
+
+
+def test_a_book_is_charged_for_the_choice_too(tmp_path):
+    book = BudgetBook(tmp_path / "book.db", "visits")
+    promise = {"epsilon": 1.0, "delta": 1e-6, "horizon": 4, "unit": "person", "participation": Single()}
+    book.grant(epsilon=1.0, delta=5e-7, unit="person")  # what its noise alone costs
+    with pytest.raises(GuaranteeError, match=r"grant\(…, amplified="):
+        streaming.OpenHistogram(**promise, book=book)
+    with pytest.raises(MismatchError, match="one day"):
+        streaming.OpenHistogram(**{**promise, "unit": "day"}, book=book)
+    histogram = streaming.OpenHistogram(**promise)
+    for use in (book.reserve, compose):
+        with pytest.raises(AttributeError, match=r"not all that it spends.*book="):
+            use(histogram.mechanism)
+    with pytest.raises(ValueError, match="take book="):
+        book.reserve(histogram)
+    book.grant(epsilon=1.0, delta=1e-6, unit="person", amplified=(0.0, 5e-7))
+    path, state = tmp_path / "open.db", {"state": tmp_path / "open.db", "key": KEY}
+    for _ in range(2):  # opened again it costs nothing
+        with streaming.OpenHistogram(**promise, **state, book=book) as histogram:
+            histogram.release()
+    [one] = book.account().live
+    assert one.status == "spent" and one.charge.delta == 5e-7 and path.exists()
+    assert one.charge.mu == pytest.approx(histogram.cost.mechanism.gdp())
+    with pytest.raises(GuaranteeError, match="does not cover"):
+        book.reserve(histogram.cost)
 
 
 # -- distinct counts ----------------------------------------------------------------------------------

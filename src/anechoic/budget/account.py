@@ -21,8 +21,45 @@ from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 
+
+@dataclass(frozen=True)
+class AllBut:
+    """Releases of a mechanism, but for an event of probability `besides`: see docs/proofs/budget.md.
+
+    Args:
+        mechanism: not amplified.
+        besides: >= 0 and below 1 - the mechanism's delta, to which it adds.
+    """
+
+    mechanism: Mechanism
+    besides: float
+
+    @property
+    def delta(self) -> float:
+        """Of all, rounded up."""
+        exact = Fraction(self.mechanism.delta) + Fraction(self.besides)
+        return -_down(-exact)
+
+    @property
+    def unit(self) -> str:
+        return self.mechanism.unit
+
+    @property
+    def adjacency(self) -> str:
+        return self.mechanism.adjacency
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the mechanism; what is besides it stands in the text of this object."""
+        return self.mechanism.fingerprint
+
+    def epsilon(self) -> float:
+        """At `delta`."""
+        return self.mechanism.epsilon()
+
+
 #: What can be charged: a guarantee, or an (epsilon, delta) from elsewhere, in the account's own unit.
-Cost = Mechanism | EndlessMechanism | Composition | tuple[float, float]
+Cost = Mechanism | EndlessMechanism | Composition | AllBut | tuple[float, float]
 
 _LARGEST = 1e9  # of what can be charged at all
 _SAME = 1e-6  # relative difference up to which two charges may be those of one run, planned twice
@@ -30,7 +67,7 @@ _SAME = 1e-6  # relative difference up to which two charges may be those of one 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one run takes: mu, or (epsilon, delta); the others are 0."""
+    """What one run takes: mu, or (epsilon, delta); the others are 0. Or mu and delta, for `AllBut`."""
 
     mu: float = 0.0
     epsilon: float = 0.0
@@ -42,7 +79,9 @@ class Charge:
         return all(math.isclose(one, two, rel_tol=_SAME) for one, two in pairs)
 
     def __str__(self) -> str:
-        return f"mu {self.mu!r}" if self.mu else f"epsilon {self.epsilon!r}, delta {self.delta!r}"
+        if self.mu:
+            return f"mu {self.mu!r}, delta {self.delta!r}" if self.delta else f"mu {self.mu!r}"
+        return f"epsilon {self.epsilon!r}, delta {self.delta!r}"
 
 
 def charges_of(what: Cost) -> list[Charge]:
@@ -58,10 +97,14 @@ def charges_of(what: Cost) -> list[Charge]:
         if delta >= 1.0 or epsilon == delta == 0.0:
             raise ValueError(f"{what!r} is no (epsilon, delta) to charge: delta is below 1, and not both 0.")
         return [Charge(epsilon=epsilon, delta=delta)]
+    if isinstance(what, AllBut):
+        whole = Charge(epsilon=what.epsilon(), delta=what.delta)
+        return [whole, Charge(mu=what.mechanism.gdp(), delta=what.besides)]
     if not isinstance(what, Mechanism | EndlessMechanism | Composition):
         raise ValueError(
             f"{type(what).__name__} cannot be charged: give a Mechanism, an EndlessMechanism, what compose()"
-            " returned, or (epsilon, delta) of something else, a Selection for instance."
+            " returned, or (epsilon, delta) of something else, a Selection for instance. A Stream and an"
+            " OpenHistogram take book=."
         )
     gaussian = [Charge(mu=what.gdp())]
     return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
@@ -186,8 +229,8 @@ class Account:
         if max(charge.mu, charge.epsilon) > _LARGEST:
             return False
         squared, epsilon, delta = self.spent()
-        if charge.mu:
-            return self.grant.covers(squared + Fraction(charge.mu) ** 2)
+        if charge.mu and not self.grant.covers(squared + Fraction(charge.mu) ** 2):
+            return False
         apart = self.grant.amplified
         return epsilon + Fraction(charge.epsilon) <= apart[0] and delta + Fraction(charge.delta) <= apart[1]
 
@@ -209,9 +252,10 @@ class Account:
                 )
         fitting = [way for way in ways if self.fits(way)]
         if not fitting:
+            apart = ways[0] if ways[0].delta else ways[-1]
             raise GuaranteeError(
                 f"the budget does not cover this run ({'; or '.join(map(self._said, ways))}): {self}"
-                f"{'' if ways[-1].mu else self._apart(ways[-1])}"
+                f"{self._apart(apart) if apart.epsilon or apart.delta else ''}"
             )
         return fitting[-1]
 
@@ -232,7 +276,7 @@ class Account:
             )
         )
         return (
-            f" Such a run needs a part of the grant: amplified={needed!r}, within an epsilon and a delta that"
+            f" Such a run needs a part of the grant: grant(…, amplified={needed!r}), within an epsilon and a delta that"
             " are larger by what this part grows."
         )
 

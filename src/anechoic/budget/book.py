@@ -139,8 +139,9 @@ class BudgetBook:
         """Charge a run before it begins; a run that is in the book is not charged again.
 
         Args:
-            what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, or (epsilon,
-                delta) of a release by other software for the same unit and adjacency, on your word.
+            what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
+                OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
+                adjacency, on your word.
             run: by what the run is known when it goes on; None for a new one.
 
         Raises:

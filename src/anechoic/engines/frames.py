@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,8 +32,8 @@ def accumulated(
         frame: a LazyFrame or DataFrame of Polars, a relation of DuckDB, a table of Arrow, or batches of it.
         of: the stream, or its `accumulator_spec()`.
         step: column of integers with the step of each record, which has to be a function of the record; None
-            for records of the step that is open when they arrive. Records of no step, or of one below 0, are
-            left out and counted.
+            for records that all belong to the step that is open when they arrive. Records of no step, or of
+            one below 0, are left out and counted.
         unit: column of the ids of units, where the stream tells units by ids.
         rows: that are read at once, >= 1.
 
@@ -40,9 +41,12 @@ def accumulated(
         One accumulator for each step that has records, in the order of steps.
 
     Raises:
-        ValueError: for something else than a frame, a column that is missing, or as `Accumulator`.
+        ValueError: for something else than a frame, a column that is missing, steps that are no integers, or
+            as `Accumulator`.
     """
     layout = layout_of(of)
+    if unit is None and layout.secret is not None:
+        raise ValueError("unit=None, but the stream tells units by ids: unit= names the column of ids.")
     kinds = layout.shared.columns
     names = [*kinds, *(name for name in (step, unit) if name is not None and name not in kinds)]
     found: dict[int | None, Accumulator] = {}
@@ -70,12 +74,15 @@ def _batches(frame: Any, names: list[str], rows: int) -> Iterator[Any]:
     """The named columns of some records after others."""
     frame = frame.lazy() if hasattr(frame, "lazy") and hasattr(frame, "iter_slices") else frame
     if hasattr(frame, "collect_batches"):  # Polars
+        _check_there(names, frame.collect_schema().names())
         chosen = frame.select(names) if names else frame
         yield from chosen.collect_batches(chunk_size=rows, maintain_order=False)
     elif hasattr(frame, "to_arrow_reader"):  # DuckDB
+        _check_there(names, frame.columns)
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
         yield from (frame.project(quoted) if names else frame).to_arrow_reader(rows)
     elif hasattr(frame, "to_batches"):
+        _check_there(names, frame.schema.names)
         yield from frame.to_batches(rows)
     elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | dict):
         yield from frame
@@ -84,6 +91,12 @@ def _batches(frame: Any, names: list[str], rows: int) -> Iterator[Any]:
             f"frame, a {type(frame).__name__}, must be a frame of Polars, a relation of DuckDB, or batches of"
             " Arrow."
         )
+
+
+def _check_there(names: list[str], known: list[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"the frame has no column {name!r}: it has {', '.join(map(repr, known))}.")
 
 
 def _plain(column: Any, kinds: Iterable[bool | None]) -> Any:
@@ -106,11 +119,14 @@ def _steps(column: Any) -> NDArray[np.int64]:
         ValueError: for something else than integers.
     """
     found = np.asarray(column)
+    kind = getattr(column, "type", getattr(column, "dtype", found.dtype))  # Arrow's, Polars' or NumPy's
+    if not re.fullmatch(r"u?int\d+", str(kind).lower()):
+        raise ValueError(
+            f"the column of steps is of {kind}: give integers. A time becomes one by whole division,"
+            " t // 3600; / gives floats, in DuckDB too, of which hardly one is a step."
+        )
     if found.dtype.kind == "f":  # integers with missing ones among them
-        whole = np.isfinite(found) & (np.abs(found) < 2.0**53) & (found == np.trunc(found))
-        return np.where(whole, found, -1.0).astype(np.int64)
-    if found.dtype.kind not in "iu":
-        raise ValueError(f"the column of steps is of {found.dtype}: give integers.")
+        return np.where(np.abs(found) < 2.0**53, found, -1.0).astype(np.int64)
     return found.astype(np.int64)
 
 

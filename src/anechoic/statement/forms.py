@@ -34,6 +34,7 @@ _LAYERS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Algorithms: correctness, utility and bias",
         (
             ("Which mechanism is run?", "Strategy"),
+            ("What is published?", "Statistics"),
             ("How is the influence of one unit bounded?", "Clip norm"),
             ("What is its sensitivity?", "Sensitivity"),
             ("How much noise is added?", "Noise std"),
@@ -100,7 +101,7 @@ def registry(statement: Statement) -> dict[str, Any]:
             "basic": {
                 "name": open_("of the data product"),
                 "data_curators": [{"data_curator_name": open_("who"), "data_curator_type": open_("kind")}],
-                "description": open_("what is published"),
+                "description": said.get("Statistics", open_("what is published")),
                 "intended_use": open_("what for"),
                 "data_product_type": open_("such as Summary statistics, or Machine learning model"),
                 "data_product_region": open_("where"),

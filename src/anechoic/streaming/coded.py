@@ -63,6 +63,11 @@ def column_of(batch: Any, name: str, column: str | None) -> Any:
     Raises:
         ValueError: if it has no such column.
     """
+    if hasattr(batch, "collect_schema") and not hasattr(batch, "iter_slices"):  # lazy, of Polars
+        raise ValueError(
+            "the batch is a lazy frame, which holds no records yet: give batch.collect(), or add up what is"
+            " larger than memory with anechoic.engines.frames.accumulated, for add_sums."
+        )
     if column is None:
         return batch
     try:

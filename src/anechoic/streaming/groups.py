@@ -47,6 +47,10 @@ class Grouped(Statistic):
         self._inner = statistic.labels or (("",) if zero.size == 1 else tuple(map(str, range(zero.size))))
 
     @property
+    def of_each(self) -> Statistic:
+        return self._one
+
+    @property
     def contrasts(self) -> int:
         return self._by.dimension * self._one.contrasts
 

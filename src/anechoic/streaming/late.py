@@ -98,13 +98,15 @@ def revised(
         name: of the statistic, where the stream has several `Late`.
 
     Returns:
-        One number, with its exact standard error and the interval of the stream's level; `raw` is the value.
+        One number, or one for each group of a `Late` by groups, in their order, with exact standard errors
+        and the intervals of the stream's level; `raw` are the values.
 
     Raises:
         ValueError: for steps that were not released, or a stream without such a statistic.
         UnsupportedError: for a mechanism of many steps that is not Toeplitz.
     """
-    late = {key: one for key, one in stream.shared.statistics.items() if isinstance(one, Late)}
+    statistics = stream.shared.statistics
+    late = {key: one.of_each for key, one in statistics.items() if isinstance(one.of_each, Late)}
     if name is None and len(late) == 1:
         name = next(iter(late))
     if name not in late:
@@ -116,6 +118,7 @@ def revised(
             f" {stream.step} steps are released."
         )
     lags = late[name].steps + 1
+    grouped, groups = statistics[name] is not late[name], statistics[name].dimension // (lags + 1)
     ends = [(lag, min(step + lag, known), 1.0) for lag in range(lags)]
     if begin:
         ends += [(lag, min(begin - 1 + lag, known), -1.0) for lag in range(lags)]
@@ -123,15 +126,16 @@ def revised(
     weights = np.zeros((lags, len(steps)))
     for lag, at, sign in ends:
         weights[lag, steps.index(at)] += sign
-    totals, total, first = [], np.zeros(lags + 1), 0
+    totals, total, first = [], np.zeros((groups, lags + 1)), 0
     for at in steps:
-        total = total + stream.between(first, at)[name].raw
-        totals.append(by_lag(total))
+        total = total + stream.between(first, at)[name].raw.reshape(groups, lags + 1)
+        totals.append([by_lag(one) for one in total])
         first = at + 1
     # the errors of lag l at step t and of l' at t' have covariance (I - 1 1^T / (L + 2))[l, l'] K[t, t']
     over_time = stream.covariance(name, steps)
     spread = np.einsum("lt,tu,lu->", weights, over_time, weights)
     together = weights.sum(axis=0)
     variance = float(spread - together @ over_time @ together / (lags + 1))
-    value = np.asarray(np.sum(weights * np.transpose(totals)))
-    return linear_estimate(value, math.sqrt(max(variance, 0.0)), quantile(stream.level), value[None])
+    values = np.einsum("lt,tgl->g", weights, np.asarray(totals))
+    value = values if grouped else np.asarray(values[0])
+    return linear_estimate(value, math.sqrt(max(variance, 0.0)), quantile(stream.level), values)

@@ -105,7 +105,10 @@ def layout_of(of: Any) -> StreamLayout:
     """
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
     if not isinstance(found, StreamLayout):
-        raise ValueError(f"of={of!r:.60} must be a Stream, or the text of its accumulator_spec().")
+        raise ValueError(
+            f"of={of!r:.60} must be a Stream, or the text of its accumulator_spec()."
+            " An OpenHistogram takes its records by update alone."
+        )
     return found
 
 

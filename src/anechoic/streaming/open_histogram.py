@@ -8,12 +8,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from scipy.special import ndtri
 
 from anechoic._validate import fraction, positive_int
+from anechoic.budget.account import AllBut
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
@@ -29,10 +31,9 @@ from anechoic.streaming.ingest import checked_id
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
 from anechoic.streaming.release import Release
-from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.statistic import Integers, linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, booked, check_time, plain_time
 from anechoic.streaming.window import Running
 
 #: Name of the statistic in a release.
@@ -77,17 +78,19 @@ class OpenHistogram(OfOneProcess):
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements.
         level: of the intervals, in (0, 1).
-        accurate_to, state, key, counter, adopt, setting: see `Stream`.
+        accurate_to, state, key, counter, adopt, setting, book: see `Stream`.
 
     Attributes:
-        mechanism: of one category, for contributions of norm 1. It is not all that is spent: what is composed
-            or booked elsewhere is (epsilon, delta) of this stream.
+        cost: what all releases spend: a mechanism of one category, for contributions of norm 1, and the
+            probability besides it that the choice of categories costs. For `BudgetBook.reserve`.
         delta: of all releases, the choice of categories included.
+        by_unit: whether units are told by ids, and held to their participation.
 
     Raises:
         ValueError: for an argument out of range or missing.
         UnsupportedError: where no theorem covers the combination, or no noise can be rounded exactly.
-        CheckpointError, GuaranteeError: for a state file that cannot be continued.
+        CheckpointError, GuaranteeError: for a state file that cannot be continued; GuaranteeError also where
+            the book does not cover it.
 
     References:
         Desfontaines, Voss, Gipson, Mandayam, Differentially private partition selection, PoPETs 2022;
@@ -120,6 +123,7 @@ class OpenHistogram(OfOneProcess):
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         setting: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.column, self.level = column, fraction("level", level)
         self.categories_per_unit = positive_int("categories_per_unit", categories_per_unit)
@@ -145,32 +149,36 @@ class OpenHistogram(OfOneProcess):
             accurate_to=accurate_to,
             buffered=True,
         )
-        self.mechanism = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
-        if self.mechanism.grid_bits is None:
+        begun = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
+        self.cost = AllBut(begun, _CHOOSING * self.delta)
+        if self.cost.mechanism.grid_bits is None:
             raise UnsupportedError(
                 f"horizon={horizon}: no noise of this length can be rounded exactly, on which the threshold"
                 " rests. Give a shorter horizon."
             )
         # k categories of one unit have norm 1 together
-        self._one = math.isqrt(4**self.mechanism.grid_bits // self.categories_per_unit)
+        self._one = math.isqrt(4**self.cost.mechanism.grid_bits // self.categories_per_unit)
         if self._one < 2**8:
             raise ValueError(
                 f"categories_per_unit={categories_per_unit} is more than the grid of noise holds."
             )
-        self._deviations, self._spent = Deviations(self.mechanism, Running()), Spent(self.mechanism)
+        self._deviations, self._spent = Deviations(self.cost.mechanism, Running()), Spent(self.cost.mechanism)
         self._setting = checked_setting(setting)
         self.owner = OwnProcess("stream")
+        if book is not None:
+            book.check(self.cost)  # before a state file is begun
         self._start(state, key=key, counter=counter, adopt=adopt)
+        self._booked = None if book is None else booked(book, self.cost, self)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
-        shown = {LABELS: "{}", MECHANISM: self.mechanism.to_json()}
+        shown = {LABELS: "{}", MECHANISM: self.cost.mechanism.to_json()}
         self._state = opened(OpenStore, InMemory, state, identity=identity, shown=shown, **how)
         secret = derive(self._state.key, f"categories {identity}", size=32)
-        self._noise = CategoryNoise(self.mechanism, secret, self._state.openings)
+        self._noise = CategoryNoise(self.cost.mechanism, secret, self._state.openings)
         self._pairs: Pairs | None = None
         if self.by_unit:
-            ledger = Ledger(self.mechanism.participation, 1, self._state.key, self._state.units)
+            ledger = Ledger(self.cost.mechanism.participation, 1, self._state.key, self._state.units)
             self._pairs = Pairs(ledger, self.categories_per_unit, self._state.key, self._state.units)
         self._standing = self._state.load(self._noise) or Standing.first(0)
         self._shown: list[str] = []
@@ -182,13 +190,26 @@ class OpenHistogram(OfOneProcess):
                 self._last = self._made(step, time, self._shown, row)
 
     @property
+    def mechanism(self) -> NoReturn:
+        """Refused: its delta is a half of what is spent.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(
+            "the mechanism of an OpenHistogram is not all that it spends, so that it is not for compose, a"
+            " report or a book: give book= to the OpenHistogram, or its `cost` to BudgetBook.reserve;"
+            " streaming.statement(it, format) is its report."
+        )
+
+    @property
     def step(self) -> int:
         """Releases made, which is the index of the open step."""
         return int(self._state.kept)
 
     def standard_error(self, step: int) -> float:
         """Standard deviation of the noise in each figure of a step, in units; known in advance."""
-        return self._deviations.at(step) * 2.0 ** (self.mechanism.grid_bits or 0) / self._one
+        return self._deviations.at(step) * 2.0 ** (self.cost.mechanism.grid_bits or 0) / self._one
 
     def threshold(self, step: int) -> float:
         """What the noisy count of a category has to exceed to be released at a step; known in advance."""
@@ -201,11 +222,11 @@ class OpenHistogram(OfOneProcess):
         one unit's alone, the probabilities that the noise exceeds threshold less c_t add up to at most half
         of delta; the rounding of rows is bounded by the worst that it can be.
         """
-        own = self.mechanism.participation.max_participations_in(step + 1)
-        pairs = self.categories_per_unit * (2 if self.mechanism.adjacency == "replace_one" else 1)
-        z = -float(ndtri(miss_of(_CHOOSING * self.delta / pairs, step, self.mechanism.steps)))
-        noise = self._deviations.at(step) * 2.0 ** (self.mechanism.grid_bits or 0)
-        std = self.mechanism.noise_std
+        own = self.cost.mechanism.participation.max_participations_in(step + 1)
+        pairs = self.categories_per_unit * (2 if self.cost.mechanism.adjacency == "replace_one" else 1)
+        z = -float(ndtri(miss_of(_CHOOSING * self.delta / pairs, step, self.cost.mechanism.steps)))
+        noise = self._deviations.at(step) * 2.0 ** (self.cost.mechanism.grid_bits or 0)
+        std = self.cost.mechanism.noise_std
         # rows are rounded after what was rounded is fed back, or each by itself: at most 1/2 a row
         fed_back = math.sqrt(step + 1) * self._deviations.at(step) / std * self._deviations.at(0) / std
         rounding = (step + 1 + fed_back) / 2
@@ -291,6 +312,8 @@ class OpenHistogram(OfOneProcess):
         self._check_left()
         time = plain_time(time)
         check_time(self._standing.time, time)
+        if self._booked is not None:
+            self._booked.spend()
         with self._state.transaction():
             step = self._standing.step
             self._standing.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)
@@ -306,8 +329,8 @@ class OpenHistogram(OfOneProcess):
         return self._last
 
     def _check_left(self) -> None:
-        if self.step >= self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, "another step")
+        if self.step >= self.cost.mechanism.steps:
+            raise beyond(self.cost.mechanism.steps, self.step, "another step")
 
     # -- what was released -------------------------------------------------------------------------
 
@@ -339,26 +362,6 @@ class OpenHistogram(OfOneProcess):
         """Records so far that were left out, by reason. Private: for the operator alone."""
         return dict(self._standing.counts)
 
-    def statement(self) -> str:
-        """For a privacy reviewer, as text. It holds no secret and nothing of the data."""
-        mechanism, most = self.mechanism, self.categories_per_unit
-        counted = mechanism.participation.describe() if self.by_unit else "it is one record"
-        return (
-            f"All {mechanism.steps} releases together are ({mechanism.epsilon():.4g}, {self.delta:.3g})-DP"
-            f" for one {mechanism.unit} with all its records ({mechanism.adjacency}). Of delta,"
-            f" {mechanism.delta:.3g} is the noise's, and {self.delta - mechanism.delta:.3g} bounds the"
-            f" probability that a category of one {mechanism.unit} alone is ever released.\n"
-            f"One {mechanism.unit} counts in at most {most} categories, its first ones; in each: {counted}."
-            f" {'Enforced by the ledger of this stream.' if self.by_unit else 'A promise of who feeds it.'}\n"
-            f"A category is released once its noisy count exceeds {self.threshold(0):.4g} at the first step,"
-            f" and {self.threshold(min(mechanism.steps, 10**6) - 1):.4g} at step"
-            f" {min(mechanism.steps, 10**6) - 1}; which other categories have records is not told.\n"
-            f"But for the choice of categories: {best_guess(mechanism)}\n"
-            "Not covered: when steps end, how many there are, running time, sizes of the state file, and"
-            " other releases from the same data, which add up with these.\n"
-            "Proof: docs/proofs/open-categories.md."
-        )
-
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
         self._give_back()
@@ -373,7 +376,7 @@ class OpenHistogram(OfOneProcess):
             "delta": self.delta,
             "level": self.level,
             "setting": self._setting,
-            "mechanism": self.mechanism.fingerprint,
+            "mechanism": self.cost.mechanism.fingerprint,
         }
         return json.dumps(promise, sort_keys=True)
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import singledispatch
+from pathlib import Path
 
 from scipy.special import ndtr
 
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.statement.formats import render
-from anechoic.statement.statement import Assumption, statement_of
+from anechoic.statement.formats import PROOFS, Format, render
+from anechoic.statement.rounding import round_up
+from anechoic.statement.statement import Assumption, Statement, statement_of
+from anechoic.statement.theorem import Theorem
+from anechoic.streaming.open_histogram import OpenHistogram
+from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 
 _OBSERVER = (
@@ -50,41 +56,129 @@ def _number(steps: int) -> str:
     return f"{steps:,}" if steps < 2**40 else "(however many)"
 
 
-def statement(stream: Stream) -> str:
-    """For a privacy reviewer, as text. It holds no secret and nothing of the data.
+def statement(
+    stream: Stream | OpenHistogram,
+    format: Format = "text",
+    *,
+    out: str | Path | None = None,
+    proofs: str = PROOFS,
+) -> str:
+    """For a privacy reviewer. It holds no secret and nothing of the data.
 
     Args:
         stream: whose releases are published.
+        format, out, proofs: see `statement.formats.render`, the forms of others among them.
 
     Returns:
-        The statement of its mechanism, with what this stream releases and protects.
+        The statement of its mechanism, with what this stream releases and protects, and who sees to it.
+
+    Raises:
+        ValueError: for another format.
+        TypeError: for something that is no stream.
     """
-    mechanism, shared, unit = stream.mechanism, stream.shared, stream.mechanism.unit
-    whole = statement_of(mechanism)
+    return render(told_of(stream), format, out=out, proofs=proofs)
+
+
+@singledispatch
+def told_of(stream: object) -> Statement:
+    """The statement of a stream, as data."""
+    raise TypeError(f"stream is a {type(stream).__name__}: give a Stream or an OpenHistogram.")
+
+
+@told_of.register
+def _(stream: Stream) -> Statement:
+    shared = stream.shared
+    released = f"{stream.over.describe()}, after each step; {stream.step} of {stream.mechanism.steps} so far"
     own = [
-        ("Protected", protected(stream)),
-        ("Released", f"{stream.over.describe()}, after each step; {stream.step} of {mechanism.steps} so far"),
+        ("Released", released),
+        ("One unit a step", f"norm at most {shared.contribution:.9f} clip norms, whatever its records hold"),
+        ("Statistics", "; ".join(f"{name}: {_said(one)}" for name, one in shared.statistics.items())),
+    ]
+    return _told(stream.mechanism, protected(stream), own, stream.by_unit)
+
+
+def _said(statistic: Statistic) -> str:
+    described = statistic.describe()
+    return ", ".join(
+        [described["kind"]]
+        + [f"{key} {value!r:.60}" for key, value in described.items() if key not in ("kind", "column")]
+    )
+
+
+#: Deltas at which points of the curve are stated.
+_POINTS = (0.1, 0.03, 0.01, 0.001)
+
+
+@told_of.register
+def _(stream: OpenHistogram) -> Statement:
+    """That of its noise, with the probability that the choice of categories adds to delta, everywhere."""
+    cost, last = stream.cost, min(stream.cost.mechanism.steps, 10**6) - 1
+    mechanism, unit, besides = cost.mechanism, cost.unit, f"{cost.besides:.3g}"
+    what = f"in at most {stream.categories_per_unit} categories, its first ones; in each: "
+    if stream.by_unit:
+        whom = (
+            f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
+        )
+    else:
+        whom = f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+    own = [
         (
-            "One unit a step",
-            f"norm at most {shared.contribution:.9f} clip norms, whatever its records hold",
+            "Released",
+            f"how many units were in each category so far, after each step; {stream.step} of"
+            f" {mechanism.steps} so far",
+        ),
+        (
+            "Statistics",
+            "units by category; categories come from the data, and each is released from the step on at which"
+            f" its noisy count exceeds a threshold, {stream.threshold(0):.4g} at the first step and"
+            f" {stream.threshold(last):.4g} at step {last}; which others have records is not told",
+        ),
+        (
+            "Parts of delta",
+            f"{mechanism.delta:.3g} is the noise's, and {besides} bounds the probability that a category of"
+            f" one {unit} alone is ever released",
         ),
     ]
-    for name, one in shared.statistics.items():
-        described = {key: value for key, value in one.describe().items() if key not in ("kind", "column")}
-        text = ", ".join(f"{key} {value!r:.60}" for key, value in described.items())
-        own.append(("Statistic", f"{name}: {one.describe()['kind']}{', ' if text else ''}{text}"))
+    told = _told(mechanism, whom, own, stream.by_unit)
+    choice = f"; and an event of probability at most {besides}, the choice of categories, which adds to delta"
+    notion = f"{dict(told.items)['Notion']}{choice}"
+    epsilon, delta = cost.epsilon(), cost.delta
+    changed = {
+        "Guarantee": f"({round_up(epsilon)}, {delta!r})-differential privacy of all {mechanism.steps}"
+        " releases together, the choice of categories included",
+        "Notion": notion,
+        "Also": f"but for the choice of categories, {dict(told.items)['Also']}",
+    }
+    guarantee = {key: value for key, value in told.record["guarantee"].items() if key not in ("mu", "rho")}
+    points = [[mechanism.epsilon(part), part + cost.besides] for part in _POINTS if part > mechanism.delta]
+    guarantee |= {"epsilon": epsilon, "delta": delta, "notion": notion, "mu": None, "profile": points}
+    return replace(
+        told,
+        items=tuple((heading, changed.get(heading, text)) for heading, text in told.items),
+        proofs=(Theorem("Categories that nobody listed", "open-categories.md"), *told.proofs),
+        record={**told.record, "guarantee": guarantee},
+    )
+
+
+def _told(mechanism: Mechanism, whom: str, own: list[tuple[str, str]], by_unit: bool) -> Statement:
+    """What the statements of all streams say."""
+    whole, unit = statement_of(mechanism), mechanism.unit
     theirs = [item for item in whole.items if item[0] not in ("Batches", "Divisor", "Privacy unit")]
-    who = "the ledger of this stream" if stream.by_unit else "whoever feeds it"
+    who = "the ledger of this stream" if by_unit else "whoever feeds it"
     what = f"{mechanism.participation.describe()}; when steps end depends on no private value"
-    told = replace(
+    return replace(
         whole,
-        items=(theirs[0], *own, *theirs[1:]),
+        items=(theirs[0], ("Privacy unit", whom), *own, *theirs[1:]),
         assumptions=(Assumption(who, what),),
         observer=_OBSERVER.format(unit=unit),
         duties=_DUTIES,
         not_covered=(*_floats(mechanism), *_NOT_COVERED),
+        record={
+            **whole.record,
+            "batches": {**whole.record["batches"], "meaning": whom},
+            "released": dict(own),
+        },
     )
-    return render(told, "text")
 
 
 def _floats(mechanism: Mechanism) -> tuple[str, ...]:

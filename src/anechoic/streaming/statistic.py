@@ -76,6 +76,11 @@ class Statistic(ABC):
         return {} if self.column is None else {self.column: self.wants_numbers}
 
     @property
+    def of_each(self) -> Statistic:
+        """The statistic that is taken of each group; itself, without groups."""
+        return self
+
+    @property
     def contrasts(self) -> int:
         """Combinations of the released numbers that its intervals rest on."""
         return self.dimension

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
-from anechoic.budget.book import BudgetBook, Reservation
+from anechoic.budget.book import BudgetBook
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
@@ -31,7 +31,7 @@ from anechoic.streaming.published import checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, booked, check_time, plain_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
@@ -178,7 +178,7 @@ class Stream(Accumulating):
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
         self._start(state, key=key, counter=counter, adopt=adopt)
-        self._booked = None if book is None else self._book(book)
+        self._booked = None if book is None else booked(book, self.mechanism, self)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
@@ -325,14 +325,6 @@ class Stream(Accumulating):
         self._give_back()
 
     # -- inside ----------------------------------------------------------------------------------
-
-    def _book(self, book: BudgetBook) -> Reservation:
-        run = derive(self._state.key, f"budget {self._state.salt.hex()}", size=16).hex()
-        try:
-            return book.reserve(self.mechanism, run=run)
-        except BaseException:
-            self.close()
-            raise
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         if self.step >= self.mechanism.steps:
