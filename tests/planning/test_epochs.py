@@ -1,4 +1,4 @@
-"""Once in each epoch, anywhere in it: plans compare correlated noise too, each by a sensitivity that holds."""
+"""Once in each epoch, anywhere in it: plans compare correlated noise, by a sensitivity that holds."""
 
 import numpy as np
 import pytest
