@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
 
-from anechoic.participation import Cyclic, MinSep, Single
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.objective import Kept, PlanObjective
@@ -83,12 +83,17 @@ class Setting:
 
 @singledispatch
 def separation_of(schema: Participation, n: int) -> int:
-    """Steps between two participations of one unit; n where it takes part once, 1 where nothing is known."""
+    """Steps between two participations of one unit; n where it takes part once, 1 where nothing is known.
+
+    On average where it takes part once an epoch. So many bands are tried: what they cost in noise is found by
+    the sensitivity under the schema itself.
+    """
     return n if schema.max_participations_in(n) == 1 else 1
 
 
-@separation_of.register
-def _(schema: Cyclic, n: int) -> int:
+@separation_of.register(Cyclic)
+@separation_of.register(OncePerEpoch)
+def _(schema: Cyclic | OncePerEpoch, n: int) -> int:
     return n if schema.max_participations_in(n) == 1 else schema.period
 
 
@@ -99,8 +104,17 @@ def _(schema: MinSep, n: int) -> int:
 
 @singledispatch
 def buffered_schema(schema: Participation) -> Participation:
-    """The schema that `optimize.blt` is given: others are bounded as if separated by one step."""
+    """The schema that `optimize.blt` designs for, which is not what its noise is calibrated for.
+
+    Others than it knows are taken as separated by one step; a step anywhere in an epoch as the same in each,
+    which of what was tried has the least error beyond two epochs.
+    """
     return MinSep(1)
+
+
+@buffered_schema.register
+def _(schema: OncePerEpoch) -> Participation:
+    return Cyclic(schema.period)
 
 
 @buffered_schema.register(Single)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anechoic.optimize.full.bidiagonal import bidiagonal_inverse
+from anechoic.participation import OncePerEpoch
 from anechoic.participation.base import Participation
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO, Designs
@@ -16,12 +17,16 @@ from anechoic.strategies.base import Strategy
 
 #: Longest run for which a BLT of several participations is normalised.
 NORMALIZED_BLT_UP_TO = 2048
+#: And where these are anywhere in each epoch: bounds of the sensitivity take seconds then, and gain 1 %.
+NORMALIZED_EPOCHS_UP_TO = 512
 #: Strategies of so much the least error are tried with columns whose lengths differ.
 UNEVEN_NEAR = 1.05
 #: What free columns gain of scaled ones at most: they are tried where they may be the best.
 FREED_GAIN = 1.2
 #: Longest run for which the best matrix of all is computed, whatever the rows of noise it takes.
 DENSE_UP_TO = 64
+#: And where a unit may take part anywhere in each of several epochs: eight days of hours take some seconds.
+DENSE_EPOCHS_UP_TO = 192
 
 
 class Strategies:
@@ -37,6 +42,7 @@ class Strategies:
         self.designs, self.schema, self.room = designs, schema, room
         self.n = designs.workload.n
         self.separation = separation_of(schema, self.n)
+        self.reshuffled = isinstance(schema, OncePerEpoch) and schema.max_participations_in(self.n) > 1
 
     def of(self, families: frozenset[str]) -> Iterable[Strategy]:
         """Those of the families, the ones beyond the room too."""
@@ -63,9 +69,12 @@ class Strategies:
         if not self.room.fits(self.n):
             return DENSE_UP_TO
         participations = self.schema.max_participations_in(self.n)
-        if bidiagonal_inverse(self.designs.workload) is not None:
-            return 1024 if participations == 1 else 512
+        quick = bidiagonal_inverse(self.designs.workload) is not None
         if participations == 1:
+            return 1024 if quick else 512
+        if self.reshuffled:
+            return DENSE_EPOCHS_UP_TO if quick or participations <= 4 else DENSE_UP_TO
+        if quick:
             return 512
         return 256 if participations <= 4 else DENSE_UP_TO
 
@@ -110,7 +119,7 @@ class Strategies:
         once = self.schema.max_participations_in(self.n) == 1
         found = list(self.designs.buffered(buffered_schema(self.schema)))
         yield from found
-        if once or self.n <= NORMALIZED_BLT_UP_TO:
+        if once or self.n <= (NORMALIZED_EPOCHS_UP_TO if self.reshuffled else NORMALIZED_BLT_UP_TO):
             yield from self._of_any_norms([ColumnNormalized(best) for best in found])
 
     def _of_any_norms(self, even: list[Strategy]) -> Iterable[Strategy]:
