@@ -129,6 +129,21 @@ class TestAttacks:
             book.reserve(mechanism(0.1), run="a")
         assert len(book.account().live) == 1
 
+    @pytest.mark.parametrize("cost", [mechanism(), (0.3, 1e-7)], ids=["mechanism", "pair"])
+    def test_the_name_of_a_spent_run_covers_no_other(self, tmp_path, cost):
+        """The attack: one name every week, charged once."""
+        book = granted(tmp_path / "b.db", 4.0, amplified=(1.0, 5e-7))
+        late = book.reserve(cost, run="weekly")
+        book.reserve(cost, run="weekly").spend()
+        with pytest.raises(GuaranteeError, match="is spent: only one"):
+            late.spend()
+        with pytest.raises(GuaranteeError, match="one run was charged"):
+            book.reserve(cost, run="weekly")
+        book.reserve(cost, run="weekly", goes_on=True).spend()
+        assert [one.status for one in book.account().live] == ["spent"]
+        book.reserve(cost, run="next week", goes_on=True).spend()  # charged, as it is not there
+        assert len(book.account().live) == 2
+
 
 def edited(path, change):
     with sqlite3.connect(path) as connection:
@@ -253,6 +268,21 @@ class TestStreams:
             stream.release()
             stream.close()
         assert len(book.account().live) == 1
+
+    def test_a_stream_that_begins_again_is_charged_again(self, tmp_path):
+        """The attack: its state file from before the first release is put back, and every time adopted."""
+        book, state = granted(tmp_path / "b.db", 1.6, unit="event"), tmp_path / "state.db"
+        self.stream(book, state=state).close()
+        shutil.copy(state, tmp_path / "old.db")
+        for charged in (1, 2):
+            stream = self.stream(book, state=state, adopt=True)
+            stream.release()
+            stream.close()
+            self.stream(book, state=state).close()
+            assert [one.status for one in book.account().live] == ["spent"] * charged
+            shutil.copy(tmp_path / "old.db", state)
+        with pytest.raises(GuaranteeError, match="does not cover"):
+            self.stream(book, state=state, adopt=True)
 
     def test_one_key_does_not_make_two_streams_one(self, place, tmp_path):
         book, key = granted(place, unit="event"), b"k" * 32

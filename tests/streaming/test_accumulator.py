@@ -1,5 +1,6 @@
 """Sums that are made elsewhere: no order, partition or merge tree changes a bit, and no unit counts twice."""
 
+import hashlib
 import json
 import pickle
 from functools import cache, reduce
@@ -191,7 +192,8 @@ def test_sums_of_later_steps_wait_and_those_of_earlier_ones_are_left_out(tmp_pat
         stream.add_sums(some[2:], batch_id="two")
         found = [stream.release().to_bytes() for _ in range(2)]
     with board(tmp_path / "s", key=KEY) as stream:
-        stream.add_sums([some[1], Accumulator(stream, 10**9).add({"x": [1]}, ["z"])], batch_id="late")
+        again = Accumulator.from_bytes(some[1].to_bytes(), stream)
+        stream.add_sums([again, Accumulator(stream, 10**9).add({"x": [1]}, ["z"])], batch_id="late")
         found += [stream.release().to_bytes() for _ in range(2)]
         assert stream.diagnostics() == {
             "of steps that were released before": 1,
@@ -273,6 +275,122 @@ def test_damaged_bytes_are_seen():
     for cut in (0, 5, 20, len(sent) - 1):
         with pytest.raises(CheckpointError):
             Accumulator.from_bytes(sent[:cut], stream)
+
+
+def forged(made, count=None, head=None, rows=None, sums=None, more=b""):
+    """The bytes of an accumulator as a worker with a mistake might make them, with their checksum."""
+    content = made.to_bytes()[:-16]
+    size = int.from_bytes(content[20:28], "little")
+    said, body = json.loads(content[28 : 28 + size]), content[28 + size :]
+    numbers = 8 * made.layout.shared.dimension
+    names = body[numbers : numbers + 16 * said["units"]]
+    if rows is not None:
+        units, lengths, indices, values = rows
+        said |= {"units": units, "entries": len(values)}
+        names = (names * 9)[: 16 * units]
+        told = b"".join(np.array(one, "<i8").tobytes() for one in (lengths, indices, values))
+        body = body[:numbers] + names + told
+    if sums is not None:
+        body = np.array(sums, "<i8").tobytes() + body[numbers:]
+    said |= {} if count is None else {"count": count}
+    written = json.dumps(said | (head or {})).encode()
+    content = content[:20] + len(written).to_bytes(8, "little") + written + body + more
+    return content + hashlib.blake2b(content, digest_size=16).digest()
+
+
+def of_four(**more):
+    kinds = streaming.Histogram(["a", "b", "c", "d"], "kind")
+    return all_of(statistics=kinds, **more)
+
+
+ONE = of_four().shared.reach(1)
+WRONG_OF_UNITS = {
+    "a unit in all cells": {"rows": (1, [4], [0, 1, 2, 3], [ONE] * 4), "count": 1},
+    "a little in two cells": {"rows": (1, [2], [0, 1], [ONE, 2**16])},
+    "more than one": {"rows": (1, [1], [0], [2 * ONE])},
+    "a cell twice": {"rows": (1, [2], [0, 0], [ONE // 2, ONE // 2])},
+    "cells out of order": {"rows": (1, [2], [1, 0], [1, 1])},
+    "no such cell": {"rows": (1, [1], [4], [1])},
+    "a cell below": {"rows": (1, [1], [-1], [1])},
+    "lengths below 0": {"rows": (2, [3, -1], [0, 1], [1, 1]), "count": 2},
+    "more rows than records": {"rows": (2, [1, 1], [0, 1], [1, 1]), "count": 1},
+    "records of one unit": {"rows": (3, [1, 1, 1], [0, 1, 2], [1, 1, 1]), "count": 3},
+    "sums beside units": {"sums": [ONE, 0, 0, 0], "count": 2},
+    "sums without units": {"rows": (0, [], [], []), "sums": [ONE, 0, 0, 0]},
+    "shares beside units": {"head": {"shares": [1, [0]]}},
+    "shares of none": {"rows": (0, [], [], []), "head": {"shares": [1, [0, 5]]}},
+    "no share": {"rows": (0, [], [], []), "head": {"shares": [2, []]}},
+    "a share twice": {"rows": (0, [], [], []), "head": {"shares": [2, [0, 0]]}},
+    "count below 0": {"count": -5},
+    "count no integer": {"count": 2.5},
+    "count past 64 bits": {"count": 10**40},
+    "units below 0": {"head": {"units": -1}},
+    "a step that is none": {"head": {"step": 1.5}},
+    "remarks of text": {"head": {"remarks": {"x": "y"}}},
+    "remarks below 0": {"head": {"remarks": {"x": -1}}},
+    "no remarks": {"head": {"remarks": None}},
+    "bytes after the end": {"more": bytes(8)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_OF_UNITS.values(), ids=WRONG_OF_UNITS)
+def test_no_bytes_add_more_than_records_do(wrong):
+    """The attack: a worker with a mistake, whose checksum is right."""
+    stream = of_four(participation=FullBatch())
+    made = Accumulator(stream).add({"kind": ["a", "b"]}, ["u", "v"])
+    assert Accumulator.from_bytes(forged(made), stream).to_bytes() == made.to_bytes()
+    with pytest.raises(CheckpointError, match="an accumulator is damaged"):
+        Accumulator.from_bytes(forged(made, **wrong), stream)
+
+
+def test_nor_where_records_are_units_or_units_are_bounded():
+    stream, other = of_four(), of_four(participation=FullBatch())
+    made = Accumulator(stream).add({"kind": ["a", "b"]})
+    bounded = Accumulator(other).add({"kind": ["a", "b"]}, ["u", "v"]).bounded(0, 1)
+    for one, of in ((made, stream), (bounded, other)):
+        for sums in ([3 * ONE, 0, 0, 0], [2 * ONE, ONE, 0, 0], [2 * ONE, 2**16, 0, 0], [-(2**63), 0, 0, 0]):
+            with pytest.raises(CheckpointError, match="more than its records add"):
+                Accumulator.from_bytes(forged(one, sums=sums), of)
+        assert Accumulator.from_bytes(forged(one, sums=[2 * ONE, 0, 0, 0]), of).count == 2
+    for wrong in ({"head": {"shares": [1, [0]]}}, {"head": {"units": 1}, "more": bytes(24)}):
+        with pytest.raises(CheckpointError):
+            Accumulator.from_bytes(forged(made, **wrong), stream)
+
+
+def test_one_accumulator_counts_once():
+    """The attack: the same object by two ways into a stream whose records are units."""
+    stream = all_of(statistics=streaming.Count())
+
+    def made(step=None):
+        return Accumulator(stream, step).add(["x"])
+
+    one, other = made(), made()
+    whole = made().merge(one)
+    for twice in (lambda: one.merge(one), lambda: whole.merge(one), lambda: one.merge(whole)):
+        with pytest.raises(MismatchError, match="count twice"):
+            twice()
+    with pytest.raises(MismatchError, match="count twice"):
+        stream.add_sums([one, one], batch_id="a")
+    with pytest.raises(GuaranteeError, match="count twice"):
+        stream.steps([one, one])
+    assert one.count == 1 and not stream._standing.open.any()
+    assert stream.add_sums(whole, batch_id="a") and not stream.add_sums(whole, batch_id="a")
+    assert stream.update(other, batch_id="b") and not stream.update(other, batch_id="b")
+    stepped = made()
+    (release,) = stream.steps([stepped], batch_ids=["c"])
+    assert stream.steps([stepped], batch_ids=["c"])[0].to_bytes() == release.to_bytes()
+    for again in (whole, one, other, made().merge(one), stepped, stepped.add(["y"])):
+        for twice in (
+            lambda again=again: stream.update(again),
+            lambda again=again: stream.steps([again]),
+            lambda again=again: stream.add_sums(again, batch_id="d"),
+        ):
+            with pytest.raises(GuaranteeError, match="count twice"):
+                twice()
+    assert stream.step == 1 and not stream._standing.open.any()
+    stream.steps([Accumulator(stream)] * 2)  # which hold nothing
+    ahead = made(step=10**9)  # left out, so that it may come again
+    assert stream.add_sums(ahead, batch_id="e") and stream.add_sums(ahead, batch_id="f")
 
 
 def test_a_description_holds_no_key_and_one_of_another_version_is_refused():

@@ -1,9 +1,10 @@
 """A training run in the budget book: refused before it begins, booked once, also where it is resumed."""
 
 import pytest
+import torch
 
 from anechoic.budget import BudgetBook
-from anechoic.errors import GuaranteeError
+from anechoic.errors import GuaranteeError, ReplayError
 from anechoic.runs import ledger
 from tests.torch.setting import mechanism, start, step, train
 
@@ -54,4 +55,41 @@ def test_a_run_that_began_without_the_book_is_charged_when_it_goes_on(book, tmp_
     run.engine._run.recorder.journal.close()
     again = start(engine={"book": book}, keys=False)
     again.engine.load_checkpoint(path=tmp_path / "checkpoint")
+    assert [one.status for one in book.account().live] == ["spent"]
+
+
+def begun_again(book, monkeypatch, journal=None, rate=0.1):
+    """The script of a run with fixed keys, from its first release on, as in another process."""
+    monkeypatch.setattr(ledger, "_MADE", {})
+    return start(
+        engine={"book": book, "journal": journal},
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+    )
+
+
+def test_a_script_with_fixed_keys_that_runs_again_is_refused(book, monkeypatch, tmp_path):
+    """The attack: the same keys with another learning rate, whose noise is the same and cancels."""
+    train(begun_again(book, monkeypatch), 4)
+    for journal in (None, tmp_path / "new", tmp_path / "new"):
+        again = begun_again(book, monkeypatch, journal, rate=0.2)
+        with pytest.raises(GuaranteeError, match="one run was charged"):
+            next(iter(again.loader))
+        assert again.engine.releases == 0
+    run = begun_again(book, monkeypatch)
+    with pytest.raises(GuaranteeError, match="one run was charged"):
+        run.engine.save_checkpoint(path=tmp_path / "checkpoint")
+        run.engine._run.recorder.journal.close()
+        begun_again(book, monkeypatch).engine.load_checkpoint(path=tmp_path / "checkpoint")
+
+
+def test_with_a_journal_it_goes_on_and_nothing_else_is_released(book, monkeypatch, tmp_path):
+    run = begun_again(book, monkeypatch, tmp_path / "journal")
+    train(run, 4)
+    run.engine._run.recorder.journal.close()
+    again = begun_again(book, monkeypatch, tmp_path / "journal")
+    train(again, 6)
+    again.engine._run.recorder.journal.close()
+    other = begun_again(book, monkeypatch, tmp_path / "journal", rate=0.2)
+    with pytest.raises(ReplayError):
+        train(other, 4)
     assert [one.status for one in book.account().live] == ["spent"]

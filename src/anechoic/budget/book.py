@@ -135,17 +135,20 @@ class BudgetBook:
             if isinstance(error, MismatchError) or not known:
                 raise
 
-    def reserve(self, what: Cost, *, run: str | None = None) -> Reservation:
-        """Charge a run before it begins; a run that is in the book is not charged again.
+    def reserve(self, what: Cost, *, run: str | None = None, goes_on: bool = False) -> Reservation:
+        """Charge a run before it begins; one that is reserved, or goes on, is not charged again.
 
         Args:
             what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
                 OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
                 adjacency, on your word.
             run: by what the run is known when it goes on; None for a new one.
+            goes_on: on your word, that this is the run of that name, which goes on from a state file or a
+                checkpoint that it wrote: it makes no release again otherwise than it was.
 
         Raises:
-            GuaranteeError: if the budget does not cover it, or nothing was granted.
+            GuaranteeError: if the budget does not cover it, if a run of this name was spent and this one does
+                not go on from it, or if nothing was granted.
             MismatchError: for another unit or adjacency, or a run of this name with another mechanism.
             ValueError: for what has no cost.
         """
@@ -159,17 +162,23 @@ class BudgetBook:
                         f"run {run!r} is in the book with another mechanism ({known.what}): a run keeps its"
                         " mechanism. Give the new one another name, or fresh keys."
                     )
-                return Reservation(self, known.token)
+                if known.status == "spent" and not goes_on:
+                    raise GuaranteeError(
+                        f"run {run!r} is in the book, and spent: one run was charged, and this may be"
+                        " another. Go on from a checkpoint or state file of it, with its journal; or give the"
+                        " new one another name, or fresh keys."
+                    )
+                return Reservation(self, known.token, goes_on)
             token, charge = secrets.token_hex(8), account.choose(what)
             run = token if run is None else str(run)
             entry = {"token": token, "run": run, "what": said, "fingerprint": fingerprint}
             add(kind="reserve", charge=asdict(charge), **entry)
         return Reservation(self, token)
 
-    def _spend(self, token: str) -> None:
+    def _spend(self, token: str, goes_on: bool) -> None:
         with self._open() as (accounts, add):
             one = account_of(accounts, self.data).runs[token]
-            if one.status != "spent":
+            if one.status != "spent" or not goes_on:  # two may have reserved one run: one of them is it
                 self._still_reserved(accounts, token)
                 add(kind="spend", token=token)
 
@@ -228,14 +237,14 @@ class Reservation:
         token: by which the book knows it.
     """
 
-    def __init__(self, book: BudgetBook, token: str) -> None:
+    def __init__(self, book: BudgetBook, token: str, goes_on: bool = False) -> None:
         self._book, self.token = book, token
-        self._spent = False
+        self._goes_on, self._spent = goes_on, False
 
     def spend(self) -> None:
         """Something is about to be released: from here on the reservation cannot be given back."""
         if not self._spent:
-            self._book._spend(self.token)
+            self._book._spend(self.token, self._goes_on)
             self._spent = True
 
 

@@ -12,7 +12,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
 from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import alone
-from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step
+from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step, check_once, take
 from anechoic.streaming.ingest import Addition, checked_batch, query_marks
 from anechoic.streaming.layout import StreamLayout, check_same
 from anechoic.streaming.published import Published
@@ -48,10 +48,10 @@ class Accumulating(Published):
 
         Raises:
             ValueError: for something else than accumulators, or a batch id that is none.
-            MismatchError: for sums of another stream or statistic.
+            MismatchError: for sums of another stream or statistic, or one accumulator given twice.
             GuaranteeError: for batches of another query than those before, for a query whose batch 0 never
-                came, as `update`, and for sums of units that were bounded elsewhere and are not all there is
-                in their step.
+                came, as `update`, for an accumulator that was added before under another id, and for sums of
+                units that were bounded elsewhere and are not all there is in their step.
             HorizonError: as `update`.
         """
         name, query = checked_batch(batch_id)
@@ -72,6 +72,7 @@ class Accumulating(Published):
             else:
                 at = first if step is None else step
                 additions.append((at, self._read(made, None, at)))
+        check_once(one.accumulator for _, one in additions)
         self._standing.check_room(self.shared.reach(sum(one.count for _, one in additions)))
         with self._state.transaction():
             for mark in (name, *marks):
@@ -80,6 +81,7 @@ class Accumulating(Published):
                 self._add(addition, None, at)
             self._standing.counts += late
             self._save()
+        take(one.accumulator for _, one in additions)
         return True
 
     def _new_query(self, query: str | None, name: str) -> tuple[str, ...]:

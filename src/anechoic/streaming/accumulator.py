@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,17 +12,26 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import positive_int
-from anechoic.errors import CheckpointError, MismatchError, UnsupportedError
-from anechoic.streaming.layout import FORMAT, StreamLayout, check_same, layout_of
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.streaming.layout import StreamLayout, check_same, layout_of
 from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
+from anechoic.streaming.sent_sums import SentSums, read_sums, written
 from anechoic.streaming.statistic import Integers
+from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
 
-_MAGIC, _CHECK = b"anechoic sums\0\0\0", 16
 #: Records of units that wait to be sorted among those before them.
 _WAITING = 2**15
-#: Sums stay below this.
-_MOST = 2**62
+
+
+class Held:
+    """Stands for the records of one accumulator in all that it is merged into.
+
+    Attributes:
+        taken: whether a stream has added them.
+    """
+
+    taken = False
 
 
 class Accumulator:
@@ -73,6 +81,8 @@ class Accumulator:
         self._sums = np.zeros(self.layout.shared.dimension, np.int64)
         self._parts: list[tuple[NDArray[np.bytes_], Any]] = []
         self._sorted = self._rows = 0
+        self._held: set[Held] = set()
+        self._own = Held()
 
     @np.errstate(all="ignore")  # a caller's setting must not make contents an error
     def add(self, batch: Any, unit_ids: Any = None) -> Accumulator:
@@ -113,20 +123,26 @@ class Accumulator:
             found[NAMELESS] += count - len(units)
         self.remarks.update(+found)
         self.count += count
+        if count:
+            self._held.add(self._own)
         return self
 
     def merge(self, other: Accumulator) -> Accumulator:
         """Add what another one holds, and return this; the other stays as it is.
 
         Raises:
-            MismatchError: for one of another stream, statistic or step, or of the same share of units.
+            MismatchError: for one of another stream, statistic or step, of the same share of units, or whose
+                records are here already.
             ValueError: for more records than 64 bits hold.
         """
         self._check_of(other.layout)
         if self.step != other.step:
             raise MismatchError(f"sums of step {self.step} and of step {other.step} have no sum.")
         shares = self._shares_with(other)
+        if self._held & other._held:
+            raise MismatchError("records of this accumulator are in the other one: they would count twice.")
         self._check_room(self.count + other.count)
+        self._held |= other._held
         if other._parts:
             self._take(*other._compact())
         self.shares, self.count = shares, self.count + other.count
@@ -183,6 +199,7 @@ class Accumulator:
         made = Accumulator(self.layout, self.step)
         made.count, made.remarks = self.count, Counter(self.remarks)
         made.shares, made._sums = (shares, frozenset([share])), _sum_of(rows)
+        made._held = set(self._held)
         return made
 
     def by_unit(self) -> tuple[list[bytes], Any]:
@@ -198,7 +215,7 @@ class Accumulator:
     # -- inside ----------------------------------------------------------------------------------
 
     def _check_room(self, count: int) -> None:
-        if self.layout.shared.reach(count) >= _MOST:
+        if self.layout.shared.reach(count) >= MOST:
             raise ValueError(f"{count} records are more than 64 bits hold: begin another accumulator.")
 
     def _check_of(self, layout: StreamLayout) -> None:
@@ -238,30 +255,10 @@ class Accumulator:
     def to_bytes(self) -> bytes:
         """All of it, for another process: the same bytes for the same records. As private as these."""
         units, rows = self._compact()
-        head = {
-            "stream": self.layout.stream,
-            "layout": self.layout.mark,
-            "step": self.step,
-            "count": self.count,
-            "remarks": dict(sorted(self.remarks.items())),
-            "shares": None if self.shares is None else [self.shares[0], sorted(self.shares[1])],
-            "units": len(units),
-            "entries": int(rows.nnz),
-        }
-        written = json.dumps(head).encode()
-        parts = [
-            _MAGIC,
-            FORMAT.to_bytes(4, "little"),
-            len(written).to_bytes(8, "little"),
-            written,
-            self._sums.astype("<i8").tobytes(),
-            units.tobytes(),
-            np.diff(rows.indptr).astype("<i8").tobytes(),
-            rows.indices.astype("<i8").tobytes(),
-            rows.data.astype("<i8").tobytes(),
-        ]
-        content = b"".join(parts)
-        return content + hashlib.blake2b(content, digest_size=_CHECK).digest()
+        shares = None if self.shares is None else (self.shares[0], tuple(sorted(self.shares[1])))
+        remarks = dict(sorted(self.remarks.items()))
+        sent = SentSums(self.step, self.count, remarks, shares, self._sums, units, rows)
+        return written(sent, self.layout)
 
     @classmethod
     def from_bytes(cls, data: bytes, of: Any) -> Accumulator:
@@ -272,49 +269,21 @@ class Accumulator:
             of: as for a new one.
 
         Raises:
-            CheckpointError: if they are damaged, or of another format.
+            CheckpointError: if they are damaged, of another format, or more than so many records can add.
             MismatchError: if they are of another stream or statistic.
         """
-        content, layout = bytes(data), layout_of(of)
-        begin = len(_MAGIC)
-        if content[:begin] != _MAGIC:
-            raise CheckpointError("these bytes are no accumulator: give what to_bytes() gave.")
-        version = int.from_bytes(content[begin : begin + 4], "little")
-        if version != FORMAT:
-            raise CheckpointError(
-                f"an accumulator of format {version}, where this version reads {FORMAT}: let workers and"
-                " stream have the same version of anechoic."
+        layout = layout_of(of)
+        sent = read_sums(bytes(data), layout)
+        made = cls(layout, sent.step)
+        made.count, made.remarks, made._sums = sent.count, Counter(sent.remarks), sent.sums
+        made.shares = None if sent.shares is None else (sent.shares[0], frozenset(sent.shares[1]))
+        if len(sent.units):
+            made._parts, made._sorted, made._rows = (
+                [(sent.units, sent.rows)],
+                len(sent.units),
+                len(sent.units),
             )
-        content, check = content[:-_CHECK], content[-_CHECK:]
-        if hashlib.blake2b(content, digest_size=_CHECK).digest() != check:
-            raise CheckpointError("the bytes of an accumulator are damaged or cut short: send them again.")
-        place = begin + 12 + int.from_bytes(content[begin + 4 : begin + 12], "little")
-        head = json.loads(content[begin + 12 : place])
-        check_same(head["stream"], head["layout"], layout)
-        made = cls(layout, head["step"])
-        made.count, made.remarks = head["count"], Counter(head["remarks"])
-        if head["shares"] is not None:
-            made.shares = head["shares"][0], frozenset(head["shares"][1])
-        units, entries, dimension = head["units"], head["entries"], layout.shared.dimension
-
-        def numbers(count: int) -> Integers:
-            nonlocal place
-            found = np.frombuffer(content, "<i8", count, place).astype(np.int64)
-            place += 8 * count
-            return found
-
-        made._sums = numbers(dimension)
-        held = [(made._sums, layout.shared.reach(made.count))]
-        if units:
-            names = np.frombuffer(content, f"S{DIGEST}", units, place)
-            place += DIGEST * units
-            ends, indices, values = np.cumsum(numbers(units)), numbers(entries), numbers(entries)
-            pointers = np.concatenate([[0], ends])
-            made._parts = [(names, sparse.csr_array((values, indices, pointers), shape=(units, dimension)))]
-            made._sorted = made._rows = units
-            held += [(values, layout.shared.reach(1)), (indices, dimension - 1)]
-        if any(np.abs(some).max(initial=0) > most for some, most in held):
-            raise CheckpointError("the sums of an accumulator are more than its records add: it is damaged.")
+        made._held = {Held()} if made.count else set()
         return made
 
     def __reduce__(self) -> Any:
@@ -350,6 +319,30 @@ def _shares(units: NDArray[np.bytes_], shares: int) -> Integers:
 def as_accumulator(given: Any) -> Accumulator | None:
     """`given` if it is one."""
     return given if isinstance(given, Accumulator) else None
+
+
+def check_once(given: Iterable[Accumulator | None]) -> None:
+    """Refuse records that a stream would add twice, as far as this process can tell.
+
+    Raises:
+        GuaranteeError: for such.
+    """
+    found: set[Held] = set()
+    for one in given:
+        held = set() if one is None else one._held
+        if held & found or any(records.taken for records in held):
+            raise GuaranteeError(
+                "an accumulator was added before, or is given twice, and its records or a unit could count"
+                " twice: make a new one for each batch. To repeat a batch give the batch_id that it had."
+            )
+        found |= held
+
+
+def take(given: Iterable[Accumulator | None]) -> None:
+    """Note that a stream has added them."""
+    for one in given:
+        for records in () if one is None else one._held:
+            records.taken = True
 
 
 def by_step(

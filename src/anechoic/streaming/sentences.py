@@ -27,6 +27,7 @@ _DUTIES = (
     "keys and state files stay secret; of two copies of a state file only one goes on, and none is put back",
     "what leaves the stream are its releases and what is computed from them: no counts of records that were"
     " left out, no logs of records",
+    "sums that came by add_sums are those of records, each once: workers are trusted with both",
     "other releases from the same data add up with this one",
 )
 _NOT_COVERED = (

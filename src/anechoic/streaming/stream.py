@@ -21,6 +21,7 @@ from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulating import Accumulating
+from anechoic.streaming.accumulator import check_once, take
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
 from anechoic.streaming.joint_release import SharedRelease, dimension_of
@@ -224,16 +225,19 @@ class Stream(Accumulating):
         Raises:
             ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
             HorizonError: if all steps were released, or a sum could leave the range of its integers.
-            GuaranteeError: in a fork, or after a failure that left the state file behind.
+            GuaranteeError: in a fork, after a failure that left the state file behind, or for an accumulator
+                that was added before.
         """
         self._state.check()
         addition = self._read(batch, unit_ids, self._standing.step)
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
+        check_once([addition.accumulator])
         self._standing.check_room(self.shared.reach(addition.count))
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
+        take([addition.accumulator])
         return True
 
     @alone
@@ -297,6 +301,7 @@ class Stream(Accumulating):
             raise ValueError("batch_ids name a batch twice: each is one step.")
         places = range(self.step, self.step + len(new))
         additions = [self._read(one.batch, one.unit_ids, at) for one, at in zip(new, places, strict=True)]
+        check_once(addition.accumulator for addition in additions)
         before = self._standing.time
         for one in new:
             check_time(before, one.time)
@@ -313,6 +318,7 @@ class Stream(Accumulating):
                     self._add(addition, one.name)
                     made.append(self._publish(one.time, row))
                 self._save()
+            take(addition.accumulator for addition in additions)
             self._last = made[-1]
             self._forget()
         both = zip(steps, known, strict=True)

@@ -252,10 +252,13 @@ def check_time(before: str | float | None, time: str | float | None) -> None:
 
 def booked(book: BudgetBook, cost: Cost, stream: Any) -> Reservation:
     """The cost of a stream in a book, once however often its state is opened; a refusal closes the state."""
-    state = stream._state
+    state, goes_on = stream._state, stream.step > 0
     run = derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
+    if not goes_on and any((one.run, one.status) == (run, "spent") for one in book.account().live):
+        # its first release failed, or is missing here: what is made now has other noise, and another cost
+        run = derive(state.key, f"budget {state.openings[-1][1].hex()}", size=16).hex()
     try:
-        return book.reserve(cost, run=run)
+        return book.reserve(cost, run=run, goes_on=goes_on)
     except BaseException:
         stream.close()
         raise

@@ -100,10 +100,15 @@ class PrivateRun(Around, Uncopyable):
         self.enter()
 
     def enter(self) -> None:
-        """Book the run, unless it is in the book already; the first of several ranks does."""
+        """Book the run; the first of several ranks does. One that was spent goes on only with its journal.
+
+        The journal compares what is released again with what it was. Without one, another run under the same
+        keys would be taken for this one, and the difference of the two has no noise.
+        """
         with self.release.ranks.together("the budget book"):
             if self.book is not None and self.release.ranks.rank == 0:
-                self.book.reserve(self.mechanism, run=self.identity).spend()
+                goes_on = self.recorder.made(self.keys.noise) > 0
+                self.book.reserve(self.mechanism, run=self.identity, goes_on=goes_on).spend()
 
     def deliver(self, delivery: Delivery) -> None:
         if self.recorder.journal is None:
