@@ -240,4 +240,7 @@ def test_a_unit_is_the_same_in_whatever_form_its_label_is_given(first, again, mo
     model.partial_fit(x, y, unit_ids=np.array([first, again, *others], dtype=object))
     model.partial_fit(x[:2], y[:2], unit_ids=[again, first])
     model.partial_fit(x[:2], y[:2], unit_ids=np.array([first, "b" if empty == "" else b"b"]))
-    assert seen == [COUNT - 1, 0, 1]
+    apart = made(SGDClassifier, random_state=None, unit="patient", steps=3)
+    apart.partial_fit(x[1:], y[1:], unit_ids=np.array([first, *others], dtype=object))
+    apart.partial_fit(x[:2], y[:2], unit_ids=np.array([again, others[0]], dtype=object))
+    assert seen == [COUNT - 1, 0, 1, COUNT - 1, 0]
