@@ -101,7 +101,8 @@ def score_of(data: Data, model: Any, x: Array, y: Array) -> float:
 
 def ours(data: Data, epsilon: float, seed: int, x: Array, y: Array) -> Iterator[tuple[str, Any]]:
     """(arm, fitted model); the default estimator is the first."""
-    options: dict[str, Any] = {"epsilon": epsilon, "feature_bounds": data.bounds, "random_state": seed}
+    options: dict[str, Any] = {"epsilon": epsilon, "delta": len(x) ** -1.1, "random_state": seed}
+    options["feature_bounds"] = data.bounds
     if data.kind == "numbers":
         options["target_bounds"] = data.target
         yield "Ridge", Ridge(**options).fit(x, y)
@@ -257,7 +258,9 @@ def fit_flights() -> None:
     high = np.where(np.arange(x.shape[1]) == x.shape[1] - 1, 5.0, 1.0)
     before = resource.getrusage(resource.RUSAGE_SELF)
     wall = time.perf_counter()
-    model = LogisticRegression(epsilon=1.0, feature_bounds=(0.0, high), classes=[0.0, 1.0]).fit(x, late)
+    model = LogisticRegression(1.0, len(x) ** -1.1, feature_bounds=(0.0, high), classes=[0.0, 1.0]).fit(
+        x, late
+    )
     wall = time.perf_counter() - wall
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

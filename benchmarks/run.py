@@ -38,6 +38,7 @@ STUDIES = (
     "planning",  # plan() against its own subsets
     "ranks",  # noise and steps that two ranks share
     "reach",  # how far each class of strategies goes
+    "spark",  # micro-batches of Spark into a stream, beside the same query without privacy
     "selection",  # what the choice of a setting costs
     "tables",  # the published tables
     "trainers",  # a trainer's loop beside the bare engine

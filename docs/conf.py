@@ -34,6 +34,7 @@ navigation = {
     "start": ["from-opacus", "notebooks/*"],
     "guides": [
         "choosing",
+        "app",
         "training",
         "gradients",
         "losses",
@@ -73,6 +74,7 @@ navigation = {
         "compare",
         "measured",
         "tables",
+        "gallery",
         "coverage",
         "coverage-papers",
         "errata",

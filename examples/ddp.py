@@ -4,8 +4,9 @@
     accelerate launch --cpu --num_processes 2 examples/ddp.py FOLDER
     python examples/ddp.py FOLDER
 
-One process makes the same releases as two. Start it again after it was killed, on as many processes as you
-like, and it goes on bit for bit.
+Under the same keys one process makes the same releases as two; each new run draws keys of its own, and
+prints another hash of its weights. Start a run again after it was killed, on as many processes as you like,
+and it goes on bit for bit, to the hash that it would have had.
 """
 
 import hashlib

@@ -30,7 +30,7 @@ STOREYS = [
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},
-    {"demo", "engines", "trainers"},
+    {"app", "demo", "engines", "trainers"},
     {"cli", "__main__"},
 ]
 STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}

@@ -80,7 +80,7 @@ def test_blocks_run_in_a_fresh_interpreter_from_the_top_of_their_page(name, tmp_
     script = tmp_path / "page.py"
     script.write_text(SHOWN[name], "utf-8")
     paths = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]  # as that page starts it
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # as that page starts it
     done = subprocess.run(
         [sys.executable, *(ranks if "init_process_group" in SHOWN[name] else []), str(script)],
         cwd=tmp_path,

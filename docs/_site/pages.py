@@ -63,6 +63,9 @@ def outward(app, docname, link):
         raise ExtensionError(f"docs/{docname}.md links to {target}, which is not there")
     if file.parent == root and (page := f"project/{file.stem.lower()}") in app.env.found_docs:
         return f"[{text}](/{page}.md{anchor or ''})"
+    page = file.relative_to(root / "docs").with_suffix("") if file.is_relative_to(root / "docs") else None
+    if file.suffix == ".md" and page is not None and page.as_posix() in app.env.found_docs:
+        return link.group()  # a page in another folder of docs/
     if file.is_dir() or file.suffix == ".md":  # Markdown that has no page of its own here
         return f"`{file.relative_to(root)}`"
     return link.group()

@@ -1,6 +1,7 @@
 """The arithmetic of an account: exact at its limits, and a filter where natural ones are none."""
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -190,3 +191,21 @@ class TestFilter:
                 Grant("d", epsilon, 1e-6, amplified=amplified).check_raises(before)
         with pytest.raises(MismatchError, match="a name of its own"):
             Grant("d", 3.0, 1e-6, "user").check_raises(before)
+
+    def test_a_refusal_says_what_was_asked_for_and_what_would_do(self):
+        small = Account(Grant("d", 2.0, 1e-6))
+        with pytest.raises(GuaranteeError, match=r"alone epsilon (5|4\.9999\d) at delta 1e-06"):
+            small.choose(mechanism(epsilon=5.0))
+        full = filled(Grant("d", 2.0, 1e-6, amplified=(0.3, 0.0)), Charge(epsilon=0.1))
+        for asked in ((0.7, 1e-7), (0.1 + 0.2, 0.0)):
+            with pytest.raises(GuaranteeError, match=r"amplified=\(") as refused:
+                full.choose(asked)
+            epsilon, delta = re.search(r"amplified=\(([^,]+), ([^)]+)\)", str(refused.value)).groups()
+            named = (float(epsilon), float(delta))
+            raised = Grant("d", 4.0, 2e-6, amplified=named)
+            raised.check_raises(full.grant)
+            assert filled(raised, Charge(epsilon=0.1)).choose(asked) == Charge(
+                epsilon=asked[0], delta=asked[1]
+            )
+            less = Grant("d", 4.0, 2e-6, amplified=(math.nextafter(named[0], 0.0), named[1]))
+            assert not filled(less, Charge(epsilon=0.1)).fits(Charge(epsilon=asked[0], delta=asked[1]))

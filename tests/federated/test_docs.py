@@ -101,3 +101,11 @@ def test_the_room_needs_no_framework():
             tops = {name.partition(".")[0] for name in names} - allowed - {"cryptography"}
             assert tops <= sys.stdlib_module_names, f"{path.name} imports {tops}"
             assert not any(name.startswith(("anechoic.torch", "anechoic.flower")) for name in names)
+
+
+def test_a_plot_marks_the_rounds_released():
+    pytest.importorskip("matplotlib")
+    server = small_server(federated.CoolDown(2, 3))
+    run_round(server, range(9))
+    mark = server.plot().axes[1].get_lines()[1]
+    assert mark.get_xdata()[0] == server.step == 1

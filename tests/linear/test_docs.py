@@ -18,6 +18,8 @@ def test_the_page_runs(capsys):
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
         exec(code, names)
     assert names["model"].mechanism_.sampling.examples == 5000
+    assert names["table"][-1].delta_ == 0.01 / 5000
+    assert names["table"].score(names["people"], names["income"]) > 0.8
     assert names["steps"][-1].mechanism_.unit == "patient"
     assert names["stream"].n_iter_ == 50
     assert "differential privacy" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
 
@@ -161,6 +162,7 @@ def test_moments_are_taken_where_they_promise_less():
     assert many.predicted_errors_["moments"] < many.predicted_errors_["descent"]
 
 
+@pytest.mark.filterwarnings("ignore:target_bounds is not given")
 def test_moments_need_bounds():
     x, y = targets(100)
     assert made(Ridge, target_bounds=None).fit(x, y).solver_ == "descent"
@@ -248,6 +250,36 @@ def test_units_are_protected_as_a_whole():
         made(Ridge, unit="patient").fit(x, y)
     with pytest.raises(MismatchError, match="one a row"):
         made(Ridge).fit(x, y, unit_ids=ids[:-1])
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_delta_that_nobody_gave_is_one_that_a_reviewer_takes(kind):
+    """docs/reviewer.md: delta is at most a tenth of one over the number of people."""
+    x, y = data_of(kind, 60)
+    model = made(kind).fit(x, y)
+    assert model.delta_ == pytest.approx(0.01 / 60) and 60 * model.delta_ < 0.1
+    assert made(kind, unit="patient").fit(x, y, unit_ids=np.arange(60) // 2).delta_ == pytest.approx(
+        0.01 / 30
+    )
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_sparse_rows_are_refused_with_what_makes_them_dense(kind):
+    x, y = data_of(kind, 30)
+    with pytest.raises(TypeError, match=r"sparse_output=False.*toarray"):
+        made(kind).fit(scipy.sparse.csr_matrix(x), y)
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_targets_without_bounds_are_not_looked_at(kind):
+    """The warning depends on the argument alone: large targets and small ones get the same."""
+    x, y = targets(200)
+    said = []
+    for scale in (1e-3, 1e6):
+        with pytest.warns(UserWarning) as caught:
+            made(kind, target_bounds=None).fit(x, scale * y)
+        said.append([str(one.message) for one in caught])
+    assert said[0] == said[1] and len([one for one in said[0] if "target_bounds is not given" in one]) == 1
 
 
 def test_few_rows_are_told_what_they_cost():

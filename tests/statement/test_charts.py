@@ -182,3 +182,24 @@ def test_missing_matplotlib_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[plot\]'"):
         line_chart([LINE], **PLAIN)
+
+
+def test_a_figure_shows_itself_to_a_notebook_with_its_words():
+    figure = charts.line_figure([LINE], x=Axis("x"), y=Axis("y"), title="what <it> shows")
+    assert isinstance(figure, matplotlib.figure.Figure)
+    assert figure._repr_html_() == line_chart([LINE], x=Axis("x"), y=Axis("y"), title="what <it> shows")
+    assert 'alt="what &lt;it&gt; shows"' in figure._repr_html_()
+    whole = charts.heat_figure(np.eye(3), label="l", title="t")
+    assert whole._repr_html_() == heat_map(np.eye(3), label="l", title="t")
+    with pytest.raises(ValueError, match="finite matrix"):
+        charts.heat_figure([[np.inf]], label="l", title="t")
+
+
+def test_pictures_stand_in_rows_of_two_each_with_its_own_axes():
+    panels = [charts.Panel(name, [LINE], Axis("x", log=name == "b"), Axis("y")) for name in "abc"]
+    figure = charts.panel_figure(panels, "three")
+    assert [axes.get_title("left") for axes in figure.axes] == ["a", "b", "c"]
+    assert [axes.get_xscale() for axes in figure.axes] == ["linear", "log", "linear"]
+    assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (2, 2)
+    with pytest.raises(ValueError, match="chart 'empty' needs"):
+        charts.panel_figure([charts.Panel("empty", [], Axis("x"), Axis("y"))], "none")

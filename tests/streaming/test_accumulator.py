@@ -165,6 +165,11 @@ def test_an_id_that_was_seen_is_not_added_twice(tmp_path):
         assert stream.add_sums(Accumulator(stream), batch_id="by hand")
 
 
+def test_a_query_goes_on_with_the_state_of_its_batches_alone():
+    with board(key=KEY) as stream, pytest.raises(GuaranteeError, match="state is lost"):
+        stream.add_sums(Accumulator(stream), batch_id=("q", 7))
+
+
 @pytest.mark.parametrize("identity", ["", ("q",), ("q", -1), ("", 1), (1, "q"), None, "\0query"])
 def test_what_names_no_batch_is_refused(identity):
     stream = board()

@@ -17,9 +17,9 @@ import polars
 
 from anechoic import cli, streaming
 from anechoic.participation import MinSep
+from anechoic.streaming.chart import short
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
-from anechoic.streaming.page import short
 from anechoic.streaming.pending import Columns, feed
 from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.tables import HEAD, write_releases

@@ -135,6 +135,7 @@ class Grant:
                 raise GuaranteeError(
                     f"the {name} part of {self.data!r} is {old} and would become {new}: limits that were"
                     " granted may grow, and never shrink, since runs were chosen by what had been released."
+                    " Where amplified= grows, raise epsilon and delta by as much."
                 )
 
 
@@ -209,9 +210,31 @@ class Account:
         fitting = [way for way in ways if self.fits(way)]
         if not fitting:
             raise GuaranteeError(
-                f"the budget does not cover this run ({'; or '.join(map(str, ways))}): {self}"
+                f"the budget does not cover this run ({'; or '.join(map(self._said, ways))}): {self}"
+                f"{'' if ways[-1].mu else self._apart(ways[-1])}"
             )
         return fitting[-1]
+
+    def _said(self, charge: Charge) -> str:
+        """A charge, with the epsilon of a Gaussian run that was alone in the account."""
+        delta = self.grant.gaussian[1]
+        if not charge.mu or charge.mu > _LARGEST or not delta:
+            return str(charge)
+        return f"{charge}, alone epsilon {gaussian_epsilon(delta, charge.mu):.6g} at delta {delta:.6g}"
+
+    def _apart(self, charge: Charge) -> str:
+        """How a grant makes room for a run that counts by its own (epsilon, delta)."""
+        _, *spent = self.spent()
+        needed = tuple(
+            _up(max(Fraction(was), used + Fraction(more)))
+            for was, used, more in zip(
+                self.grant.amplified, spent, (charge.epsilon, charge.delta), strict=True
+            )
+        )
+        return (
+            f" Such a run needs a part of the grant: amplified={needed!r}, within an epsilon and a delta that"
+            " are larger by what this part grows."
+        )
 
     def __str__(self) -> str:
         squared, *apart = self.spent()
@@ -236,6 +259,11 @@ def root_up(squared: Fraction) -> float:
     while root > 0.0 and Fraction(below := math.nextafter(root, 0.0)) ** 2 >= squared:
         root = below
     return root
+
+
+def _up(value: Fraction) -> float:
+    """The least float that is at least `value`."""
+    return -_down(-value)
 
 
 def _down(value: Fraction) -> float:

@@ -85,6 +85,14 @@ def plan(options: argparse.Namespace) -> None:
         print(f"\nSaved: {options.out}")
 
 
+def app(options: argparse.Namespace) -> None:
+    need("nicegui", "matplotlib", extras="app")
+    from anechoic.app.page import serve
+
+    print(f"http://127.0.0.1:{options.port} (Ctrl-C ends it)", flush=True)
+    serve(options.port, show=not options.no_browser)
+
+
 def explain(options: argparse.Namespace) -> None:
     from anechoic.mechanism.endless import EndlessMechanism
     from anechoic.mechanism.mechanism import Mechanism

@@ -1,4 +1,4 @@
-"""The command line: anechoic demo | plan | stream | explain | audit."""
+"""The command line: anechoic demo | plan | app | stream | explain | audit."""
 
 from __future__ import annotations
 

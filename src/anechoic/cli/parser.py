@@ -29,6 +29,10 @@ def parser_of_all() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_plan(commands)
     _add_stream(commands)
+    app = commands.add_parser("app", help="plan in the browser, on this machine alone")
+    app.add_argument("--port", type=count, default=8080, help="of 127.0.0.1 (default: 8080)")
+    app.add_argument("--no-browser", action="store_true", help="print the address, and open nothing")
+    app.set_defaults(run=do.app)
 
     explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")

@@ -317,6 +317,10 @@ class Server(OfOneProcess):
         standing = self._standing
         return report_of(standing, self.mechanism, self._ledger.summary())
 
+    def plot(self) -> Any:
+        """Noise and epsilon over the rounds, with those released so far marked: see `Mechanism.plot`."""
+        return self.mechanism.plot(releases=self.step)
+
     def statement(self, *, masked: bool = False) -> str:
         """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement.
 

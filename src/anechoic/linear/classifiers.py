@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from anechoic._validate import Array, at_least
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent
@@ -51,7 +50,7 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
             mean: which of the two.
         """
         warn_of_selection()
-        X, y = validate_data(self, features, labels, dtype=[np.float64, np.float32], order="C")
+        X, y = self._checked(features, labels)
         check_classification_targets(y)
         units = units_of(unit_ids, len(X))
         public = given_classes(self.classes)  # type: ignore[attr-defined]
@@ -81,7 +80,7 @@ class LogisticRegression(PrivateClassifier):
 
     Args:
         epsilon: > 0.
-        delta: in (0, 1); None for N**-1.1, with N rows or units.
+        delta: in (0, 1); None for 1 / (100 N), with N rows or units.
         feature_bounds: public (lowest, highest), numbers or arrays of shape (d,): features are clipped to
             them and scaled. None for features that are scaled already, to about [-1, 1].
         classes: all of them, public; None to read them from y, which the guarantee does not cover.

@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.linear_model._base import LinearModel
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import validate_data
 
 from anechoic._validate import Array, at_least, fraction, positive_int
 from anechoic.errors import MismatchError
@@ -25,6 +24,7 @@ from anechoic.linear.privacy import (
     PrivateLinear,
     counted,
     given_classes,
+    given_target_bounds,
     units_of,
     warn_of_selection,
 )
@@ -224,7 +224,7 @@ class SGDClassifier(Online, PrivateClassifier):
             unit_ids: who owns each row, shape (rows,); None where every row is a unit of its own.
         """
         first = not hasattr(self, "mechanism_")
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], order="C", reset=first)
+        X, y = self._checked(X, y, reset=first)
         if first:
             known = self.classes if self.classes is not None else classes
             public = given_classes(known)
@@ -350,9 +350,9 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         return self
 
     def _problem(self, features: Any, targets: Any, *, reset: bool) -> Problem:
-        X, y = validate_data(
-            self, features, targets, dtype=[np.float64, np.float32], order="C", y_numeric=True, reset=reset
-        )
+        X, y = self._checked(features, targets, y_numeric=True, reset=reset)
+        if reset:
+            given_target_bounds(self.target_bounds)
         self._target = TargetScale.of(self.target_bounds)
         scaled = self._target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss(self.loss, self.loss_width), scaled)

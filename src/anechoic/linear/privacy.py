@@ -11,10 +11,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.linear.descent import FitRequest, Planned
 from anechoic.linear.fitting import Problem
@@ -22,7 +23,7 @@ from anechoic.linear.keys import FitKeys, HiddenKey, keys_of
 from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
-from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
+from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
 from anechoic.statement.charts import in_style
 from anechoic.statement.formats import PROOFS, Format, render
 from anechoic.statement.statement import Statement, statement_of
@@ -68,6 +69,17 @@ class PrivateLinear(BaseEstimator):
 
     # -- before the fit ------------------------------------------------------------------------
 
+    def _checked(self, features: Any, targets: Any, **more: Any) -> tuple[Array, Any]:
+        """Features, shape (N, d), in C order, and targets, both finite."""
+        if issparse(features):
+            raise TypeError(
+                "Sparse data was passed for X, but dense data is required, since each row is clipped as a"
+                " whole: give OneHotEncoder(…, sparse_output=False), ColumnTransformer sparse_threshold=0,"
+                " or X.toarray()."
+            )
+        X, y = validate_data(self, features, targets, dtype=[np.float64, np.float32], order="C", **more)
+        return X, y
+
     def _asked(
         self, count: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
     ) -> FitRequest:
@@ -86,7 +98,7 @@ class PrivateLinear(BaseEstimator):
             check_schema(unit, units=units, adjacency=self.adjacency)
         if count < 2:
             raise ValueError(f"n_samples={count} {unit}: a guarantee about one of them needs at least two.")
-        delta = count**-1.1 if self.delta is None else fraction("delta", self.delta)
+        delta = default_delta(count) if self.delta is None else fraction("delta", self.delta)
         epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
             warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
@@ -302,6 +314,18 @@ def given_classes(classes: Sequence[Any] | None) -> bool:
             stacklevel=4,
         )
     return classes is not None
+
+
+def given_target_bounds(bounds: Any) -> None:
+    """Say what it means that there are none; targets are not looked at."""
+    if bounds is None:
+        warnings.warn(
+            "target_bounds is not given: targets are taken as they are, and should be of about unit size. Far"
+            " larger ones are clipped row by row, and the model is then useless, though as private. Give"
+            " target_bounds=(lowest, highest), public ones; (-1, 1) where targets are scaled already.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 #: What statements say of classes that were read from the data.

@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.linear_model._base import LinearModel
-from sklearn.utils.validation import validate_data
 
 from anechoic._validate import Array, at_least, one_of
 from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
@@ -15,7 +14,14 @@ from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.losses import regressor_loss
 from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
-from anechoic.linear.privacy import PrivateLinear, counted, units_of, warn_of_noise, warn_of_selection
+from anechoic.linear.privacy import (
+    PrivateLinear,
+    counted,
+    given_target_bounds,
+    units_of,
+    warn_of_noise,
+    warn_of_selection,
+)
 from anechoic.linear.scaling import FeatureScale, TargetScale
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.units.ownership import Units
@@ -40,9 +46,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
     def _fit_numbers(self, features: Any, targets: Any, unit_ids: Any, penalty: float) -> None:
         """Fit; leaves coef_, intercept_, solver_, predicted_errors_, and what `_released` leaves."""
         warn_of_selection()
-        X, y = validate_data(
-            self, features, targets, dtype=[np.float64, np.float32], order="C", y_numeric=True
-        )
+        X, y = self._checked(features, targets, y_numeric=True)
         units = units_of(unit_ids, len(X))
         scale = self._scale(X.shape[1])
         target = TargetScale.of(self.target_bounds)  # type: ignore[attr-defined]
@@ -53,6 +57,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
             counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
         )
         self.solver_, self.predicted_errors_ = self._chosen(asked, scale, target, units)
+        given_target_bounds(self.target_bounds)  # type: ignore[attr-defined]
         if self.solver_ == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             self.plan_, self.n_iter_ = None, 1
@@ -121,7 +126,7 @@ class Ridge(PrivateRegressor):
         alpha: of the penalty alpha / 2 |w|^2 beside the sum of half the squared residuals, >= 0, on scaled
             features and targets.
         epsilon: > 0.
-        delta: in (0, 1); None for N**-1.1, with N rows or units.
+        delta: in (0, 1); None for 1 / (100 N), with N rows or units.
         feature_bounds: public (lowest, highest), numbers or arrays of shape (d,): features are clipped to
             them and scaled. None for features that are scaled already, to about [-1, 1].
         target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for

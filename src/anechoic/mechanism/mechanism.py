@@ -16,6 +16,7 @@ from anechoic._validate import fraction, positive_float
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
+from anechoic.mechanism.chart import mechanism_figure
 from anechoic.mechanism.compatibility import check_covered
 from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
 from anechoic.noise import NoiseStream
@@ -200,6 +201,24 @@ class Mechanism(Recorded):
     def gdp(self) -> float:
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
         return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
+
+    def plot(self, *, releases: int | None = None) -> Any:
+        """Two pictures: the std of the noise in running sums, and epsilon over the releases.
+
+        The first is for noisy sums of all steps so far, in clip norms, beside independent noise with the same
+        batches and epsilon. The second is an upper bound, exact where its stairs rise.
+
+        Args:
+            releases: how many were made so far, to be marked: 0 to n. Of a run, `engine.releases`.
+
+        Returns:
+            A matplotlib `Figure` that notebooks show; its `savefig` writes it.
+
+        Raises:
+            ValueError: for more releases than there are.
+            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
+        """
+        return mechanism_figure(self, releases)
 
     # -- identity and files --------------------------------------------------------------------
 

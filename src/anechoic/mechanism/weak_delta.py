@@ -6,11 +6,25 @@ from anechoic.sampling.base import Sampling, plural
 
 #: Epsilons beyond which a guarantee says next to nothing, and below which next to nothing can be learned.
 LARGE, SMALL = 100.0, 1e-3
+#: What N * delta is where nobody gave a delta.
+SHARE = 0.01
 
 
 def examples_of(sampling: Sampling) -> int | None:
     """N of a scheme, None where nobody said."""
     return getattr(sampling, "examples", None)
+
+
+def default_delta(count: int) -> float:
+    """1 / (100 N): not even the worst mechanism of this delta shows a record in more than 1 of 100 releases.
+
+    That mechanism publishes each of N records whole with probability delta, so one or more of them with at
+    most N delta. Under N^-1.1, which is usual, that is 0.54 for 442 records, and 0.25 for a million.
+
+    Args:
+        count: N >= 1, of what is protected.
+    """
+    return SHARE / count
 
 
 def weak_delta(delta: float, examples: int | None, unit: str = "example") -> str:
@@ -31,9 +45,10 @@ def weak_delta(delta: float, examples: int | None, unit: str = "example") -> str
     if not delta < 1 or count < 2 or delta * count < 1:
         return ""
     of = f"1/N for N={count} {plural(unit)}" if examples is not None else "1/2"
+    example = f", such as {default_delta(count):.2g}" if examples else ""
     return (
         f"delta={delta:g} is at least {of}: publishing one of them as it is, drawn at random, would keep this"
-        f" guarantee too; take a delta far below 1/N{f', such as {count**-1.1:.2g}' if examples else ''}"
+        f" guarantee too; take a delta far below 1/N{example}"
     )
 
 

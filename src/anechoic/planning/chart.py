@@ -12,7 +12,7 @@ import numpy as np
 from anechoic.planning.families import family
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import several_lengths, size
-from anechoic.statement.charts import FRAME, GRID, INK, SOFT, in_style
+from anechoic.statement.charts import FRAME, GRID, INK, SOFT, in_style, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,14 +73,15 @@ def plan_figure(rows: Sequence[PlanRow], axes: Any = None) -> Figure:
         from matplotlib.axes import Axes
         from matplotlib.figure import Figure
 
-        if axes is None:
+        own = axes is None
+        if own:
             axes = Figure(figsize=BESIDE, layout="constrained").subplots(1, 2)
         if np.shape(axes) != (2,) or not all(isinstance(one, Axes) for one in axes):
             raise ValueError(f"axes={axes!r} must be two axes of matplotlib, as of plt.subplots(1, 2)[1].")
         for one, draw in zip(axes, (draw_memory, draw_steps), strict=True):
             draw(one, rows)
         found: Figure = axes[0].figure
-        return found
+        return shown(found, f"{what_memory_shows(rows)} {what_steps_show(rows)}") if own else found
 
 
 def one_figure(rows: Sequence[PlanRow], draw: Callable[[Axes, Sequence[PlanRow]], None]) -> Figure:

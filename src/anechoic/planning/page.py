@@ -29,8 +29,8 @@ def as_cell(rows: Sequence[PlanRow], reason: str) -> str:
     if find_spec("matplotlib") is None:
         drawn = paragraph("Without matplotlib there is no picture: pip install 'anechoic[plot]'.")
     else:
-        drawn = _pictures(rows)
-    return cell(paragraph(reason), drawn, _table(rows))
+        drawn = plan_pictures(rows)
+    return cell(paragraph(reason), drawn, ranked_table(rows))
 
 
 def as_page(rows: Sequence[PlanRow], reason: str, command: str = "") -> str:
@@ -45,8 +45,8 @@ def as_page(rows: Sequence[PlanRow], reason: str, command: str = "") -> str:
     parts = [
         f'<header><p class="kicker">anechoic · plan of {best.mechanism.steps:,} steps</p>'
         f"<h1>Chosen: {escape(title)}</h1>{paragraph(reason, 'lead')}</header>",
-        _pictures(rows),
-        section("Candidates", _table(rows), *(paragraph(note, "soft") for note in notes(rows))),
+        plan_pictures(rows),
+        section("Candidates", ranked_table(rows), *(paragraph(note, "soft") for note in notes(rows))),
         made,
     ]
     return page(f"Plan: {title}", "\n".join(part for part in parts if part))
@@ -88,7 +88,7 @@ def write_plan(rows: Sequence[PlanRow], reason: str, file: Path, command: str = 
         )
 
 
-def _pictures(rows: Sequence[PlanRow]) -> str:
+def plan_pictures(rows: Sequence[PlanRow]) -> str:
     """Both beside each other, or one below the other where that is too wide."""
     shown = ((draw_memory, what_memory_shows(rows)), (draw_steps, what_steps_show(rows)))
     with in_style():
@@ -96,7 +96,7 @@ def _pictures(rows: Sequence[PlanRow]) -> str:
     return f'<div class="pair">{"".join(drawn)}</div>'
 
 
-def _table(rows: Sequence[PlanRow]) -> str:
+def ranked_table(rows: Sequence[PlanRow]) -> str:
     """Every candidate, its mark before its name; the line of the choice stands out."""
     _, *heads = headings(rows)
     lines = [

@@ -8,7 +8,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import positive_int
 from anechoic.participation import Cyclic, Single
 from anechoic.participation.base import Participation
-from anechoic.sampling.base import Sampling, owning, plural, within
+from anechoic.sampling.base import Sampling, counted, owning, plural, within
 
 
 @serializable
@@ -64,7 +64,8 @@ class FixedOrder(Sampling):
         tail = ", the incomplete last batch of a pass dropped" if self.drop_last else ""
         return (
             f"fixed order: one order of {self.examples} {plural(unit)} for the whole run, in batches of"
-            f" {self.batch_size} ({self.period} steps a pass, {self.steps} steps{tail}){owning(unit)}"
+            f" {self.batch_size} ({counted(self.period, 'step')} a pass, {counted(self.steps, 'step')}{tail})"
+            f"{owning(unit)}"
         )
 
 

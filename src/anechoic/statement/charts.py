@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,70 @@ class Axis:
     zero: bool = False
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a row: its curves, axes and levels, and the heading above it."""
+
+    heading: str
+    lines: Sequence[Line]
+    x: Axis
+    y: Axis
+    levels: Sequence[Level] = ()
+
+
+def line_figure(
+    lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str
+) -> Figure:
+    """What `line_chart` draws, as a matplotlib figure that a notebook shows; its `savefig` writes it."""
+    with in_style():
+        return shown(_line_figure(lines, x, y, levels, title), title)
+
+
+def heat_figure(matrix: ArrayLike, *, label: str, title: str, limit: float | None = None) -> Figure:
+    """What `heat_map` draws, as a matplotlib figure that a notebook shows."""
+    with in_style():
+        return shown(_heat_figure(_finite(matrix, title), label, limit), title)
+
+
+def panel_figure(panels: Sequence[Panel], title: str) -> Figure:
+    """Pictures in rows of two, as a matplotlib figure that a notebook shows.
+
+    Args:
+        panels: at least one; each has its own legend.
+        title: what they show, for readers who cannot see it.
+
+    Raises:
+        ValueError: if there is nothing to draw, or a value is not finite.
+        AnechoicError: without matplotlib.
+    """
+    with in_style():
+        from matplotlib.figure import Figure
+
+        columns = min(len(panels), 2)
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(5.2 * columns, 3.9 * rows), layout="constrained")
+        for place, panel in enumerate(panels, start=1):
+            axes = figure.add_subplot(rows, columns, place)
+            handles = _curves(axes, panel.lines, panel.levels, panel.heading)
+            _axis(axes, "x", panel.x)
+            _axis(axes, "y", panel.y)
+            axes.set_title(panel.heading, loc="left", fontweight="bold")
+            if len(handles) > 1:
+                axes.legend(handles=handles, loc="best", fontsize=9.5)
+        return shown(figure, title)
+
+
+def shown(figure: Figure, title: str) -> Figure:
+    """The figure, which notebooks show from now on as `inline` does: with `title` for who cannot see it."""
+    vars(figure)["_repr_html_"] = partial(_cell, figure, title)
+    return figure
+
+
+def _cell(figure: Figure, title: str) -> str:
+    with in_style():
+        return inline(figure, title)
+
+
 def line_chart(lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str) -> str:
     """An <img> element for a page, with the curves, their error bars, the levels, the axes and a legend.
 
@@ -151,11 +216,8 @@ def heat_map(matrix: ArrayLike, *, label: str, title: str, limit: float | None =
         ValueError: if the matrix is empty or not finite.
         AnechoicError: without matplotlib.
     """
-    values = np.asarray(matrix, dtype=np.float64)
-    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"heat map {title!r} needs a finite matrix; it has shape {values.shape}.")
     with in_style():
-        return inline(_heat_figure(values, label, limit), title)
+        return inline(_heat_figure(_finite(matrix, title), label, limit), title)
 
 
 # -- drawing -------------------------------------------------------------------------------------
@@ -167,16 +229,28 @@ def _line_figure(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    drawn = [v for line in lines for v in (*line.x, *line.y, *(line.error or ()))]
-    if not drawn or not all(map(math.isfinite, [*drawn, *(level.y for level in levels)])):
-        raise ValueError(f"chart {title!r} needs at least one point, and finite values only.")
     pad = 0.15 if heading else 0.03
     figure = Figure(
         figsize=(7.0, 3.9) if heading else (5.3, 3.7), layout=ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
     )
     axes = figure.add_subplot()
-    axes.set_xscale("log" if x.log else "linear")
-    axes.set_yscale("log" if y.log else "linear")
+    handles = _curves(axes, lines, levels, title)
+    _axis(axes, "x", x)
+    _axis(axes, "y", y)
+    columns = 2 if len(handles) <= 4 else 3  # two rows
+    if heading:
+        axes.set_title(title, loc="left", pad=46, fontweight="bold", fontsize=12.5)
+        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns)
+    else:
+        figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
+    return figure
+
+
+def _curves(axes: Axes, lines: Sequence[Line], levels: Sequence[Level], title: str) -> list[Any]:
+    """Curves with bands and error bars, and levels; what a legend names."""
+    drawn = [v for line in lines for v in (*line.x, *line.y, *(line.error or ()))]
+    if not drawn or not all(map(math.isfinite, [*drawn, *(level.y for level in levels)])):
+        raise ValueError(f"chart {title!r} needs at least one point, and finite values only.")
     handles: list[Any] = []
     for line in lines:
         style = _ROLES.get(line.role, {})
@@ -199,21 +273,14 @@ def _line_figure(
     handles += [
         axes.axhline(level.y, label=level.label, zorder=2, **_ROLES.get(level.role, {})) for level in levels
     ]
-    _axis(axes, "x", x)
-    _axis(axes, "y", y)
-    columns = 2 if len(handles) <= 4 else 3  # two rows
-    if heading:
-        axes.set_title(title, loc="left", pad=46, fontweight="bold", fontsize=12.5)
-        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns)
-    else:
-        figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
-    return figure
+    return handles
 
 
 def _axis(axes: Axes, which: str, axis: Axis) -> None:
-    """Label, ticks and start of one axis."""
+    """Scale, label, ticks and start of one axis."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+    axes.set(**{f"{which}scale": "log" if axis.log else "linear"})
     drawn = axes.xaxis if which == "x" else axes.yaxis
     drawn.set_label_text(axis.label)
     if axis.zero:
@@ -224,6 +291,13 @@ def _axis(axes: Axes, which: str, axis: Axis) -> None:
         drawn.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     drawn.set_minor_locator(NullLocator())
     drawn.set_major_formatter(FuncFormatter(lambda value, _: _minus(axis.form(value))))
+
+
+def _finite(matrix: ArrayLike, title: str) -> NDArray[np.float64]:
+    values = np.asarray(matrix, dtype=np.float64)
+    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(f"heat map {title!r} needs a finite matrix; it has shape {values.shape}.")
+    return values
 
 
 def _heat_figure(values: NDArray[np.float64], label: str, limit: float | None) -> Figure:

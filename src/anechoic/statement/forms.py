@@ -12,6 +12,7 @@ import json
 from typing import Any
 
 from anechoic.statement.attacker import ACCUSED, attacker_of
+from anechoic.statement.rounding import shortened
 from anechoic.statement.statement import Statement
 
 OPEN = "OPEN"
@@ -85,9 +86,9 @@ def registry(statement: Statement) -> dict[str, Any]:
     """The record of a deployment for the registry; texts that begin with OPEN are the operator's."""
     record, said = statement.record, dict(statement.pairs)
     guarantee = record["guarantee"]
-    parameters = {"epsilon": guarantee["epsilon"], "delta": guarantee["delta"]}
+    parameters = {"epsilon": shortened(guarantee["epsilon"]), "delta": guarantee["delta"]}
     if "rho" in guarantee and not guarantee.get("epsilon_is_amplified"):
-        parameters["rho"] = guarantee["rho"]
+        parameters["rho"] = shortened(guarantee["rho"])
     many = guarantee.get("releases", 2) != 1
 
     def open_(what: str) -> str:

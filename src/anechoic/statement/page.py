@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-_STYLE = """
+#: Of a page of its own, light and dark.
+STYLE = """
 :root{color-scheme:light dark;--ink:#1c2128;--soft:#57606a;--line:#dfe3e8;--paper:#fff;--wash:#f6f7f9;
 --planned:#104e8b;--independent:#c44e12;--link:#104e8b}
 @media(prefers-color-scheme:dark){:root{--ink:#e3e7eb;--soft:#9aa4ae;--line:#3a4149;--paper:#16191d;
@@ -82,7 +83,7 @@ def page(title: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{_STYLE}</style>\n</head>\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n'
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 

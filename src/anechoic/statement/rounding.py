@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Decimal
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -15,3 +16,11 @@ def round_up(value: float, digits: int = 4) -> str:
     # a value that is already short, such as 1.0000000000000002, is not pushed to the next digit
     rounded = nearest if math.isclose(scaled, nearest, rel_tol=1e-12) else math.ceil(scaled)
     return f"{rounded / 10.0**exponent:.{max(exponent, 0)}f}"
+
+
+def shortened(value: float, digits: int = 6) -> float:
+    """The least number of so many significant digits that is not below `value` >= 0, as a float."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    exact = Decimal(value)
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=ROUND_CEILING))

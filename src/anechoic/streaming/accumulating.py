@@ -49,8 +49,9 @@ class Accumulating(Published):
         Raises:
             ValueError: for something else than accumulators, or a batch id that is none.
             MismatchError: for sums of another stream or statistic.
-            GuaranteeError: for batches of another query than those before, as `update`, and for sums of units
-                that were bounded elsewhere and are not all there is in their step.
+            GuaranteeError: for batches of another query than those before, for a query whose batch 0 never
+                came, as `update`, and for sums of units that were bounded elsewhere and are not all there is
+                in their step.
             HorizonError: as `update`.
         """
         name, query = checked_batch(batch_id)
@@ -61,7 +62,7 @@ class Accumulating(Published):
         self._state.check()
         if self._state.seen(name) is not None:
             return False
-        marks = self._new_query(query)
+        marks = self._new_query(query, name)
         first, late = self._standing.step, Counter[str]()
         additions: list[tuple[int, Addition]] = []
         for step, made in given.items():
@@ -81,12 +82,18 @@ class Accumulating(Published):
             self._save()
         return True
 
-    def _new_query(self, query: str | None) -> tuple[str, ...]:
+    def _new_query(self, query: str | None, name: str) -> tuple[str, ...]:
         """What to mark of the query of a batch: nothing for one that is known."""
         if query is None:
             return ()
         some, this = query_marks(query)
         if self._state.seen(some) is None:
+            if name != checked_batch((query, 0))[0]:
+                raise GuaranteeError(
+                    f"the first batch of query {query!r} that comes to this stream is not number 0: others"
+                    " went to a stream whose state is lost, or is another file. Give that state. Or begin a"
+                    " new query with this stream, whose privacy cost adds to that of the one before."
+                )
             return some, this
         if self._state.seen(this) is None:
             raise GuaranteeError(

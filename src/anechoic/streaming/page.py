@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from anechoic.statement.charts import Axis, Line, line_chart
+from anechoic.statement.charts import line_chart
 from anechoic.statement.page import definitions, figure, fold, page, paragraph, section, table
+from anechoic.streaming.chart import CURVES, curve_of, entries_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.sentences import best_guess, protected, statement
 from anechoic.streaming.stream import Stream
-
-#: Points of one curve, and entries of a statistic that have curves of their own.
-_POINTS, _CURVES = 600, 4
 
 
 def write_page(path: Path, stream: Stream, *, title: str) -> None:
@@ -47,18 +45,14 @@ def _lead(stream: Stream, made: Sequence[Release]) -> str:
 
 
 def _of_statistic(name: str, made: Sequence[Release], wide: Sequence[Release]) -> list[str]:
-    size, labels = made[0][name].value.size, made[0].labels_of(name)
-    chosen = range(size) if size <= _CURVES else np.linspace(0, size - 1, _CURVES).astype(int).tolist()
-    places = sorted(set(np.linspace(0, len(made) - 1, min(len(made), _POINTS)).astype(int).tolist()))
+    size = made[0][name].value.size
     parts = []
-    for entry in chosen:
-        label = f"{name}: {labels[entry]}" if labels[entry] else name
-        value, low, high = (_parts(made, places, name, part, entry) for part in ("value", "low", "high"))
-        lowest, highest = (_parts(wide, places, name, part, entry) for part in ("low", "high"))
-        bands = [(lowest, highest), (low, high)]
-        curve = Line(label, "planned", places, value, markers=False, bands=bands)
-        chart = line_chart([curve], x=Axis("step"), y=Axis("", form=short), title=f"{label}, by step")
-        parts.append(figure(chart, f"{label}, by step"))
+    for entry in entries_of(made[0], name):
+        drawn = curve_of(name, entry, made, wide)
+        parts.append(
+            figure(line_chart([drawn.lines[0]], x=drawn.x, y=drawn.y, title=drawn.heading), drawn.heading)
+        )
+    labels = made[0].labels_of(name)
     last = made[-1][name]
     rows = [
         [label, *(f"{number:.6g}" if np.isfinite(number) else "–" for number in numbers)]
@@ -72,12 +66,7 @@ def _of_statistic(name: str, made: Sequence[Release], wide: Sequence[Release]) -
         )
     ]
     shown = table(["entry", "estimate", "standard error", "low", "high"], rows)
-    return [*parts, shown if size <= _CURVES else fold("Last release, all entries", shown)]
-
-
-def _parts(made: Sequence[Release], places: Sequence[int], name: str, part: str, entry: int) -> list[float]:
-    """Of one entry of a statistic, over the steps at these places."""
-    return [float(getattr(made[place][name], part).ravel()[entry]) for place in places]
+    return [*parts, shown if size <= CURVES else fold("Last release, all entries", shown)]
 
 
 def _guarantee(stream: Stream) -> list[str]:
@@ -92,14 +81,3 @@ def _guarantee(stream: Stream) -> list[str]:
         ("Fingerprint", mechanism.fingerprint),
     ]
     return [definitions(items), fold("The whole statement", f"<pre>{escape(statement(stream))}</pre>")]
-
-
-_LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def short(value: float) -> str:
-    """A number for an axis: 327.5k, 1.2M, 0.0035."""
-    for size, letter in _LARGE:
-        if abs(value) >= 10 * size or (size >= 1e6 and abs(value) >= size):
-            return f"{value / size:.4g}{letter}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -11,6 +11,7 @@ from anechoic._validate import Array, fraction, positive_int
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.fork_guard import OfOneProcess
+from anechoic.streaming.chart import stream_figure
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import FOR_EVER
@@ -129,6 +130,34 @@ class Published(OfOneProcess):
     def releases(self) -> Iterator[Release]:
         """All releases so far that are kept, as published; those of a commit once it is on disk."""
         return self._again(Past.release)
+
+    def plot(self, name: str | None = None) -> Any:
+        """The estimates of a statistic over the steps: a picture an entry, of four entries at most.
+
+        Dark bands hold for one step, light ones for all steps together (`band`). Nothing is spent.
+
+        Args:
+            name: of the statistic; None where the stream has one.
+
+        Returns:
+            A matplotlib `Figure` that notebooks show; its `savefig` writes it.
+
+        Raises:
+            ValueError: before the first release; without a name where there are several statistics, or for a
+                name that no statistic has.
+            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
+        """
+        made = list(self.releases())
+        if not made:
+            raise ValueError(
+                "plot: nothing was released yet, so there is nothing to draw. Call release() first."
+            )
+        names = list(made[0])
+        if name is None and len(names) == 1:
+            (name,) = names
+        if name not in names:
+            raise ValueError(f"plot: name={name!r} is no statistic of this stream: give one of {names}.")
+        return stream_figure(name, made, self.band(), self.level)
 
     def _again(self, read: Callable[[Past], Release]) -> Iterator[Release]:
         with self.owner.reading():

@@ -40,9 +40,9 @@ def best_guess(mechanism: Mechanism) -> str:
     share = math.ceil(1000 * float(ndtr(mechanism.gdp() / 2))) / 10
     what = "was replaced by another" if mechanism.adjacency == "replace_one" else "is in the data"
     return (
-        f"Whoever knows everything else, holds it for as likely as not that one {mechanism.unit} {what}, and"
-        f" sees all {_number(mechanism.steps)} releases, guesses right with probability at most {share:.1f}%"
-        " (50% without them)."
+        f"Somebody knows everything else, and asks whether one unit ({mechanism.unit}) {what}, which is as"
+        f" likely as not. With all {_number(mechanism.steps)} releases the guess is right with probability at"
+        f" most {share:.1f}% (50% without them)."
     )
 
 

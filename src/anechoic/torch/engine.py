@@ -180,7 +180,7 @@ class PrivacyEngine(Resumable, Uncopyable):
                 noise_multiplier and Poisson sampling make a run of independent noise, which may stop after
                 any step: correlated noise is planned for a known number of them.
             steps: n.
-            target_delta: delta of the printed guarantee; None for N^-1.1.
+            target_delta: delta of the printed guarantee; None for 1 / (100 N).
             adjacency, unit: see Mechanism.
             participation: what is promised of the loader's own batches, which are then used as they are.
             scheduler: of the learning rates, as in `plan`; or the rates. Momentum and weight decay of the

@@ -17,7 +17,7 @@ from anechoic.batches.of_units import UnitBatches
 from anechoic.batches.promise import check_promise
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
+from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
 from anechoic.planning.families import StrategyName
 from anechoic.planning.result import Plan
@@ -124,8 +124,8 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
         mechanism_fit.is_shuffled(loader)
     steps = mechanism_fit.planned_steps(setup)
     if delta is None:
-        delta = setup.count**-1.1
-        logger.info("target_delta is not given: the guarantee is printed at N^-1.1 = %.3g.", delta)
+        delta = default_delta(setup.count)
+        logger.info("target_delta is not given: the guarantee is printed at 1 / (100 N) = %.3g.", delta)
 
     logger.info(
         "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"

@@ -1,0 +1,1 @@
+"""The planner as a page in the browser: `anechoic app`."""

@@ -1,0 +1,99 @@
+"""What the page shows, part by part as it becomes known: the work of a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from anechoic.app.question import Question, field_of
+from anechoic.errors import AnechoicError
+from anechoic.losses.dispatch import error
+from anechoic.planning.compare import plan
+from anechoic.planning.page import plan_pictures, ranked_table
+from anechoic.planning.result import Plan
+from anechoic.planning.table import duration, notes, size
+from anechoic.statement.charts import heat_map
+from anechoic.statement.page import definitions, figure, paragraph, section
+
+#: Rows and columns of C⁻¹ that are drawn.
+BLOCK = 64
+
+
+def parts(question: Question) -> Iterator[tuple[str, str]]:
+    """(name, text) of what becomes known, the quickest first; "doing" says what is computed next.
+
+    The names are "facts", "table", "pictures" and "map" (HTML), "code" (Python), "mechanism" and
+    "statement.json" (JSON), "statement.txt", and at the end "done".
+
+    Raises:
+        ValueError, AnechoicError: what `plan` raises.
+    """
+    yield "doing", f"Comparing mechanisms for N = {question.examples}, B = {question.batch_size}"
+    given = question.arguments()
+    found = plan(**given)
+    yield "facts", facts(found, given.get("dimension"))
+    said = (paragraph(note, "soft") for note in notes(found.rows))
+    yield "table", section("Ranked candidates", ranked_table(found.rows), *said)
+    yield "code", question.code()
+    yield "mechanism", found.mechanism.to_json()
+    yield "doing", "Drawing"
+    yield "map", inverse_map(found)
+    yield "pictures", plan_pictures(found.rows)
+    yield "doing", "Writing the statement"
+    yield "statement.txt", found.mechanism.report("text")
+    yield "statement.json", found.mechanism.report("json")
+    yield "done", ""
+
+
+def facts(found: Plan, dimension: int | None) -> str:
+    """The choice in a few numbers, and the reason, as HTML."""
+    best, steps = found.chosen, found.mechanism.steps
+    shown = {
+        "Chosen": f"{best.name}, {best.sampling}, B = {best.batch_size:g}, {steps:,} steps",
+        "Noise in the kept model": f"{kept_noise(found):.3g} clip norms a parameter, at a learning rate of 1",
+        "Predicted noise": f"{best.predicted:.4g}; candidates are ranked by it",
+        "Noise of one step": f"{best.step_noise:.3g} clip norms",
+    }
+    if found.advice is not None:
+        shown["Learning rate"] = f"try {found.advice.rate:.2g} first"
+    for cost in () if dimension is None else found.noise_costs(dimension):
+        spent, way = cost.milliseconds / 1e3, {"store": "stored"}.get(cost.way, "made again")
+        times = f"{duration(spent)} a step, {duration(spent * steps)} a run (one core)"
+        shown[f"Noise {way}"] = f"{size(cost.memory)}, {times}"
+    return definitions(shown.items()) + section("Why", paragraph(found.reason))
+
+
+def kept_noise(found: Plan) -> float:
+    """Std of the noise in a parameter of the model that is kept, in clip norms at a learning rate of 1.
+
+    Of a mean of iterates the root mean square of theirs, which its own does not exceed.
+    """
+    row, kept = found.chosen, found.chosen.objective.kept
+    errors = error(row.objective.workload, found.mechanism.strategy).per_step[-kept:]
+    return float(row.noise_std * np.sqrt(np.mean(errors**2)) / row.batch_size)
+
+
+def inverse_map(found: Plan) -> str:
+    """C⁻¹ of the first steps as a picture."""
+    block = found.mechanism.strategy.truncate(min(BLOCK, found.mechanism.steps))
+    said = (
+        f"C⁻¹ of the first {block.n} steps. Row t says how much of each step's fresh noise is in step t:"
+        " orange takes noise of earlier steps away again."
+    )
+    return figure(heat_map(block.correlate(np.eye(block.rows)), label="C⁻¹", title=said), said)
+
+
+def work(pipe: Connection) -> None:
+    """Answer questions from the pipe until it is closed: ("error", field and message) for a wrong one."""
+    while True:
+        try:
+            question = pipe.recv()
+        except EOFError:
+            return
+        try:
+            for part in parts(question):
+                pipe.send(part)
+        except (AnechoicError, ValueError) as wrong:
+            pipe.send((f"error {field_of(wrong)}".strip(), str(wrong)))

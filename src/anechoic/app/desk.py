@@ -1,0 +1,98 @@
+"""Who computes for one tab: a process that a newer question ends, and the answers that are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
+
+from anechoic.app.answer import work
+from anechoic.app.question import Question
+
+#: Answers that are remembered, about 300 kB each.
+REMEMBERED = 64
+_answers: OrderedDict[Question, list[tuple[str, str]]] = OrderedDict()
+
+
+class Desk:
+    """Answers the latest question of a tab and no other; the page is never kept waiting for it."""
+
+    def __init__(self) -> None:
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._busy = False
+        self._asked = 0
+        self._starting = asyncio.Lock()
+
+    async def ask(self, question: Question) -> AsyncIterator[tuple[str, str]]:
+        """The parts of the answer as they become known; they stop where another question is asked.
+
+        A wrong question has the part "error", with the name of its field, see `work`.
+        """
+        self.cancel()
+        mine = self._asked
+        if question in _answers:
+            _answers.move_to_end(question)
+            for part in _answers[question]:
+                yield part
+            return
+        async with self._starting:
+            pipe = await asyncio.to_thread(self._ready)
+        if mine != self._asked:
+            return
+        self._busy = True
+        pipe.send(question)
+        known: list[tuple[str, str]] = []
+        while True:
+            try:
+                part = await asyncio.to_thread(pipe.recv)
+            except (EOFError, OSError):  # ended by `cancel`, or by the system
+                if mine == self._asked:
+                    self.cancel()
+                    yield "error", "The computation was ended from outside, perhaps for want of memory."
+                return
+            if mine != self._asked:
+                return
+            known.append(part)
+            if last := part[0] == "done" or part[0].startswith("error"):
+                self._busy = False
+            if part[0] == "done":
+                _answers[question] = known
+                while len(_answers) > REMEMBERED:
+                    _answers.popitem(last=False)
+            yield part
+            if last:
+                return
+
+    def cancel(self) -> None:
+        """Forget the question that is being answered, and end its process if it is at work."""
+        self._asked += 1
+        if self._busy:
+            self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+        self._process, self._pipe, self._busy = None, None, False
+
+    def _ready(self) -> Connection:
+        """A pipe to a process that waits for a question."""
+        if self._pipe is not None and self._process is not None and self._process.is_alive():
+            return self._pipe
+        # a fork of a process that has imported everything is there at once; elsewhere threads forbid forks
+        forks = sys.platform == "linux"
+        context: Any = get_context("forkserver" if forks else "spawn")
+        if forks:
+            context.set_forkserver_preload([work.__module__, "matplotlib.figure"])
+        mine, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        self._pipe, self._process = mine, process
+        return cast(Connection, mine)
