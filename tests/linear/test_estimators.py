@@ -325,39 +325,6 @@ def test_a_key_gives_the_same_model_again(kind):
     assert not same_bits(fresh.fit(x, y).coef_, fresh.fit(x, y).coef_)
 
 
-def test_a_key_never_gives_one_noise_to_two_fits():
-    """The difference of two releases with one noise would be the difference of the data, bare."""
-    from anechoic.linear.fitting import Problem
-    from anechoic.linear.scaling import FeatureScale
-
-    seen = []
-
-    def noted(self, random_state, found, units=None):
-        keys = original(self, random_state, found, units)
-        seen.append(keys.noise)
-        return keys
-
-    original, patch = Problem.keys, pytest.MonkeyPatch()
-    with patch.context() as within:
-        within.setattr(Problem, "keys", noted)
-        x, y = classes(200)
-        other = x.copy()
-        other[0, 0] += 1e-9
-        flipped = y.copy()
-        flipped[0] = 1 - flipped[0]
-        base = {"random_state": KEY, "max_iter": 4}
-        made(LogisticRegression, **base).fit(x, y)
-        made(LogisticRegression, **base).fit(other, y)
-        made(LogisticRegression, **base).fit(x, flipped)
-        made(LogisticRegression, **base).fit(x, y, unit_ids=np.arange(200))
-        for more in ({"epsilon": 5.0}, {"C": 1.0}, {"clip_norm": 0.2}, {"max_iter": 5}):
-            made(LogisticRegression, **base | more).fit(x, y)
-        made(LogisticRegression, **base, fit_intercept=False).fit(x, y)
-        made(LogisticRegression, **base | {"feature_bounds": (-2, 1)}).fit(x, y)
-        made(LinearSVC, **base).fit(x, y)
-    assert FeatureScale and len(seen) == len(set(seen)) == 11
-
-
 # -- pipelines, searches, files -------------------------------------------------------------------
 
 

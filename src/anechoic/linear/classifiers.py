@@ -58,12 +58,12 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
         scale = self._scale(X.shape[1])
-        problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X), loss)
+        problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X))
         slower = BINARY if outputs == 1 and loss == "log_loss" else 1.0
         asked = self._in_order(
             self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         )
-        fitted = fit_by_descent(asked, problem, outputs, units, self.random_state, warn_of_noise)
+        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, warn_of_noise)
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
@@ -97,7 +97,8 @@ class LogisticRegression(PrivateClassifier):
         adjacency: "zero_out", "replace_one" or "add_or_remove".
         unit: what is protected, where `unit_ids` say who owns which row.
         random_state: None for keys from the operating system; an integer for figures that can be reproduced,
-            which protects from nobody who guesses it; or 32 secret bytes.
+            which protects from nobody who guesses it; or 32 secret bytes, with which the fit can be repeated
+            and its noise be taken off. A pickle of the fitted model has them no more.
 
     Attributes:
         coef_, intercept_: shape (1 or classes, d), (1 or classes,), for the features as given.

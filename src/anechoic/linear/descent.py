@@ -12,7 +12,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.of_units import UnitBatches
-from anechoic.errors import MismatchError
+from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.linear.scaling import INTERCEPT
 from anechoic.linear.sums import RankOneSums
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
@@ -229,7 +229,18 @@ def with_advice(asked: FitRequest, mechanism: Mechanism) -> Planned:
 
 
 def batches_for(asked: FitRequest, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
-    """Batches of rows, or of units with their rows."""
+    """Batches of rows, or of units with their rows.
+
+    Raises:
+        UnsupportedError: for a neighbour whose other units would stand in other batches.
+    """
+    fixed = not asked.shuffled and not mechanism.amplified and mechanism.sampling.batch_size < asked.units
+    if units is not None and fixed and mechanism.adjacency == "replace_one":
+        raise UnsupportedError(
+            f"adjacency='replace_one', and {asked.unit}s are put into batches by their first rows: those of a"
+            f" new {asked.unit} may stand elsewhere, and move all others to other batches. Use"
+            " adjacency='zero_out', or LogisticRegression or Ridge, where the order of rows means nothing."
+        )
     inner = batches_of(mechanism.sampling, key, shuffled=asked.shuffled)
     return inner if units is None else UnitBatches(units, inner, key, secret=mechanism.amplified)
 

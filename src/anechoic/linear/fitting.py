@@ -11,7 +11,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.linear.descent import Descent, FitRequest, Planned, batches_for, descend, planned
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
-from anechoic.linear.keys import FitKeys, keys_of
+from anechoic.linear.keys import FitKeys
 from anechoic.linear.losses import Derivative
 from anechoic.linear.scaling import FeatureScale
 from anechoic.linear.sums import RankOneSums, Residuals
@@ -31,7 +31,6 @@ class Problem:
         residuals: derivative of the loss, by the places of rows.
         scale: from features to rows.
         penalty: lambda of the mean loss plus lambda / 2 times the squared weights, without the intercept.
-        loss: its name and all that it depends on.
         caveats: what the guarantee does not cover of them.
     """
 
@@ -40,21 +39,12 @@ class Problem:
     residuals: Residuals
     scale: FeatureScale
     penalty: float
-    loss: str
     caveats: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
         """N."""
         return len(self.features)
-
-    def keys(self, random_state: Any, found: Planned, units: Units | None = None) -> FitKeys:
-        """From a seed, and all that the releases depend on: no two different fits share noise."""
-        centre, factor = self.scale.centre, self.scale.factor
-        owners = () if units is None else units.owners
-        given = (self.features, self.targets, centre, factor, found.rates(), *owners)
-        text = f"{found.mechanism.fingerprint} {self.loss} {self.penalty!r} {self.scale.dimension}"
-        return keys_of(random_state, given, text)
 
 
 @dataclass(frozen=True)
@@ -115,7 +105,7 @@ def fit_by_descent(
     problem: Problem,
     outputs: int,
     units: Units | None,
-    random_state: Any,
+    keys_for: Callable[[Problem, Units | None, Planned], FitKeys],
     warn: Callable[[Planned, int], None] = lambda found, dimension: None,
 ) -> Fitted:
     """Plan, and descend.
@@ -125,12 +115,12 @@ def fit_by_descent(
         problem: data and loss.
         outputs: of the model.
         units: who owns what, or None.
-        random_state: see `keys_of`.
+        keys_for: of what is fitted.
         warn: told of the plan and of the entries of the model, before the data are read.
     """
     found = planned(asked)
     warn(found, asked.dimension)
-    keys = problem.keys(random_state, found, units)
+    keys = keys_for(problem, units, found)
     sums, descent = sums_of(found.mechanism, problem), descent_of(asked, found, problem, outputs, keys)
     batches = batches_for(asked, found.mechanism, units, keys.sampling)
     return Fitted(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)

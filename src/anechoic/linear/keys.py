@@ -1,16 +1,31 @@
-"""Keys of a fit: from the operating system, or from a seed and the data together."""
+"""Keys of a fit: from the operating system, or from a seed and all that the fit is computed from."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from anechoic.keys import checked_key, derive, new_key
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.result import mechanism_in
+from anechoic.statement.software import software
+
+
+class HiddenKey(bytes):
+    """Bytes that are not shown: scikit-learn prints parameters in cells, in logs and in error messages."""
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    __str__ = __repr__
+
+    def __deepcopy__(self, memo: Any) -> HiddenKey:
+        return self  # `clone` wants the object back that it gave
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,25 +42,32 @@ class FitKeys:
     secret: bool
 
 
-def keys_of(random_state: Any, given: Sequence[ArrayLike], text: str) -> FitKeys:
+def fresh_keys() -> FitKeys:
+    """Of the operating system's entropy."""
+    return FitKeys(new_key(), new_key(), secret=True)
+
+
+def keys_of(random_state: Any, computed_from: Mapping[str, Any]) -> FitKeys:
     """Keys of one fit.
 
-    From a seed they depend on the data and on all settings too: two fits never share noise unless all is the
+    From a seed they depend on all that the fit is computed from: two fits never share noise unless all is the
     same, as the difference of their releases would show the data bare.
 
     Args:
         random_state: None for fresh entropy; an integer for figures that can be reproduced, which protects
             from nobody who guesses it; or 32 secret bytes.
-        given: arrays that the releases depend on.
-        text: all else that they depend on.
+        computed_from: all of the data and parameters, by name.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for another seed, or where a value cannot be told from others of its kind.
     """
     if random_state is None:
-        return FitKeys(new_key(), new_key(), secret=True)
+        return fresh_keys()
     if isinstance(random_state, bytes):
         root, secret = checked_key(random_state, "random_state"), True
+        # exp is rounded otherwise elsewhere: the sums of one fit may differ by a step of the grid there
+        known = software()
+        computed_from = {**computed_from, "made by": [known["anechoic"], known["numpy"], platform.machine()]}
     elif isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
         root, secret = hashlib.sha256(f"anechoic linear {int(random_state)}".encode()).digest(), False
     else:
@@ -53,11 +75,41 @@ def keys_of(random_state: Any, given: Sequence[ArrayLike], text: str) -> FitKeys
             f"random_state of type {type(random_state).__name__} must be None (fresh entropy, for a"
             " guarantee), an integer (for figures that can be reproduced), or 32 secret bytes."
         )
-    digest = hashlib.sha256(text.encode())
-    for one in given:
-        array = np.ascontiguousarray(one)
-        digest.update(f"{array.dtype.str} {array.shape} ".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
+    digest = hashlib.sha256()
+    for name, value in computed_from.items():
+        for piece in _pieces(name, [name, value]):
+            digest.update(len(piece).to_bytes(8, "little"))
+            digest.update(piece)
     words = np.frombuffer(digest.digest(), dtype="<u8").tolist()
     noise, sampling = (derive(root, f"linear {name}", *words, size=32) for name in ("noise", "sampling"))
     return FitKeys(noise, sampling, secret)
+
+
+def _pieces(name: str, value: Any) -> Iterator[bytes]:
+    """An encoding of a value that no other value has: first what it is and how many follow, then those."""
+    value = mechanism_in(value)
+    for kind in (bool, int, float, str, bytes):
+        if isinstance(value, kind):
+            yield f"{kind.__name__} {kind.__repr__(value)}".encode()  # type: ignore[arg-type]
+            return
+    if value is None:
+        yield b"None"
+    elif isinstance(value, Mechanism):
+        yield f"mechanism {value.fingerprint}".encode()
+    elif isinstance(value, Sequence):
+        yield f"list of {len(value)}".encode()
+        for entry in value:
+            yield from _pieces(name, entry)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield f"{type(value).__module__} {type(value).__qualname__}".encode()
+        yield from _pieces(name, [getattr(value, field.name) for field in fields(value)])
+    elif hasattr(value, "__array__") and (array := np.ascontiguousarray(value)).dtype.kind != "O":
+        yield f"array {array.dtype.str} {np.shape(value)}".encode()
+        yield array.reshape(-1).view(np.uint8).data  # type: ignore[misc]
+    elif hasattr(value, "__array__") and isinstance(listed := np.asarray(value).tolist(), list):
+        yield from _pieces(name, listed)
+    else:
+        raise ValueError(
+            f"{name} holds something of type {type(value).__name__}, of which noise cannot be made to depend,"
+            " as it must under a given random_state: leave random_state out."
+        )

@@ -73,10 +73,12 @@ class MomentSums:
             features: shape (k, d).
             targets: in [-1, 1], shape (k,).
         """
-        rows = np.rint(self.scale.rows(np.asarray(features, dtype=np.float64)) * self.unit)
-        numbers = np.rint(np.asarray(targets, dtype=np.float64) * self.unit)
-        squares = np.einsum("ij,ij->i", rows, rows).astype(np.int64)  # exact: integers below 2**53
-        added = squares * (squares + np.square(numbers.astype(np.int64)))  # below 2**52
+        with np.errstate(all="ignore"):
+            rows = np.rint(self.scale.rows(np.asarray(features, dtype=np.float64)) * self.unit)
+            numbers = np.rint(np.asarray(targets, dtype=np.float64) * self.unit)
+            squares = np.einsum("ij,ij->i", rows, rows)
+            # exact up to 2**53; the limit is below 2**51, and what is no number is not below it
+            added = squares * (squares + np.square(numbers))
         long = ~(added <= largest_square(self.bits) // DIAGONAL**2)
         rows[long], numbers[long] = 0.0, 0.0
         return rows, numbers

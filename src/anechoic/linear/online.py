@@ -16,6 +16,7 @@ from anechoic.errors import MismatchError
 from anechoic.linear.classifiers import PrivateClassifier, coded
 from anechoic.linear.descent import FitRequest, planned
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, number_residuals
+from anechoic.linear.keys import fresh_keys
 from anechoic.linear.losses import classifier_loss, probabilities, regressor_loss
 from anechoic.linear.online_run import OnlineRun
 from anechoic.linear.privacy import (
@@ -80,6 +81,12 @@ class Online(PrivateLinear):
         self._set_weights(weights, problem.scale)
 
     def _begin(self, problem: Problem, outputs: int, units: Units | None, **more: Any) -> None:
+        if isinstance(self.random_state, bytes):
+            raise ValueError(
+                "random_state holds bytes, and partial_fit draws fresh keys: noise of a given key could not"
+                " depend on the rows of later calls, so that two runs would share it and differ by their rows"
+                " alone. Leave random_state out."
+            )
         promise = Single() if self.participation is None else self.participation  # type: ignore[attr-defined]
         if not isinstance(promise, Participation):
             raise ValueError(
@@ -93,11 +100,9 @@ class Online(PrivateLinear):
             size = counted(problem.count, units)
         size = positive_int("batch_size", size, remedy='Or "auto" for that of the first call.')
         sampling = External(promise, size, steps, size * steps)
-        asked = self._asked(size * steps, units, outputs * problem.scale.dimension, **more)
-        asked = replace(self._in_order(asked), steps=steps, schedule="constant", outside=sampling)
-        asked = replace(asked, batch_size=size)
-        found = planned(asked)
-        keys = problem.keys(self.random_state, found)
+        asked = self._asked(size * steps, units, outputs * problem.scale.dimension, outside=sampling, **more)
+        asked = replace(self._in_order(asked), steps=steps, schedule="constant", batch_size=size)
+        found, keys = planned(asked), fresh_keys()
         self._run = OnlineRun.of(asked, found, problem, outputs, keys)
         self.plan_ = found.plan
         self._released(found.mechanism, keys, *problem.caveats)
@@ -124,7 +129,8 @@ class SGDClassifier(Online, PrivateClassifier):
     Args:
         loss: "log_loss", "hinge", "squared_hinge" or "modified_huber".
         epsilon, delta, feature_bounds, classes, clip_norm, fit_intercept, sampling, adjacency, unit,
-            random_state: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x steps.
+            random_state: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x steps,
+            and keys are always fresh: an integer is of no effect, and bytes are refused.
         alpha: of the penalty alpha / 2 |w|^2 beside the mean loss, >= 0, on scaled features.
         max_iter: passes of `fit`.
         momentum: of heavy ball, in [0, 1).
@@ -231,7 +237,7 @@ class SGDClassifier(Online, PrivateClassifier):
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         residuals = class_residuals(classifier_loss(self.loss, outputs), codes, outputs)
         problem = Problem(
-            X, codes, residuals, self._scale(X.shape[1]), at_least("alpha", self.alpha), self.loss,
+            X, codes, residuals, self._scale(X.shape[1]), at_least("alpha", self.alpha),
             () if public else (CLASSES_READ,),
         )  # fmt: skip
         self._step(problem, outputs, units_of(unit_ids, len(X)), unit_ids)
@@ -330,7 +336,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
             slower=SLOWER,
             curvature=1.0,
         )
-        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self.random_state)
+        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._set_weights(fitted.weights, problem.scale)
         self._released(fitted.planned.mechanism, fitted.keys)
@@ -350,8 +356,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         self._target = TargetScale.of(self.target_bounds)
         scaled = self._target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss(self.loss, self.loss_width), scaled)
-        loss = f"{self.loss} {self.loss_width!r}"
-        return Problem(X, scaled, residuals, self._scale(X.shape[1]), at_least("alpha", self.alpha), loss)
+        return Problem(X, scaled, residuals, self._scale(X.shape[1]), at_least("alpha", self.alpha))
 
     def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
         coefficients, intercepts = scale.coefficients(weights)

@@ -18,7 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.linear.descent import FitRequest, Planned
-from anechoic.linear.keys import FitKeys
+from anechoic.linear.fitting import Problem
+from anechoic.linear.keys import FitKeys, HiddenKey, keys_of
 from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
@@ -125,6 +126,38 @@ class PrivateLinear(BaseEstimator):
     def _in_order(self, asked: FitRequest) -> FitRequest:
         """What the order of the rows means for a fit: nothing, where they are shuffled."""
         return asked
+
+    def _keys(self, problem: Problem, units: Units | None, found: Planned) -> FitKeys:
+        """Of a fit, which is a function of all parameters and of the data: keys from a seed depend on both.
+
+        What stands below of the mechanism follows from these, and may follow otherwise in a later version.
+        """
+        parameters = self.get_params(deep=False)
+        return keys_of(
+            parameters.pop("random_state"),
+            {
+                "estimator": f"{type(self).__module__} {type(self).__qualname__}",
+                **{f"parameter {name}": value for name, value in parameters.items()},
+                "X": problem.features,
+                "y": problem.targets,
+                "unit_ids": None if units is None else units.digest,
+                "the mechanism": [found.mechanism, found.asked.dimension, found.rates(), problem.penalty],
+            },
+        )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name, as scikit-learn has it; 32 secret bytes are there, and are not shown."""
+        found: dict[str, Any] = super().get_params(deep)
+        state = found.get("random_state")
+        if type(state) is bytes:
+            found["random_state"] = HiddenKey(state)
+        return found
+
+    def __getstate__(self) -> Any:
+        state = dict(super().__getstate__())
+        if hasattr(self, "mechanism_") and isinstance(state.get("random_state"), bytes):
+            state["random_state"] = None  # a model is published: with its key its noise can be taken off
+        return state
 
     # -- after it ------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -53,7 +52,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         target = TargetScale.of(self.target_bounds)  # type: ignore[attr-defined]
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
-        problem = Problem(X, scaled, residuals, scale, penalty / len(X), "squared_error")
+        problem = Problem(X, scaled, residuals, scale, penalty / len(X))
         asked = self._asked(
             counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
         )
@@ -63,7 +62,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             self.plan_, self.n_iter_ = None, 1
         else:
-            fitted = fit_by_descent(asked, problem, 1, units, self.random_state, warn_of_noise)
+            fitted = fit_by_descent(asked, problem, 1, units, self._keys, warn_of_noise)
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
             self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
         coefficients, intercepts = scale.coefficients(weights)
@@ -107,7 +106,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
             )
         sums, mechanism = MomentSums(problem.scale), moments_mechanism(asked)
         found = with_advice(asked, mechanism)
-        keys = replace(problem, loss="moments").keys(self.random_state, found, units)
+        keys = self._keys(problem, units, found)
         weights = fit_by_moments(
             sums, mechanism, problem.features, problem.targets, units, problem.penalty, keys.noise
         )

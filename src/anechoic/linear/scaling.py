@@ -39,6 +39,14 @@ def checked_bounds(name: str, bounds: Any, length: int) -> tuple[Array, Array]:
             f"{name}={bounds!r} must be finite, and each lower bound below its upper one. A feature that is"
             " constant can be left out."
         )
+    with np.errstate(all="ignore"):
+        width, centre = found[1] - found[0], (found[0] + found[1]) / 2.0
+        usable = np.isfinite(width) & np.isfinite(centre) & np.isfinite(2.0 / width)
+    if not usable.all():
+        raise ValueError(
+            f"{name}={bounds!r} must be so far apart that one can divide by their difference, and not so far"
+            " that it is infinite: give values in other units."
+        )
     return found[0], found[1]
 
 

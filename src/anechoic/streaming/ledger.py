@@ -59,7 +59,7 @@ class Ledger:
 
     def digest(self, unit: Any) -> bytes:
         """See `digest`."""
-        return digest(unit, self._secret)
+        return digest_of(unit, self._secret)
 
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
         """Which records count in `step`, and how many do not, by reason. Accounts are written."""
@@ -101,24 +101,9 @@ def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
 
 def _digest_or_none(unit: Any, secret: bytes) -> bytes | None:
     try:
-        return digest(unit, secret)
+        return digest_of(unit, secret)
     except Exception:  # an object of any kind may do anything when it is looked at
         return None
-
-
-def digest(unit: Any, secret: bytes) -> bytes:
-    """The keyed digest under which a unit is kept; 7 and "7" are two units.
-
-    Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars) count by
-    what they hold. NULs at the end of text and bytes do not count: NumPy's arrays and scalars of such drop
-    them, and which unit an id is must not depend on how it is handed over.
-    """
-    plain = unit.item() if isinstance(unit, (np.str_, np.bytes_)) else unit
-    if isinstance(plain, str) and type(plain).__eq__ is str.__eq__:
-        plain = str.rstrip(plain, "\0") if str.endswith(plain, "\0") else plain
-    elif isinstance(plain, bytes) and type(plain).__eq__ is bytes.__eq__:
-        plain = bytes.rstrip(plain, b"\0") if bytes.endswith(plain, b"\0") else plain
-    return digest_of(plain, secret)
 
 
 def earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:

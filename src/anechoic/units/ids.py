@@ -23,13 +23,14 @@ def digest_of(unit: Any, secret: bytes) -> bytes:
     """The keyed digest under which a unit is kept, 16 bytes; 7 and "7" are two units.
 
     Ids that are equal in Python have one digest: those of subclasses (enumerations, NumPy's scalars) count
-    by what they hold.
+    by what they hold. NULs at the end of text and bytes do not count: NumPy's arrays and scalars of such drop
+    them, and which unit an id is must not depend on how it is handed over.
 
     Raises:
         ValueError: as `content_of`.
     """
     kind, held = content_of(unit)
-    return hashlib.blake2b(held, digest_size=DIGEST, key=secret, person=kind).digest()
+    return hashlib.blake2b(held.rstrip(b"\0"), digest_size=DIGEST, key=secret, person=kind).digest()
 
 
 #: Integers of more bits are written in hexadecimal, for which there is no limit of length.

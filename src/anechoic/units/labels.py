@@ -190,6 +190,8 @@ def _value(i: int, label: Any) -> tuple[Any, str]:
     if label is None or type(label).__name__ == "NAType" or _differs_from_itself(i, label):
         raise ValueError(f"unit_ids[{i}]={label!r} is missing: {_OWN}.")
     if isinstance(label, (str, bytes)):
+        nul: Any = "\0" if isinstance(label, str) else b"\0"
+        label = label.rstrip(nul) if label.endswith(nul) else label  # arrays of NumPy drop them
         _check_word(i, label)
         return label, "str" if isinstance(label, str) else "bytes"
     if isinstance(label, Number):
