@@ -276,8 +276,8 @@ class Account:
             )
         )
         return (
-            f" Such a run needs a part of the grant: grant(…, amplified={needed!r}), within an epsilon and a delta that"
-            " are larger by what this part grows."
+            f" Such a run needs a part of the grant: grant(…, amplified={needed!r}), within an epsilon and a"
+            " delta that are larger by what this part grows."
         )
 
     def __str__(self) -> str:
