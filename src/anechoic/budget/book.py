@@ -46,10 +46,11 @@ class BudgetBook:
         >>> sampling = an.sampling.External(an.participation.Single(), 1, steps=24)
         >>> mechanism = an.calibrate(an.strategies.Identity(24), sampling=sampling, epsilon=1.5, delta=1e-6)
         >>> book.reserve(mechanism, run="report of May").spend()
-        >>> book.reserve(mechanism, run="report of June")
-        Traceback (most recent call last):
-        ...
-        anechoic.errors.GuaranteeError: the budget does not cover this run …
+        >>> try:
+        ...     book.reserve(mechanism, run="report of June")
+        ... except an.AnechoicError as error:
+        ...     print(type(error).__name__)
+        GuaranteeError
     """
 
     def __init__(
