@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.test_public_names import needed_by
+
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 FILES = sorted(FOLDER.rglob("*.py"))
 
@@ -27,6 +29,8 @@ def test_what_a_benchmark_imports_is_there(path):
     for module, name in ours(path):
         if module.startswith("anechoic.trainers."):
             pytest.importorskip(module.rpartition(".")[2], reason="make test-all installs it")
+        for package in needed_by(module.removeprefix("anechoic.")):
+            pytest.importorskip(package, reason="an extra installs it")
         found = importlib.import_module(module)
         if not hasattr(found, name):
             importlib.import_module(f"{module}.{name}")

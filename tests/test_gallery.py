@@ -11,14 +11,15 @@ PAGE = (ROOT / "docs" / "gallery.md").read_text("utf-8")
 
 def covered():
     """(paper, exhibit) of the page of coverage, without those that are not here, nor notation."""
-    found, paper = set(), "002"
-    pages = [page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("coverage*.md"))]
-    for line in "\n".join(pages).splitlines():
-        if head := re.match(r"## (00\d): ", line):
-            paper = head[1]
-        row = re.match(r"\| ((?:Figure|Table) [\d.]+) \| (.*)", line)
-        if row and not row[2].startswith(("not here", "`docs/notation.md`")):
-            found.add((paper, row[1]))
+    found = set()
+    for page in sorted((ROOT / "docs").glob("coverage*.md")):
+        paper = "002"
+        for line in page.read_text("utf-8").splitlines():
+            if head := re.match(r"## (00\d): ", line):
+                paper = head[1]
+            row = re.match(r"\| ((?:Figure|Table) [\d.]+) \| (.*)", line)
+            if row and not row[2].startswith(("not here", "`docs/notation.md`")):
+                found.add((paper, row[1]))
     return found
 
 

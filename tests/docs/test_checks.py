@@ -63,13 +63,11 @@ def test_a_sheet_that_loads_and_a_list_that_leads_nowhere_are_found(site):
 
 def test_the_guesses_of_the_page_for_reviewers():
     text = (ROOT / "docs" / "reviewer.md").read_text("utf-8")
-    head, row = re.findall(r"^\| (?:ε|right).*$", text, re.MULTILINE)
-    epsilons = [float(cell) for cell in head.split("|")[2:-1]]
-    shown = [float(cell.strip(" %")) for cell in row.split("|")[2:-1]]
-    for epsilon, percent in zip(epsilons, shown, strict=True):
-        exact = 100 * (math.exp(epsilon) + 1e-6) / (1 + math.exp(epsilon))
-        assert exact <= percent < exact + 0.1 + 1e-9
-    mu = an.accounting.gaussian_mu(1.0, 1e-6)
-    assert f"μ is {mu:.3f}" in text
-    guess = 50 * math.erfc(-mu / 2 / math.sqrt(2))
-    assert f"at most {math.ceil(guess * 10) / 10} %" in text
+    gaussian, worst = re.findall(
+        r"(\d+) times in 100 at ε = 1, (?:and )?(\d+) at ε = 4(?:, (\d+) at ε = 8)?", text
+    )
+    for epsilon, percent in zip((1.0, 4.0, 8.0), gaussian, strict=True):
+        mu = an.accounting.gaussian_mu(epsilon, 1e-5)
+        assert round(50 * math.erfc(-mu / 2 / math.sqrt(2))) == int(percent)
+    for epsilon, percent in zip((1.0, 4.0), worst, strict=False):
+        assert round(100 * (math.exp(epsilon) + 1e-5) / (1 + math.exp(epsilon))) == int(percent)

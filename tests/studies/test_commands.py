@@ -29,7 +29,7 @@ def run(capsys, *arguments):
 def test_missing_extras_are_named(capsys, monkeypatch):
     monkeypatch.setattr(progress, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     code, _, err = run(capsys, "train", "--data", "flights")
-    assert code == 2 and "pip install 'anechoic[torch,plot]'" in err and err.count("\n") == 1
+    assert code == 2 and "pip install 'anechoic[demo]'" in err and err.count("\n") == 1
 
 
 def test_bad_arguments_are_exit_code_2(capsys):

@@ -565,8 +565,8 @@ def test_a_checkpoint_from_before_there_were_two_ciphers_goes_on(tmp_path, other
     path = tmp_path / "run.ckpt"
     run, content = start(), checkpoint._content
 
-    def before(run, noise, keys):
-        found = content(run, noise, keys)
+    def before(*given):
+        found = content(*given)
         assert found.pop("cipher") == AES
         return found
 
