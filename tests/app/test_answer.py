@@ -25,6 +25,7 @@ def asked(**fields):
 
 
 @pytest.mark.parametrize("fields", [{}, TIME, ADAM, AVERAGE], ids=["momentum", "time", "adam", "average"])
+@pytest.mark.few(1)
 def test_the_code_that_is_copied_makes_the_same_plan(fields, capsys):
     question = asked(**fields)
     known = {}

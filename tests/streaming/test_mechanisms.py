@@ -114,6 +114,7 @@ def test_a_third_of_the_error_of_a_binary_tree(steps):
     assert binary > 3 * ours
 
 
+@pytest.mark.slow
 def test_memory_that_would_drift_is_kept_in_floats_and_rounded():
     mechanism = planned(horizon=None, accurate_to=10**9, dimension=10**6)
     assert mechanism.grid_bits is None
