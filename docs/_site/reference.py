@@ -47,6 +47,18 @@ def rooms(source):
     return found
 
 
+def can_be_had(room):
+    """Whether a room can be imported here; one whose extra is missing is left out, and named."""
+    try:
+        import_module(f"anechoic.{room}".rstrip("."))
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("anechoic"):
+            raise
+        print(f"anechoic.{room} is not in the reference: {missing.name} is not installed")
+        return False
+    return True
+
+
 def described(room, name):
     """What has an entry on the page of a room; None for a room, and for what has its entry elsewhere."""
     entry = getattr(import_module(f"anechoic.{room}".rstrip(".")), name)
@@ -68,7 +80,8 @@ def page(room, names):
 
 def write(app):
     folder = Path(app.srcdir) / "api"
-    found = rooms(Path(app.srcdir).parent / "src" / "anechoic")
+    source = Path(app.srcdir).parent / "src" / "anechoic"
+    found = {room: names for room, names in rooms(source).items() if can_be_had(room)}
     groups = dict(GROUPS)
     if rest := [room for room in found if not any(room in group for group in GROUPS.values())]:
         groups["More"] = rest
