@@ -37,8 +37,7 @@ class AllBut:
     @property
     def delta(self) -> float:
         """Of all, rounded up."""
-        exact = Fraction(self.mechanism.delta) + Fraction(self.besides)
-        return -_down(-exact)
+        return _up(Fraction(self.mechanism.delta) + Fraction(self.besides))
 
     @property
     def unit(self) -> str:

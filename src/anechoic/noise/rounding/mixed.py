@@ -139,10 +139,10 @@ class RoundedBuffered(RoundedMixed[Buffered]):
 
     def measure(self, memory: Any) -> None:
         """Write down the sizes of rows of split parts."""
-        width = memory.shape[1] - PAD
-        for k, part in enumerate(self.sums or ()):
+        sums, width = self.sums or (), memory.shape[1] - PAD
+        for k, part in enumerate(sums):
             memory[k, width:] = size(memory[k, :width])
-            memory[len(self.sums or ()) + k, width:] = part.unit
+            memory[len(sums) + k, width:] = part.unit
 
     def _plan(self, t: int) -> RowPlan:
         plan = super()._plan(t)
