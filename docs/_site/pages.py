@@ -16,7 +16,7 @@ RUN = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n  display_name: p
 
 
 def menu(app, landing):
-    """Caption -> pages under a landing page, in the order of the menu; those that are not there are left out."""
+    """Caption -> pages under a landing page, in order of the menu; those that are not there are left out."""
     found = sorted(app.env.found_docs)
     navigation = {name: grouped(pages) for name, pages in app.config.navigation.items()}
     pages = {
