@@ -76,7 +76,23 @@ navigation = {
 }
 unlisted = "guides"
 #: What a page is called in a menu, where its title is too long for one.
-short_titles = {"start": "Start", "api/index": "API"}
+short_titles = {
+    "start": "Start",
+    "api/index": "API",
+    "choosing": "Choosing a mechanism",
+    "app": "The planner",
+    "gradients": "Gradients",
+    "losses": "Losses and models",
+    "selecting": "Selecting by trial",
+    "many-devices": "Many processes",
+    "frameworks": "Training frameworks",
+    "streaming": "Streams",
+    "engines": "Many machines",
+    "federated": "Federated learning",
+    "flower": "Flower",
+    "extending": "Adding your own",
+    "federated-study": "Federated study",
+}
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
 executed = ["start", "notebooks/*"]
 
