@@ -1,4 +1,4 @@
-"""Rows of noise that have no room are made again: chosen by the budget, kept by checkpoints, the same release."""
+"""Rows of noise that have no room are made again: by the budget, as checkpoints say, the same release."""
 
 import logging
 from dataclasses import replace
@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from anechoic.errors import MismatchError
 from anechoic.planning.compare import plan
 from anechoic.planning.on_grid import on_grid
+from anechoic.runs import ledger
 from anechoic.strategies import BLT, BandedInverse
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
@@ -19,6 +20,13 @@ STEPS = 15
 PARAMETERS = sum(p.numel() for p in network().parameters())
 INVERSE = BandedInverse(STEPS, [1.0, -0.5, 0.1])
 ARITHMETIC = pytest.mark.parametrize("grid_bits", [None, 20])
+
+
+@pytest.fixture(autouse=True)
+def other_process(monkeypatch):
+    """Forget what was released, as a new process would."""
+    monkeypatch.setattr(ledger, "_MADE", made := {})
+    return made.clear
 
 
 def made(grid_bits, strategy=INVERSE):
@@ -109,7 +117,7 @@ def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sum
 
 @pytest.mark.parametrize("keys", [True, False])
 @ARITHMETIC
-def test_a_resumed_run_goes_on_as_it_was_begun(grid_bits, keys, tmp_path):
+def test_a_resumed_run_goes_on_as_it_was_begun(grid_bits, keys, tmp_path, other_process):
     path, mech = tmp_path / "run.ckpt", made(grid_bits)
     run = start(mech=mech, memory_budget=1)
     train(run, 4)
@@ -117,6 +125,7 @@ def test_a_resumed_run_goes_on_as_it_was_begun(grid_bits, keys, tmp_path):
     expected = train(run, 9)
     assert checkpoint.read(path)["noise_memory"] == "regenerate"
     for budget in (None, 1):
+        other_process()
         resumed = start(mech=mech, keys=not keys, memory_budget=budget)
         resumed.engine.load_checkpoint(path=path)
         assert resumed.optimizer.release.way == "regenerate" and resumed.optimizer.release.noise_bytes == 0

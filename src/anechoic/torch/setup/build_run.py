@@ -186,9 +186,7 @@ def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: l
         return setup.way
     dimension = sum(p.numel() for p in parameters)
     dtype = kind_of(parameters) if mechanism.grid_bits is None else None
-    stored = mechanism.stream(
-        dimension, key=bytes(32), backend="torch", dtype=dtype
-    )  # of which nothing is drawn
+    stored = mechanism.stream(dimension, key=bytes(32), backend="torch", dtype=dtype)
     if stored.memory_bytes <= setup.budget:
         return "store"
     if mechanism.strategy.recurrence().sources is None:
