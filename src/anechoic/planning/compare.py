@@ -188,10 +188,11 @@ def plan(
             + "".join(f" {note}" for note in notes)
         )
     if not rows:
+        least = min((one.history for one in found), default=0)
+        takes = f" (the least of them takes {space.memory(least)} bytes)" if least else ""
         raise ValueError(
-            f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}: the least"
-            f" of them takes {space.memory(min(one.history for one in found))} bytes. Raise the budget, or"
-            " take 'identity'."
+            f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
+            f" raise the budget{takes}, or take 'identity'."
         )
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
