@@ -29,14 +29,16 @@ class Grouped(Statistic):
             left out.
 
     Raises:
-        ValueError: for a statistic that learns from releases, or is grouped already; or without a column.
+        ValueError: for a statistic that learns from releases, counts who is there, or is grouped already; or
+            without a column.
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:
-        if not isinstance(statistic, Statistic) or statistic.adaptive or isinstance(statistic, Grouped):
+        fits = isinstance(statistic, Statistic) and not statistic.adaptive and statistic.presence is None
+        if not fits or isinstance(statistic, Grouped):
             raise ValueError(
                 f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that learns"
-                " nothing, and one column of groups."
+                " nothing and counts nobody within steps, and one column of groups."
             )
         if not isinstance(column, str):
             raise ValueError(f"column={column!r:.60} must name the column of groups.")

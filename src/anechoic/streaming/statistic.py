@@ -15,6 +15,7 @@ from scipy import sparse
 from scipy.special import ndtri
 
 from anechoic._validate import Array
+from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate, frozen
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
@@ -56,6 +57,7 @@ class Statistic(ABC):
         wants_numbers: whether its column holds numbers; None where anything will do.
         begin: the step since which it adds up; 0 for all. `deviation` is that of the noise since then.
         adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
+        presence: the rule by which units are counted while they are there; None where records are counted.
         spread: how many times wider intervals must be to hold at all steps together, where they rest on
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
@@ -68,6 +70,7 @@ class Statistic(ABC):
     wants_numbers: bool | None = True
     begin: int = 0
     adaptive: bool = False
+    presence: Presence | None = None
     spread: float = 1.0
 
     @property

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
 from anechoic.streaming.coded import coded
+from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
     Integers,
@@ -28,20 +29,34 @@ from anechoic.streaming.statistic import (
 
 
 class Count(Statistic):
-    """How many records.
+    """How many records; or how many units had a record in the last steps, each counted once.
+
+    With `within` a stream tells units by `unit_ids`, and its guarantee is for one unit with all its records:
+    `visits` bounds how often it comes, and the noise grows like sqrt(2 visits), see
+    docs/proofs/distinct-in-a-window.md. Such a count is alone in its stream, without `participation`.
 
     Args:
         column: of the batch; None where a batch is one array.
+        within: steps, the open one among them, in which a unit with a record is counted; None for records.
+        visits: how often a unit that had no record for so many steps may come again, the first time
+            included. What it brings after that is left out.
+
+    Raises:
+        ValueError: for an argument out of range, or visits without `within`.
     """
 
     name = "count"
-
-    def __init__(self, column: str | None = None) -> None:
-        self.column = column
-
     dimension = 1
-    bound = 1.0
     wants_numbers = None
+
+    def __init__(self, column: str | None = None, *, within: int | None = None, visits: int = 1) -> None:
+        if within is None and visits != 1:
+            raise ValueError(f"visits={visits} without within: give the number of steps that a visit lasts.")
+        self.column, self.presence = column, None if within is None else Presence(within, visits)
+
+    @property
+    def bound(self) -> float:  # type: ignore[override]  # what a unit adds in all its visits, as if at once
+        return 1.0 if self.presence is None else self.presence.norm
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
@@ -71,7 +86,9 @@ class Count(Statistic):
         return linear_estimate(totals[0], deviation, z, totals)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "count", "column": self.column}
+        rule = self.presence
+        more = {} if rule is None else {"within": rule.within, "visits": rule.visits}
+        return {"kind": "count", "column": self.column, **more}
 
 
 class Sum(Rows):
