@@ -83,14 +83,12 @@ def test_other_coefficients_would_cost_more_and_are_refused():
     strategy = an.strategies.BandedToeplitz(6, [1.0, -1.0])
     moved = np.linalg.norm(strategy.to_dense()[:, :2] @ [1.0, -1.0])
     assert moved > math.sqrt(2) * an.sensitivity(strategy, Single()).value
-    for strategy, participation in (
+    for kind, participation in (
         (strategy, Single()),
         (an.strategies.Tree(6), Single()),
         (an.strategies.Identity(6), MinSep(2, 2)),
     ):
-        mechanism = an.calibrate(
-            strategy, sampling=External(participation, 1, steps=6), epsilon=1.0, delta=1e-6
-        )
+        mechanism = an.calibrate(kind, sampling=External(participation, 1, steps=6), epsilon=1.0, delta=1e-6)
         with pytest.raises((UnsupportedError, ValueError), match="Single|participation"):
             streaming.Stream(streaming.Count(within=2), mechanism=mechanism)
 
@@ -102,7 +100,7 @@ def test_other_coefficients_would_cost_more_and_are_refused():
     visits=st.integers(1, 3),
 )
 def test_figures_are_the_numbers_of_units_of_the_window(feed, within, visits):
-    sums, stream = sums_of(feed, within, visits)
+    _, stream = sums_of(feed, within, visits)
     seen = {unit: [t for t in range(STEPS) if unit in feed[t]] for unit in "abcd"}
     true = np.sum([there(steps, within, visits) for steps in seen.values()], axis=0)
     assert np.allclose([made.estimate for made in stream.releases()], true)
@@ -153,7 +151,7 @@ def test_sums_made_elsewhere_count_units_as_records_do():
 
 @pytest.mark.slow
 def test_no_test_of_two_neighbours_finds_more_than_epsilon():
-    """The attack: the best test on releases with noise, of a unit that comes at once and leaves at the end."""
+    """The attack: the best test on releases with noise, of a unit that comes at once and leaves last."""
     mechanism, runs = planned(epsilon=8.0), 200
     root, bits = mechanism.strategy.to_dense(), mechanism.grid_bits
     feeds = [[["other"]] * STEPS, [["other", "u"], *[["other"]] * (STEPS - 1)]]

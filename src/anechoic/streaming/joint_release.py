@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import Array, positive_float
-from anechoic.streaming.coded import column_of
 from anechoic.participation.base import Participation
+from anechoic.streaming.coded import column_of
 from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate
@@ -136,9 +136,7 @@ class SharedRelease:
     def reach(self, records: int) -> int:
         """What so many records add to any entry of the sums, at most in size; an exact integer."""
         most = max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
-        return (
-            records * most * (1 if self.presence is None else 2)
-        )  # here, and in the step in which it leaves
+        return records * most * (1 if self.presence is None else 2)  # now, and when it leaves
 
     def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
