@@ -166,6 +166,7 @@ class Stream(Accumulating):
             accurate_to=accurate_to,
             loss=loss,
             buffered=presence is not None,
+            kept=state is not None,
         )
         if presence is not None:
             presence.check(planned)
