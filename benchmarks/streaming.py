@@ -233,8 +233,9 @@ def print_keys(quick: bool) -> None:
     steps = KEYED_STEPS // (10 if quick else 1)
     names = np.array([f"key {i}" for i in range(KEYS)])
     rng = np.random.default_rng(0)
-    print(f"\n| {KEYS:,} keys, {KEYED_RECORDS:,} records a step, {steps:,} steps | first tenth, s a step |")
-    print(" last tenth | MB more in memory | MB of disk |\n|---|---|---|---|---|")
+    print(f"\n{KEYS:,} keys, {KEYED_RECORDS:,} records a step, {steps:,} steps, seconds of the processor:\n")
+    print("| | a step of the first tenth | of the last | MB more in memory | MB of disk |")
+    print("|---|---|---|---|---|")
     kinds: dict[str, dict[str, Any]] = {
         "counts": {"statistics": streaming.Histogram(names.tolist(), "key")},
         "means": {"statistics": streaming.Mean(0, 1, "x"), "by": ("key", names.tolist())},
