@@ -36,10 +36,7 @@ def pieces(
 
     Args:
         memory: on the device, or pinned on the host. Columns behind `width` are left alone.
-        chunk: columns at a time, at most.
-
-    Yields:
-        Where they are, and their memory, which may be used until the next are asked for.
+        chunk: columns at a time, at most; they may be used until the next are asked for.
     """
     if not _is_away(memory, device):
         for start in range(0, width, chunk):
@@ -48,8 +45,7 @@ def pieces(
         return
     chunk = min(chunk, PIECE)
     parts = [slice(start, min(start + chunk, width)) for start in range(0, width, chunk)]
-    room = memory.shape[0], min(chunk, width)
-    held = [memory.new_empty(room, device=device) for _ in parts[:2]]
+    held = [memory.new_empty((len(memory), min(chunk, width)), device=device) for _ in parts[:2]]
     here, beside, on_it = _streams(device)
 
     def copy(i: int, *, back: bool) -> None:
