@@ -80,5 +80,6 @@ def _streams(device: torch.device) -> tuple[Any, Any, Callable[[], Any]]:
     """The current one, one beside it, and the context in which work is queued there."""
     import torch
 
-    beside = torch.cuda.Stream(device)
-    return torch.cuda.current_stream(device), beside, lambda: torch.cuda.stream(beside)
+    cuda: Any = torch.cuda  # whose streams have no types
+    beside = cuda.Stream(device)
+    return cuda.current_stream(device), beside, lambda: cuda.stream(beside)
