@@ -123,6 +123,14 @@ def test_of_units_with_too_many_records_the_same_count_whatever_the_partition(da
         assert (held == alone[1].toarray()).all()
 
 
+def test_which_record_of_a_unit_counts_is_no_matter_of_order():
+    stream = all_of(participation=MinSep(2, 2), statistics=streaming.Sum(2.0, column="x"))
+    batch = [("ann", x, "a") for x in (0.1, 0.25, 1.0)]
+    parts = [[Accumulator(stream).add(*columns([one])) for one in batch] for _ in range(2)]
+    one, two = (reduce(Accumulator.merge, some) for some in (parts[0], parts[1][::-1]))
+    assert one.to_bytes() == two.to_bytes() and one.by_unit()[1].shape[0] == 1
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(records=st.lists(RECORD, max_size=8), data=st.data())
@@ -159,6 +167,8 @@ def test_an_id_that_was_seen_is_not_added_twice(tmp_path):
         first = stream._standing.open
     with board(tmp_path / "s", key=KEY) as stream:
         assert not stream.add_sums(made, batch_id=("q", 0))
+        again = Accumulator.from_bytes(made.to_bytes(), stream)  # as another process would send it
+        assert not stream.add_sums(again, batch_id=("q", 0))
         assert (stream._standing.open == first).all()
         assert stream.add_sums(Accumulator(stream), batch_id=("q", 1))
         with pytest.raises(GuaranteeError, match="checkpoint was deleted"):
@@ -227,6 +237,10 @@ def test_no_sum_leaves_its_integers():
         stream.add_sums(ahead, batch_id="b")
     assert (stream._standing.open == before).all() and not stream._standing.ahead
     assert stream.add_sums(Accumulator(stream, 1).add(1), batch_id="b")  # nothing of it was kept
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
+    assert stream.add_sums(Accumulator(stream, 1).add(half), batch_id="a")
+    with pytest.raises(HorizonError, match="64 bits"):  # of two later steps, with nothing in the open one
+        stream.add_sums(Accumulator(stream, 2).add(half), batch_id="b")
 
 
 def test_sums_of_another_stream_statistic_or_step_are_refused():
