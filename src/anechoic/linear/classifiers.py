@@ -10,6 +10,7 @@ from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
+from anechoic.budget.book import BudgetBook
 from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent
 from anechoic.linear.losses import classifier_loss, probabilities
 from anechoic.linear.privacy import (
@@ -63,7 +64,7 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         asked = self._in_order(
             self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         )
-        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, warn_of_noise)
+        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
@@ -99,6 +100,8 @@ class LogisticRegression(PrivateClassifier):
         random_state: None for keys from the operating system; an integer for figures that can be reproduced,
             which protects from nobody who guesses it; or 32 secret bytes, with which the fit can be repeated
             and its noise be taken off. A pickle of the fitted model has them no more.
+        book: a `BudgetBook`: every fit is charged to it, or refused, before there is any noise. A pickle of
+            the fitted model has the name of the book alone, and is refused another fit.
 
     Attributes:
         coef_, intercept_: shape (1 or classes, d), (1 or classes,), for the features as given.
@@ -109,6 +112,7 @@ class LogisticRegression(PrivateClassifier):
 
     Raises:
         ValueError, MismatchError: in `fit`, for an argument out of range or a mechanism for other data.
+        GuaranteeError: in `fit`, where the book does not cover it.
 
     Example:
         >>> import numpy as np
@@ -142,6 +146,7 @@ class LogisticRegression(PrivateClassifier):
         adjacency: Adjacency = "zero_out",
         unit: str = "example",
         random_state: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -157,6 +162,7 @@ class LogisticRegression(PrivateClassifier):
         self.adjacency = adjacency
         self.unit = unit
         self.random_state = random_state
+        self.book = book
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients.
@@ -187,7 +193,7 @@ class LinearSVC(PrivateClassifier):
     Args:
         loss: "squared_hinge" or "hinge".
         epsilon, delta, feature_bounds, classes, clip_norm, C, fit_intercept, max_iter, batch_size, mechanism,
-            sampling, adjacency, unit, random_state: see `LogisticRegression`.
+            sampling, adjacency, unit, random_state, book: see `LogisticRegression`.
 
     Attributes:
         coef_, intercept_, classes_, mechanism_, epsilon_, delta_, plan_, n_iter_: see `LogisticRegression`.
@@ -214,6 +220,7 @@ class LinearSVC(PrivateClassifier):
         adjacency: Adjacency = "zero_out",
         unit: str = "example",
         random_state: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -230,6 +237,7 @@ class LinearSVC(PrivateClassifier):
         self.adjacency = adjacency
         self.unit = unit
         self.random_state = random_state
+        self.book = book
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients; see `LogisticRegression.fit`."""

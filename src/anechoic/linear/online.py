@@ -12,6 +12,7 @@ from sklearn.linear_model._base import LinearModel
 from sklearn.utils.metaestimators import available_if
 
 from anechoic._validate import Array, at_least, fraction, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
 from anechoic.linear.classifiers import PrivateClassifier, coded
 from anechoic.linear.descent import FitRequest, planned
@@ -103,6 +104,7 @@ class Online(PrivateLinear):
         asked = self._asked(size * steps, units, outputs * problem.scale.dimension, outside=sampling, **more)
         asked = replace(self._in_order(asked), steps=steps, schedule="constant", batch_size=size)
         found, keys = planned(asked), fresh_keys()
+        self._book(found.mechanism)
         self._run = OnlineRun.of(asked, found, problem, outputs, keys)
         self.plan_ = found.plan
         self._released(found.mechanism, keys, *problem.caveats)
@@ -129,8 +131,9 @@ class SGDClassifier(Online, PrivateClassifier):
     Args:
         loss: "log_loss", "hinge", "squared_hinge" or "modified_huber".
         epsilon, delta, feature_bounds, classes, clip_norm, fit_intercept, sampling, adjacency, unit,
-            random_state: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x steps,
-            and keys are always fresh: an integer is of no effect, and bytes are refused.
+            random_state, book: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x
+            steps, keys are always fresh (an integer is of no effect, and bytes are refused), and the first
+            call books all steps.
         alpha: of the penalty alpha / 2 |w|^2 beside the mean loss, >= 0, on scaled features.
         max_iter: passes of `fit`.
         momentum: of heavy ball, in [0, 1).
@@ -188,6 +191,7 @@ class SGDClassifier(Online, PrivateClassifier):
         adjacency: Adjacency = "zero_out",
         unit: str = "example",
         random_state: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.loss = loss
         self.epsilon = epsilon
@@ -207,6 +211,7 @@ class SGDClassifier(Online, PrivateClassifier):
         self.adjacency = adjacency
         self.unit = unit
         self.random_state = random_state
+        self.book = book
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit in the order of the rows, and release the coefficients; see `LogisticRegression.fit`."""
@@ -263,7 +268,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for
             targets of about that size.
         epsilon, delta, feature_bounds, clip_norm, alpha, fit_intercept, max_iter, momentum, steps,
-            batch_size, participation, mechanism, sampling, adjacency, unit, random_state: see
+            batch_size, participation, mechanism, sampling, adjacency, unit, random_state, book: see
             `SGDClassifier`. The momentum is .9 here.
 
     Attributes:
@@ -296,6 +301,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         adjacency: Adjacency = "zero_out",
         unit: str = "example",
         random_state: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.loss = loss
         self.epsilon = epsilon
@@ -316,6 +322,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         self.adjacency = adjacency
         self.unit = unit
         self.random_state = random_state
+        self.book = book
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -336,7 +343,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
             slower=SLOWER,
             curvature=1.0,
         )
-        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys)
+        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys, self._book)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._set_weights(fitted.weights, problem.scale)
         self._released(fitted.planned.mechanism, fitted.keys)

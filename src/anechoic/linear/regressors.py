@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model._base import LinearModel
 
 from anechoic._validate import Array, at_least, one_of
+from anechoic.budget.book import BudgetBook
 from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
 from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
 from anechoic.linear.keys import FitKeys
@@ -62,7 +63,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             self.plan_, self.n_iter_ = None, 1
         else:
-            fitted = fit_by_descent(asked, problem, 1, units, self._keys, warn_of_noise)
+            fitted = fit_by_descent(asked, problem, 1, units, self._keys, self._book, warn_of_noise)
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
             self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
         coefficients, intercepts = scale.coefficients(weights)
@@ -107,6 +108,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         sums, mechanism = MomentSums(problem.scale), moments_mechanism(asked)
         found = with_advice(asked, mechanism)
         keys = self._keys(problem, units, found)
+        self._book(mechanism)
         weights = fit_by_moments(
             sums, mechanism, problem.features, problem.targets, units, problem.penalty, keys.noise
         )
@@ -133,7 +135,7 @@ class Ridge(PrivateRegressor):
             targets of about that size.
         solver: "descent", "moments" (which needs both bounds), or "auto".
         clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" for 0.05.
-        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state: see
+        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state, book: see
             `LogisticRegression`.
 
     Attributes:
@@ -179,6 +181,7 @@ class Ridge(PrivateRegressor):
         adjacency: Adjacency = "zero_out",
         unit: str = "example",
         random_state: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.alpha = alpha
         self.epsilon = epsilon
@@ -195,6 +198,7 @@ class Ridge(PrivateRegressor):
         self.adjacency = adjacency
         self.unit = unit
         self.random_state = random_state
+        self.book = book
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients.
@@ -213,7 +217,7 @@ class LinearRegression(PrivateRegressor):
 
     Args:
         epsilon, delta, feature_bounds, target_bounds, solver, clip_norm, fit_intercept, max_iter, batch_size,
-            mechanism, sampling, adjacency, unit, random_state: see `Ridge`.
+            mechanism, sampling, adjacency, unit, random_state, book: see `Ridge`.
 
     Attributes:
         coef_, intercept_, solver_, predicted_errors_, mechanism_, epsilon_, delta_, plan_, n_iter_: see
@@ -240,6 +244,7 @@ class LinearRegression(PrivateRegressor):
         adjacency: Adjacency = "zero_out",
         unit: str = "example",
         random_state: Any = None,
+        book: BudgetBook | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -255,6 +260,7 @@ class LinearRegression(PrivateRegressor):
         self.adjacency = adjacency
         self.unit = unit
         self.random_state = random_state
+        self.book = book
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients; see `Ridge.fit`."""
