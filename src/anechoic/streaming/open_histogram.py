@@ -305,9 +305,10 @@ class OpenHistogram(Accumulating):
         return OpenLayout.of(stream, secret, self.column, self._one)
 
     def _check_room(self, count: int) -> None:
-        longer = {part: np.append(getattr(self._standing, part), 0) for part in ("open", "total")}
+        now = self._standing
+        longer = replace(now, open=np.append(now.open, 0), total=np.append(now.total, 0))
         waiting = sum(counted.total() for counted in self._noise.later.values())
-        replace(self._standing, **longer).check_room((count + waiting) * self._one)
+        longer.check_room((count + waiting) * self._one)
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         self._check_left()
