@@ -1,4 +1,4 @@
-"""A federated run in the budget book: refused before it begins, and booked once, however often it is opened."""
+"""A federated run in the budget book: refused before it begins, and booked once, whatever is opened."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Categories that nobody listed, added up elsewhere: the law is that of records, and no other key is shown."""
+"""Categories that nobody listed, added up elsewhere: the law of records, and no other key is shown."""
 
 import json
 import pickle
@@ -238,7 +238,7 @@ def test_it_is_pickled_and_the_same_records_give_the_same_bytes():
     rng = np.random.default_rng(0)
     for participation in (None, Single()):
         of = histogram(participation)
-        records = drawn(rng) + [(0, None, "flu"), (0, "u1", "\ud800odd")]
+        records = [*drawn(rng), (0, None, "flu"), (0, "u1", "\ud800odd")]
         one, other = (merged(of, records, rng) for _ in range(2))
         again = pickle.loads(pickle.dumps(one))
         assert type(again) is OpenAccumulator

@@ -16,9 +16,8 @@ def book(tmp_path):
 
 
 def privacy(book, **options):
-    return Privacy(
-        **ASKED, poisson_sampling=False, exact_sums=False, mechanism="identity", book=book, **options
-    )
+    fixed = {"poisson_sampling": False, "exact_sums": False, "mechanism": "identity"}
+    return Privacy(**{**ASKED, **fixed, **options}, book=book)
 
 
 def test_a_second_run_is_refused_and_a_resumed_one_costs_nothing(book, tmp_path):
@@ -30,7 +29,11 @@ def test_a_second_run_is_refused_and_a_resumed_one_costs_nothing(book, tmp_path)
     checkpoint.mkdir(parents=True)
     run.save(str(checkpoint))
     with pytest.raises(GuaranteeError, match="does not cover"):
-        start(tmp_path, privacy=privacy(book), steps=9)
+        start(tmp_path, privacy=privacy(book, target_epsilon=7.0))
+    twin, _ = start(tmp_path, privacy=privacy(book))  # it may be the run that is booked
+    with pytest.raises(GuaranteeError, match="does not cover"):
+        train(twin)
+    assert twin.engine.releases == 0
     again, _ = start(tmp_path, privacy=privacy(book), resume=str(checkpoint))
     again.load()
     train(again)
