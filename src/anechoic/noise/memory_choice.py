@@ -15,8 +15,8 @@ BYTES = {"float32": 4, "float64": 8, "integers": 8}
 
 def chosen(
     memory: str | float, make: Callable[[str], Any], recurrence: Recurrence, length: int, precision: str
-) -> Any:
-    """The filter that `make` makes of a word of MEMORY: the one that stores, where the bytes are enough.
+) -> tuple[str, Any]:
+    """A word of MEMORY, and the filter that `make` makes of it: the one that stores, where bytes are enough.
 
     Args:
         memory: one of MEMORY, or bytes, as a number or a text.
@@ -27,17 +27,17 @@ def chosen(
         ValueError: for another word, or where there is no room and a row is not a sum of few fresh ones.
     """
     if memory in MEMORY:
-        return make(str(memory))
+        return str(memory), make(str(memory))
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
-        return make(memory)  # which names the words that there are
+        return memory, make(memory)  # which names the words that there are
     room, stored = byte_count("memory", memory), make(MEMORY[0])
     needed = stored.rows * length * BYTES[precision]
     if needed <= room:
-        return stored
+        return MEMORY[0], stored
     if recurrence.sources is None:
         raise ValueError(
             f"memory={memory!r}: the rows that this noise follows from take {needed} bytes. Give as many, or"
             " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and"
             " makes all fresh rows of the past again in every step."
         )
-    return make("regenerate")
+    return "regenerate", make("regenerate")

@@ -130,7 +130,8 @@ class NoiseStream:
             where the rows are. A saved state belongs to one of them, and goes on with it on any device. The
             first is the faster one on CPUs that have instructions for it.
 
-    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
+    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`. The
+    attribute `memory` is the word of those above that was chosen.
 
     Raises:
         ValueError: if an argument is out of range, or the dtype is below float32.
@@ -190,10 +191,11 @@ class NoiseStream:
         recurrence = strategy.recurrence()
         made: Any = partial(make_filter, recurrence, self.std, self.arrays.precision)
         if self.grid is not None:
-            made = partial(make_rounded, recurrence, self.std / self.grid)
-        self.filter: Any = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+            made = partial(make_rounded, recurrence, self.std / self.grid, self.dimension)
+        self.memory, found = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+        self.filter: Any = found
         if self.grid is not None:
-            self.filter.drift(self.dimension)  # refuses what would drift too far
+            self.filter.drift()  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
         self._keys = RowKeys(self._key, self.cipher)
 
