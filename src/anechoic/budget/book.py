@@ -17,7 +17,6 @@ from anechoic.budget.entries import Entries
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
 from anechoic.keys import derive
 from anechoic.mechanism.composition import Composition
-from anechoic.runs.fork_guard import OfOneProcess
 
 
 class BudgetBook:
@@ -254,7 +253,7 @@ class Reservation:
             self._spent = True
 
 
-def booked(book: BudgetBook, cost: Cost, run: OfOneProcess) -> Reservation:
+def booked(book: BudgetBook, cost: Cost, run: Any) -> Reservation:
     """The cost of a stream or server in a book, once however often its state is opened.
 
     Raises:

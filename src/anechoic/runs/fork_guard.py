@@ -30,15 +30,10 @@ class OfOneProcess:
 
     Attributes:
         owner: its process.
-        step: releases made, which is the index of the open step.
     """
 
     owner: OwnProcess
     _state: Any
-
-    @property
-    def step(self) -> int:
-        raise NotImplementedError  # pragma: no cover - abstract
 
     def _give_back(self) -> None:
         """The state can be opened again."""

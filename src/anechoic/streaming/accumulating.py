@@ -13,7 +13,7 @@ from anechoic.keys import derive
 from anechoic.runs.fork_guard import OfOneProcess, alone
 from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step, check_once, take
 from anechoic.streaming.ingest import Addition, checked_batch, query_marks
-from anechoic.streaming.layout import Layout, check_same
+from anechoic.streaming.layout import SumsLayout, check_same
 from anechoic.streaming.release import Release
 from anechoic.streaming.stream_state import Standing
 from anechoic.units.ids import secret_of
@@ -119,7 +119,7 @@ class Accumulating(OfOneProcess):
                 )
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> SumsLayout:
         """Of accumulators.
 
         Raises:
@@ -157,7 +157,7 @@ class Accumulating(OfOneProcess):
         """Steps, from the open one on, whose sums are kept."""
 
     @abstractmethod
-    def _layout(self, stream: str, secret: bytes | None) -> Layout:
+    def _layout(self, stream: str, secret: bytes | None) -> SumsLayout:
         """Of accumulators, for this name of the stream and this secret of digests."""
 
     @abstractmethod

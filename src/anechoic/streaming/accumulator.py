@@ -14,7 +14,7 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
-from anechoic.streaming.layout import Layout, check_same, layout_of
+from anechoic.streaming.layout import SumsLayout, check_same, layout_of
 from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
 from anechoic.streaming.sent_sums import SentSums, read_sums, written
 from anechoic.streaming.statistic import Integers, sum_of
@@ -239,7 +239,7 @@ class Accumulator:
         if self.layout.reach(count) >= MOST:
             raise ValueError(f"{count} records are more than 64 bits hold: begin another accumulator.")
 
-    def _check_of(self, layout: Layout) -> None:
+    def _check_of(self, layout: SumsLayout) -> None:
         """Refuse what is of another stream."""
         check_same(layout.stream, layout.mark, self.layout)
 
@@ -318,7 +318,7 @@ class Accumulator:
 
 
 @singledispatch
-def class_for(layout: Layout) -> type[Accumulator]:
+def class_for(layout: SumsLayout) -> type[Accumulator]:
     """Of the accumulators of a layout."""
     return Accumulator
 
@@ -369,7 +369,7 @@ def take(given: Iterable[Accumulator | None]) -> None:
             records.taken = True
 
 
-def by_step(given: Accumulator | Iterable[Accumulator], layout: Layout) -> dict[int | None, Accumulator]:
+def by_step(given: Accumulator | Iterable[Accumulator], layout: SumsLayout) -> dict[int | None, Accumulator]:
     """Those of one step merged, in the order of steps.
 
     Raises:

@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class SumsLayout:
     """What a worker has to know of a stream to add up for it.
 
     Attributes:
@@ -39,7 +39,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenLayout(Layout):
+class OpenLayout(SumsLayout):
     """Of an `OpenHistogram`, whose categories are not in it.
 
     Attributes:
@@ -74,7 +74,7 @@ class OpenLayout(Layout):
 
 
 @dataclass(frozen=True, eq=False)
-class StreamLayout(Layout):
+class StreamLayout(SumsLayout):
     """Of a `Stream`: statistics, grid, and how ids are digested.
 
     Attributes:
@@ -164,14 +164,14 @@ def layout_of(of: Any) -> Any:
         ValueError: for something else.
     """
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
-    if not isinstance(found, Layout):
+    if not isinstance(found, SumsLayout):
         raise ValueError(
             f"of={of!r:.60} must be a Stream or an OpenHistogram, or the text of its accumulator_spec()."
         )
     return found
 
 
-def check_same(stream: str, mark: str, layout: Layout) -> None:
+def check_same(stream: str, mark: str, layout: SumsLayout) -> None:
     """Refuse sums of another stream or statistic.
 
     Raises:

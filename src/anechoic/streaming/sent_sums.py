@@ -15,7 +15,7 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.streaming.layout import FORMAT, Layout, StreamLayout, check_same
+from anechoic.streaming.layout import FORMAT, StreamLayout, SumsLayout, check_same
 from anechoic.streaming.statistic import Integers
 from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
@@ -46,7 +46,7 @@ class SentSums:
     rows: Any
 
 
-def enveloped(head: Mapping[str, Any], body: bytes, layout: Layout) -> bytes:
+def enveloped(head: Mapping[str, Any], body: bytes, layout: SumsLayout) -> bytes:
     """As bytes, with a checksum."""
     said = json.dumps({"stream": layout.stream, "layout": layout.mark, **head}).encode()
     sizes = FORMAT.to_bytes(4, "little") + len(said).to_bytes(8, "little")
@@ -77,7 +77,7 @@ def written(sent: SentSums, layout: StreamLayout) -> bytes:
 Sent = TypeVar("Sent")
 
 
-def opened(content: bytes, layout: Layout, read: Callable[[Mapping[str, Any], bytes], Sent]) -> Sent:
+def opened(content: bytes, layout: SumsLayout, read: Callable[[Mapping[str, Any], bytes], Sent]) -> Sent:
     """What `read` makes of head and body that `enveloped` got for this layout.
 
     Raises:
