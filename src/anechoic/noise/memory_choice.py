@@ -7,6 +7,7 @@ from typing import Any
 
 from anechoic._validate import byte_count
 from anechoic.noise.filters.base import MEMORY
+from anechoic.noise.host_memory import PINNED
 from anechoic.noise.recurrence import Recurrence
 
 #: Bytes of a number, by precision.
@@ -19,13 +20,15 @@ def chosen(
     """A word of MEMORY, and the filter that `make` makes of it: the one that stores, where bytes are enough.
 
     Args:
-        memory: one of MEMORY, or bytes, as a number or a text.
+        memory: one of MEMORY, PINNED, or bytes, as a number or a text.
         length: entries of a row.
         precision: of the stream's arrays.
 
     Raises:
         ValueError: for another word, or where there is no room and a row is not a sum of few fresh ones.
     """
+    if memory == PINNED:
+        return PINNED, make(MEMORY[0])
     if memory in MEMORY:
         return str(memory), make(str(memory))
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
