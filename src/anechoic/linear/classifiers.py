@@ -68,7 +68,7 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         asked = self._in_order(
             self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         )
-        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, warn_of_noise)
+        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
         self._set_weights(fitted.weights, scale)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
@@ -105,6 +105,8 @@ class LogisticRegression(PrivateClassifier):
         random_state: None for keys from the operating system; an integer for figures that can be reproduced,
             which protects from nobody who guesses it; or 32 secret bytes, with which the fit can be repeated
             and its noise be taken off. A pickle of the fitted model has them no more.
+        book: a `BudgetBook`: every fit is charged to it, or refused, before there is any noise. A pickle of
+            the fitted model has the name of the book alone, and is refused another fit.
 
     Attributes:
         coef_, intercept_: shape (1 or classes, d), (1 or classes,), for the features as given.
@@ -115,6 +117,7 @@ class LogisticRegression(PrivateClassifier):
 
     Raises:
         ValueError, MismatchError: in `fit`, for an argument out of range or a mechanism for other data.
+        GuaranteeError: in `fit`, where the book does not cover it.
 
     Example:
         >>> import numpy as np
@@ -166,7 +169,7 @@ class LinearSVC(PrivateClassifier):
     Args:
         loss: "squared_hinge" or "hinge".
         epsilon, delta, feature_bounds, classes, clip_norm, C, fit_intercept, max_iter, batch_size, mechanism,
-            sampling, adjacency, unit, random_state: see `LogisticRegression`.
+            sampling, adjacency, unit, random_state, book: see `LogisticRegression`.
 
     Attributes:
         coef_, intercept_, classes_, mechanism_, epsilon_, delta_, plan_, n_iter_: see `LogisticRegression`.

@@ -104,6 +104,7 @@ class Online(PrivateLinear):
         asked = self._asked(size * steps, units, outputs * problem.scale.dimension, outside=sampling, **more)
         asked = replace(self._in_order(asked), steps=steps, schedule="constant", batch_size=size)
         found, keys = planned(asked), fresh_keys()
+        self._book(found.mechanism)
         self._run = OnlineRun.of(asked, found, problem, outputs, keys)
         self.plan_ = found.plan
         self._released(found.mechanism, keys, *problem.caveats)
@@ -128,8 +129,9 @@ class SGDClassifier(Online, PrivateClassifier):
     Args:
         loss: "log_loss", "hinge", "squared_hinge" or "modified_huber".
         epsilon, delta, feature_bounds, classes, clip_norm, fit_intercept, sampling, adjacency, unit,
-            random_state: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x steps,
-            and keys are always fresh: an integer is of no effect, and bytes are refused.
+            random_state, book: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x
+            steps, keys are always fresh (an integer is of no effect, and bytes are refused), and the first
+            call books all steps.
         alpha: of the penalty alpha / 2 |w|^2 beside the mean loss, >= 0, on scaled features.
         max_iter: passes of `fit`.
         momentum: of heavy ball, in [0, 1).
@@ -223,7 +225,7 @@ class SGDRegressor(Online, LinearNumbers):
         target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for
             targets of about that size.
         epsilon, delta, feature_bounds, clip_norm, alpha, fit_intercept, max_iter, momentum, steps,
-            batch_size, participation, mechanism, sampling, adjacency, unit, random_state: see
+            batch_size, participation, mechanism, sampling, adjacency, unit, random_state, book: see
             `SGDClassifier`. The momentum is .9 here.
 
     Attributes:
@@ -249,7 +251,7 @@ class SGDRegressor(Online, LinearNumbers):
         units = units_of(unit_ids, problem.count)
         how: dict[str, Any] = {"clip_norm": CLIP_NORM, "slower": SLOWER, "curvature": 1.0}
         asked = self._asked(counted(problem.count, units), units, problem.scale.dimension, **how)
-        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys)
+        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys, self._book)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._set_weights(fitted.weights, problem.scale)
         self._released(fitted.planned.mechanism, fitted.keys)

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
 from anechoic.linear.descent import FitRequest, Planned
 from anechoic.linear.fitting import Problem
@@ -76,6 +77,7 @@ class PrivateLinear(Released, BaseEstimator):
     adjacency: Adjacency = "zero_out"
     unit: str = "example"
     random_state: Any = None
+    book: BudgetBook | None = None
 
     # -- before the fit ------------------------------------------------------------------------
 
@@ -95,6 +97,12 @@ class PrivateLinear(Released, BaseEstimator):
     ) -> FitRequest:
         """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
+        if not isinstance(self.book, BudgetBook | None):
+            raise ValueError(
+                f"book={self.book!r} must be a BudgetBook, or None. A fitted model that was saved has its"
+                " book's name alone, without key or address: set_params(book=BudgetBook(…)) before another"
+                " fit, or set_params(book=None) where none is to be kept."
+            )
         unit = self.unit
         if not isinstance(unit, str) or not unit.strip():
             raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'patient'.")
@@ -147,6 +155,7 @@ class PrivateLinear(Released, BaseEstimator):
         What stands below of the mechanism follows from these, and may follow otherwise in a later version.
         """
         parameters = self.get_params(deep=False)
+        parameters.pop("book")  # what a fit is, not what it is charged to
         return keys_of(
             parameters.pop("random_state"),
             {
@@ -159,6 +168,11 @@ class PrivateLinear(Released, BaseEstimator):
             },
         )
 
+    def _book(self, mechanism: Mechanism) -> None:
+        """Charge a fit, as a run of its own each time."""
+        if self.book is not None:
+            self.book.reserve(mechanism).spend()
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name, as scikit-learn has it; 32 secret bytes are there, and are not shown."""
         found: dict[str, Any] = super().get_params(deep)
@@ -169,8 +183,11 @@ class PrivateLinear(Released, BaseEstimator):
 
     def __getstate__(self) -> Any:
         state = dict(super().__getstate__())
-        if hasattr(self, "mechanism_") and isinstance(state.get("random_state"), bytes):
-            state["random_state"] = None  # a model is published: with its key its noise can be taken off
+        if hasattr(self, "mechanism_"):  # a model is published
+            if isinstance(state.get("random_state"), bytes):
+                state["random_state"] = None  # with its key its noise can be taken off
+            if state.get("book") is not None:
+                state["book"] = repr(state["book"])  # neither key nor password; the next fit is refused
         return state
 
     # -- after it ------------------------------------------------------------------------------

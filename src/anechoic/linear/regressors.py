@@ -78,7 +78,7 @@ class PrivateRegressor(LinearNumbers):
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             self.plan_, self.n_iter_ = None, 1
         else:
-            fitted = fit_by_descent(asked, problem, 1, units, self._keys, warn_of_noise)
+            fitted = fit_by_descent(asked, problem, 1, units, self._keys, self._book, warn_of_noise)
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
             self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
         self._set_weights(weights, scale)
@@ -121,6 +121,7 @@ class PrivateRegressor(LinearNumbers):
         sums, mechanism = MomentSums(problem.scale), moments_mechanism(asked)
         found = with_advice(asked, mechanism)
         keys = self._keys(problem, units, found)
+        self._book(mechanism)
         weights = fit_by_moments(
             sums, mechanism, problem.features, problem.targets, units, problem.penalty, keys.noise
         )
@@ -148,7 +149,7 @@ class Ridge(PrivateRegressor):
             targets of about that size.
         solver: "descent", "moments" (which needs both bounds), or "auto".
         clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" for 0.05.
-        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state: see
+        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state, book: see
             `LogisticRegression`.
 
     Attributes:
@@ -198,7 +199,7 @@ class LinearRegression(PrivateRegressor):
 
     Args:
         epsilon, delta, feature_bounds, target_bounds, solver, clip_norm, fit_intercept, max_iter, batch_size,
-            mechanism, sampling, adjacency, unit, random_state: see `Ridge`.
+            mechanism, sampling, adjacency, unit, random_state, book: see `Ridge`.
 
     Attributes:
         coef_, intercept_, solver_, predicted_errors_, mechanism_, epsilon_, delta_, plan_, n_iter_: see

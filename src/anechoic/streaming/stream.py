@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
-from anechoic.budget.book import BudgetBook
+from anechoic.budget.book import BudgetBook, booked
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
@@ -21,23 +21,24 @@ from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulating import Accumulating
-from anechoic.streaming.accumulator import check_once, take
+from anechoic.streaming.accumulator import Accumulator, check_once, take
 from anechoic.streaming.attendance import Attendance
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
 from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
+from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import checked_keep
+from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, booked, check_time, plain_time
+from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, beyond, check_time, plain_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
-class Stream(Accumulating):
+class Stream(Accumulating, Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -241,7 +242,7 @@ class Stream(Accumulating):
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
         check_once([addition.accumulator])
-        self._standing.check_room(self.shared.reach(addition.count))
+        self._check_room(addition.count)
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
@@ -314,7 +315,7 @@ class Stream(Accumulating):
         for one in new:
             check_time(before, one.time)
             before = before if one.time is None else one.time
-        self._standing.check_room(self.shared.reach(sum(addition.count for addition in additions)))
+        self._check_room(sum(addition.count for addition in additions))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: list[Release] = []
@@ -334,11 +335,36 @@ class Stream(Accumulating):
         fresh = iter(made)
         return [next(fresh) if step is None else stored[step] for step in known]
 
+    def end_steps(self, times: Iterable[str | float | None]) -> None:
+        """Release the open step, and others after it that have no more records, one a time, in one commit.
+
+        Raises:
+            ValueError, HorizonError, GuaranteeError: as `steps`.
+        """
+        listed = list(times)
+        self.steps([Accumulator(self) for _ in listed], times=listed)
+
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
         self._give_back()
 
     # -- inside ----------------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> int:
+        """Steps that are planned; 2**40 without a horizon."""
+        return self.mechanism.steps
+
+    @property
+    def _ahead(self) -> int:
+        return max(1, AHEAD // self.dimension)
+
+    def _layout(self, stream: str, secret: bytes | None) -> StreamLayout:
+        promised = self.participation if self.by_unit else None
+        return StreamLayout.of(self.shared, stream, self.per_step, secret, promised)
+
+    def _check_room(self, count: int) -> None:
+        self._standing.check_room(self.shared.reach(count))
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         if self.step >= self.mechanism.steps:
