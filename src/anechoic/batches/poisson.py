@@ -8,10 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from anechoic.batches.base import GROUPS, STEP, Batches, batches_of, integers, labels_of, steps_of_a_pass
-from anechoic.sampling import (
-    CyclicPoisson,
-    Poisson,
-)
+from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.units.batch import Indices
 
 

@@ -64,10 +64,7 @@ class DeviceColumns:
                 here.add_(row * factor)
 
     def add(
-        self,
-        sums: Sequence[tuple[Array, torch.Tensor]],
-        out: torch.Tensor,
-        copy: torch.Tensor | None = None,
+        self, sums: Sequence[tuple[Array, torch.Tensor]], out: torch.Tensor, copy: torch.Tensor | None = None
     ) -> None:
         for weights, rows in sums:
             for start in range(0, out.shape[0], _CHUNK) if len(rows) else ():

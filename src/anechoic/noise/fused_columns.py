@@ -59,10 +59,7 @@ class FusedColumns(DeviceColumns):
         super().combine(weights, rows, out)
 
     def add(
-        self,
-        sums: Sequence[tuple[Array, torch.Tensor]],
-        out: torch.Tensor,
-        copy: torch.Tensor | None = None,
+        self, sums: Sequence[tuple[Array, torch.Tensor]], out: torch.Tensor, copy: torch.Tensor | None = None
     ) -> None:
         runs = [(self._rounded(weights), rows) for weights, rows in sums if len(rows)]
         alike = all(len(rows) == 1 or rows.stride(0) == self.memory.stride(0) for _, rows in runs)

@@ -110,8 +110,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         if accountant != "prv":
             logger.warning(
                 "accountant=%r changes nothing: epsilon follows from the mechanism, exact without"
-                " amplification,"
-                " by privacy loss distributions with it.",
+                " amplification, by privacy loss distributions with it.",
                 accountant,
             )
         if secure_mode:

@@ -312,11 +312,9 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def signal_skip_step(self, do_skip: bool = True) -> NoReturn:
         """Refused: Opacus's queue of steps to skip can outlive the batch that it was meant for."""
         raise DesynchronizedError(
-            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop,"
-            " keep a queue"
-            " of steps to skip that can outlive its batch. Write: from anechoic.torch import"
-            " BatchMemoryManager,"
-            " which has the same arguments."
+            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop, keep a"
+            " queue of steps to skip that can outlive its batch. Write: from anechoic.torch import"
+            " BatchMemoryManager, which has the same arguments."
         )
 
     def _by_step_only(self, *_: Any, **__: Any) -> NoReturn:

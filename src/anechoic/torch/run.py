@@ -146,9 +146,8 @@ class PrivateRun(Around, Uncopyable):
         self.source.detach()
         self.optimizer.detach()
         self.ledger.give_up(
-            "make_private was called with this model or optimizer again, and the run that it began"
-            " then has them:"
-            " use what make_private returned last"
+            "make_private was called with this model or optimizer again, and the run that it began then has"
+            " them: use what make_private returned last"
         )
 
     def resume(

@@ -160,12 +160,7 @@ class RoundedFilter(ABC, Generic[R]):
 
 
 def advance(
-    plan: RowPlan,
-    t: int,
-    memory: Array,
-    fresh: FreshRows,
-    out: NDArray[np.int64],
-    each: Each,
+    plan: RowPlan, t: int, memory: Array, fresh: FreshRows, out: NDArray[np.int64], each: Each
 ) -> int:
     """Write row t into `out`, and the memory of step t + 1 into `memory`.
 

@@ -58,8 +58,7 @@ def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
     """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that can be rounded exactly: return"
-        " Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked from"
-        " recurrence()."
+        " Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
     )
 
 

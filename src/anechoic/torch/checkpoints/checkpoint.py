@@ -127,11 +127,7 @@ def _content(
 ) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
-        secret = {
-            "noise_key": run.keys.noise.hex(),
-            "sampling_key": run.keys.sampling.hex(),
-            "noise": noise,
-        }
+        secret = {"noise_key": run.keys.noise.hex(), "sampling_key": run.keys.sampling.hex(), "noise": noise}
     return secret | {
         "mechanism": run.mechanism.to_json(),
         "fingerprint": run.mechanism.fingerprint,

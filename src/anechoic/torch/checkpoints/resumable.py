@@ -45,10 +45,7 @@ class Resumable(OfRun):
         return run.history.epsilon(delta, max(run.ledger.releases, run.recorder.made(run.keys.noise)))
 
     def charge(
-        self,
-        what: Mechanism | Mapping[str, Any],
-        *mechanisms: Mechanism,
-        releases: int | None = None,
+        self, what: Mechanism | Mapping[str, Any], *mechanisms: Mechanism, releases: int | None = None
     ) -> None:
         """Count releases that were made before this run, on the same data: get_epsilon composes with them.
 

@@ -13,16 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.row_types.labels import (
-    TOTAL,
-    Batch,
-    Label,
-    Mixed,
-    One,
-    RowAxis,
-    Total,
-    row_axis,
-)
+from anechoic.torch.row_types.labels import TOTAL, Batch, Label, Mixed, One, RowAxis, Total, row_axis
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.structure import PLAIN, TORCHS_OWN, tensors_in
 
@@ -116,8 +107,7 @@ class Refusals(ABC):
                 f" example of a batch of {self.batch.rows}: {why}. An example in several rows, or in"
                 " another's row, moves the sum by more than the clip norm. Nothing was released. Feed the"
                 " model exactly the delivered batch, and compute what belongs to an example from that example"
-                " alone; for pairs"
-                " make a data set of pairs, with unit_ids that name both."
+                " alone; for pairs make a data set of pairs, with unit_ids that name both."
             )
 
     def check_held(self, module: nn.Module) -> set[int]:
@@ -254,9 +244,8 @@ class Refusals(ABC):
                 continue
             why = _why(label, "rows reached it in other places")
             raise GuaranteeError(
-                f"the gradient of the loss with respect to {where} mixes the rows of the batch:"
-                f" {why}. A hook on a tensor, or a function with a backward() of its own, changed it."
-                f"{REMEDY}{otherwise}"
+                f"the gradient of the loss with respect to {where} mixes the rows of the batch: {why}. A hook"
+                f" on a tensor, or a function with a backward() of its own, changed it.{REMEDY}{otherwise}"
             )
 
     def _alone(self, label: Label) -> bool:

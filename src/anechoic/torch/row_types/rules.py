@@ -34,17 +34,7 @@ from anechoic.torch.row_types.axes import (
     unsqueezed,
     untouched,
 )
-from anechoic.torch.row_types.labels import (
-    Call,
-    Label,
-    Mixed,
-    NotApart,
-    One,
-    RowAxis,
-    Rule,
-    packets,
-    words,
-)
+from anechoic.torch.row_types.labels import Call, Label, Mixed, NotApart, One, RowAxis, Rule, packets, words
 from anechoic.torch.row_types.places import (
     ctc,
     ctc_pulled,

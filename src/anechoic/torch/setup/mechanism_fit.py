@@ -33,11 +33,9 @@ def is_open(setup: Setup) -> bool:
     if not (given and sampled and setup.mechanism in ("auto", "identity")):
         return False
     logger.warning(
-        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and"
-        " the run may"
-        " stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs="
-        " (or steps=)"
-        " noise is planned for the whole run, which takes less of it for the same epsilon."
+        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and the run"
+        " may stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs= (or"
+        " steps=) noise is planned for the whole run, which takes less of it for the same epsilon."
     )
     return True
 
@@ -110,9 +108,8 @@ def planned_steps(setup: Setup) -> int:
     epochs, steps = setup.epochs, setup.steps
     if (epochs is None) == (steps is None):
         raise ValueError(
-            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known"
-            " number of"
-            " releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
+            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known number"
+            " of releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
             " Mechanism."
         )
     if steps is not None:

@@ -37,12 +37,7 @@ from anechoic.torch.sources.levels import (
     merged,
     output_axis,
 )
-from anechoic.torch.sources.row_model import (
-    RowModel,
-    called,
-    check_statistics,
-    pulled,
-)
+from anechoic.torch.sources.row_model import RowModel, called, check_statistics, pulled
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.

@@ -68,13 +68,7 @@ class _Linear(Kind):
 
         def apart() -> RowGradients:
             factors = LayerFactors(
-                make,
-                as_left=as_left,
-                rows=rows,
-                groups=1,
-                positions=places,
-                inputs=wide,
-                outputs=high,
+                make, as_left=as_left, rows=rows, groups=1, positions=places, inputs=wide, outputs=high
             )
             return Outer(factors, restore, budget)
 
@@ -108,13 +102,7 @@ class _Convolution(Kind):
 
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
         return self._function(
-            x,
-            weights["weight"],
-            weights["bias"],
-            layer.stride,
-            layer.padding,
-            layer.dilation,
-            layer.groups,
+            x, weights["weight"], weights["bias"], layer.stride, layer.padding, layer.dilation, layer.groups
         )
 
     def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
