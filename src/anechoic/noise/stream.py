@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
 from anechoic.keys import checked_key, derive, new_key
-from anechoic.noise.backends import make_arrays
-from anechoic.noise.filters.make import make_filter
+from anechoic.noise.filter_choice import BYTES, chosen
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
-from anechoic.noise.memory_choice import BYTES, chosen
 from anechoic.noise.recurrence import Recurrent
-from anechoic.noise.rounding.make import make_rounded
 from anechoic.noise.rounding.rows import IntegerArrays
+from anechoic.noise.torch_arrays import make_arrays
 
 FORMAT = 2
 _OLD_FORMAT = (
@@ -187,11 +185,8 @@ class NoiseStream:
             if grid is None
             else IntegerArrays(backend, dtype, device, self.cipher)
         )
-        recurrence = strategy.recurrence()
-        made: Any = partial(make_filter, recurrence, self.std, self.arrays.precision)
-        if self.grid is not None:
-            made = partial(make_rounded, recurrence, self.std / self.grid)
-        self.filter: Any = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+        std = self.std if self.grid is None else self.std / self.grid
+        self.filter: Any = chosen(memory, strategy.recurrence(), std, self.length, self.arrays.precision)
         if self.grid is not None:
             self.filter.drift(self.dimension)  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)

@@ -17,8 +17,6 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.recurrence import Mixed, Recurrence
 
-MEMORY = ("store", "regenerate")
-
 R = TypeVar("R", bound=Recurrence)
 M = TypeVar("M", bound=Mixed)
 

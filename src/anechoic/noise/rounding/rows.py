@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, one_of
-from anechoic.noise.backends import make_arrays
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import available_threads, in_blocks
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
 from anechoic.noise.rounding.on_device import advance_on_device
 from anechoic.noise.rounding.scalar_rows import NARROW, narrow_rows
-from anechoic.noise.torch_arrays import TorchArrays
+from anechoic.noise.torch_arrays import TorchArrays, make_arrays
 
 #: Rows that are made together at most.
 TOGETHER = 2**12
