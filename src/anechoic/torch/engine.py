@@ -18,6 +18,7 @@ from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local_steps import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
+from anechoic.torch.setup.agreement import agreed_keys, plain
 from anechoic.torch.setup.asked import (
     ByEpsilon,
     ByNoise,
@@ -29,7 +30,6 @@ from anechoic.torch.setup.asked import (
     spelled,
 )
 from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of, share_of
-from anechoic.torch.setup.joining import agreed_keys, plain
 from anechoic.torch.sources.base import AUTO
 
 logger = logging.getLogger("anechoic")

@@ -7,7 +7,8 @@ for every number of ranks, since entry i of a noise row is a function of (key, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.noise_adder import ReleaseLog, Releaser, Slices, digest
-from anechoic.torch.ranks.cut import is_cut
+from anechoic.torch.ranks.cut import is_cut, part_of
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -212,3 +213,42 @@ def weights_sum(parameters: Iterable[Tensor]) -> int:
         kind = torch.int64 if p.element_size() == 8 else torch.int32
         total += int(p.detach().view(kind).sum(dtype=torch.int64))
     return total
+
+
+class CutReleaser(SharedReleaser):
+    """A `SharedReleaser` of parameters that ranks have a part each of.
+
+    What is made goes through all ranks parameter by parameter: each keeps its part, and rank 0 takes the digest.
+    """
+
+    _found = ""
+
+    def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
+        where, own, released = f"release {step}", self._slice(sums, step), []
+
+        def whole() -> Iterator[Tensor]:
+            at = 0
+            for p, shape, dtype in zip(self._parameters, self._shapes, self._dtypes, strict=True):
+                flat = torch.empty(shape.numel(), dtype=self._dtype)
+                for rank in range(self.ranks.count):
+                    start, end = (min(max(n * self._each - at, 0), len(flat)) for n in (rank, rank + 1))
+                    piece = flat[start:end]
+                    if rank == self.ranks.rank:
+                        piece.copy_(own[at + start - self.offset :][: len(piece)])
+                    self.ranks.spread(piece, rank, where)
+                at += len(flat)
+                made = flat.to(dtype).view(shape)
+                released.append(part_of(p, made).clone())
+                yield made
+
+        if self.journal is None:
+            deque(whole(), maxlen=0)
+        else:
+            self._found = digest(whole(), self.journal)
+        return released
+
+    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+        return self._found
+
+    def _own_sums(self, slices: Tensor, where: str) -> Tensor:
+        return self.ranks.scattered(slices, where)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
@@ -18,8 +19,7 @@ from torch.utils.data import DataLoader
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
 from anechoic.trainers import lightning_settings as settings
 from anechoic.trainers.door import Door
-from anechoic.trainers.lightning_device import OneDevice
-from anechoic.trainers.lightning_files import kept_in_pairs, pair, twins
+from anechoic.trainers.files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_loader import EpochLoader
 from anechoic.trainers.lightning_logs import LogFilter, check_nothing_kept, silent
 from anechoic.trainers.privacy import Privacy
@@ -29,7 +29,7 @@ from anechoic.trainers.run import TrainerRun
 __all__ = ["PrivateStrategy"]
 
 
-class PrivateStrategy(Door, OneDevice):
+class PrivateStrategy(Door, SingleDeviceStrategy):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
 
     The module is used as it is. Its training_step is given one row at a time, as a batch of one, so whatever
@@ -61,6 +61,7 @@ class PrivateStrategy(Door, OneDevice):
     def __init__(self, privacy: Privacy) -> None:
         self._take(privacy)
         super().__init__()
+        self._devices: list[Any] = []
         self._loader: EpochLoader | None = None
         self._logs: LogFilter | None = None
         self._resume: str | None = None
@@ -71,6 +72,32 @@ class PrivateStrategy(Door, OneDevice):
     def _trainer(self) -> Any:
         module: Any = self.lightning_module
         return module.trainer
+
+    # -- the Trainer says which devices there are, where a strategy has these two -----------------------
+
+    @property
+    def parallel_devices(self) -> list[Any]:
+        return self._devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[Any]) -> None:
+        if len(devices) > 1:
+            raise UnsupportedError(
+                f"Trainer(devices=…) gives {len(devices)}: a private run has one process and one device. Set"
+                " devices=1."
+            )
+        self._devices, self._root_device = devices, torch.device(devices[0])
+
+    @property
+    def num_nodes(self) -> int:
+        return 1
+
+    @num_nodes.setter
+    def num_nodes(self, nodes: int) -> None:
+        if nodes > 1:
+            raise UnsupportedError(
+                f"Trainer(num_nodes={nodes}): a private run has one process and one device. Set num_nodes=1."
+            )
 
     # -- how a run begins ----------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from anechoic.noise.gaussian import AES
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints import slices
-from anechoic.torch.checkpoints.optimizer_state import own_part, whole_state
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
+from anechoic.torch.checkpoints.slices import own_part, whole_state
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.run import PrivateRun

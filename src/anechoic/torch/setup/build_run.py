@@ -24,7 +24,6 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import tell_noise, tell_rates
-from anechoic.torch.cut_release import CutReleaser
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
@@ -45,7 +44,7 @@ from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.share import Share
-from anechoic.torch.shared_release import SharedReleaser
+from anechoic.torch.shared_release import CutReleaser, SharedReleaser
 from anechoic.torch.shared_update import SharedUpdate
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class

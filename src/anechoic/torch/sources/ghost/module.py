@@ -23,8 +23,7 @@ from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
-from anechoic.torch.sources.ghost.layers import SHARING, holds, kind_of
-from anechoic.torch.sources.ghost.tables import Lookup
+from anechoic.torch.sources.ghost.layers import SHARING, Lookup, holds, kind_of
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
