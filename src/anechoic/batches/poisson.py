@@ -7,7 +7,17 @@ from functools import cached_property
 
 import numpy as np
 
-from anechoic.batches.base import GROUPS, STEP, Batches, batches_of, integers, labels_of, steps_of_a_pass
+from anechoic.batches.base import (
+    GROUPS,
+    STEP,
+    Batches,
+    batches_of,
+    below,
+    by_label,
+    integers,
+    labels_of,
+    steps_of_a_pass,
+)
 from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.units.batch import Indices
 
@@ -27,7 +37,7 @@ class Sampled(Batches):
     def __init__(self, sampling: Poisson | CyclicPoisson, period: int, key: bytes) -> None:
         self._examples, self._groups = sampling.examples, sampling.groups
         self._expected = sampling.expected_batch_size
-        self._threshold = int(Fraction(sampling.rate) * 2**64)
+        self._rate = Fraction(sampling.rate)
         self._independent = not sampling.moves_others
         self._key = key
         self.period = period
@@ -40,17 +50,13 @@ class Sampled(Batches):
             return [np.arange(self._examples)]
         draws = integers(self._key, GROUPS)
         if self._independent:
-            labels = draws.below(self._groups, self._examples)
-            order = np.argsort(labels, kind="stable")
-            return np.split(order, np.cumsum(np.bincount(labels, minlength=self._groups))[:-1])
+            return by_label(draws, self._examples, self._groups)
         deal = np.array_split(draws.permutation(self._examples), self._groups)
         return [np.sort(group) for group in deal]
 
     def batch(self, t: int) -> Indices:
         group = self.members[t % self._groups]
-        if self._threshold >= 2**64:
-            return group
-        return group[integers(self._key, STEP, t).raw(len(group)) < np.uint64(self._threshold)]
+        return group[below(integers(self._key, STEP, t).raw(len(group)), self._rate)]
 
     def size(self, t: int) -> int:
         return round(self._expected)

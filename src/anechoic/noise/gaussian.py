@@ -164,7 +164,7 @@ class _Scratch(threading.local):
         self._steps = np.empty(_CHUNK)
         self._flags = np.empty(_CHUNK, bool)
 
-    def read(self, read: Callable[[bytes, memoryview], None], count: int) -> None:
+    def read(self, read: Callable[[bytes, memoryview], object], count: int) -> None:
         """The next `count` words, rounded up to whole blocks."""
         size = -(-count // WORDS_PER_BLOCK) * BLOCK_BYTES
         if size == len(_ZEROS):

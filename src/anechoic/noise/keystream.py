@@ -41,7 +41,7 @@ class Keystream(ABC):
     def __init__(self, subkey: bytes) -> None:
         self._subkey = checked_key(subkey, "subkey")
 
-    def reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+    def reader(self, block: int) -> Callable[[bytes, memoryview], object]:
         """A function (zeros, buffer) that writes the next len(zeros) bytes, from block `block` on.
 
         The buffer is 15 bytes longer than that, which `cryptography` asks for, and len(zeros) a multiple
@@ -52,7 +52,7 @@ class Keystream(ABC):
         return self._reader(block)
 
     @abstractmethod
-    def _reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+    def _reader(self, block: int) -> Callable[[bytes, memoryview], object]:
         """`reader` of a block that there is."""
 
     def read(self, block: int, count: int) -> bytes:
@@ -97,13 +97,9 @@ class AesCounter(Keystream):
     __slots__ = ()
     block_words = WORDS_PER_BLOCK
 
-    def _reader(self, block: int) -> Callable[[bytes, memoryview], None]:
-        encryptor = self._cipher(block).encryptor()
-
-        def read(zeros: bytes, buffer: memoryview) -> None:
-            encryptor.update_into(zeros, buffer)
-
-        return read
+    def _reader(self, block: int) -> Callable[[bytes, memoryview], object]:
+        write: Callable[[bytes, memoryview], object] = self._cipher(block).encryptor().update_into
+        return write
 
     def at(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
         counters = np.empty((len(high), WORDS_PER_BLOCK), ">u8")

@@ -313,7 +313,8 @@ class NoiseStream:
         """
         if type(saved.get("format")) is int and saved["format"] == 1:
             raise MismatchError(_OLD_FORMAT)
-        if (cipher := saved_cipher(saved)) != self.cipher:
+        cipher = saved.get("cipher", AES)  # those from before there was a choice do not name it
+        if cipher != self.cipher:
             raise MismatchError(_difference("cipher", cipher, self.cipher))
         for name, expected in self.identity.items():
             if name not in saved:
@@ -356,11 +357,6 @@ class NoiseStream:
             f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
             f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}{part})"
         )
-
-
-def saved_cipher(saved: Mapping[str, Any]) -> Any:
-    """The cipher of a saved state; those from before there was a choice do not name it."""
-    return saved.get("cipher", AES)
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

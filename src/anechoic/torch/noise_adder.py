@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
+from anechoic.runs import Journal
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.ranks.group import Alone
@@ -24,16 +25,6 @@ from anechoic.torch.structure import bits
 Slices = dict[str, tuple[Tensor, int]]
 #: Numbers of a sum to which noise is added at a time.
 PIECE = 2**16
-
-
-class ReleaseLog(Protocol):
-    """Where releases are written down before anybody sees them."""
-
-    def digest(self, parts: Iterable[Any]) -> str:
-        """The digest of a release that consists of these arrays."""
-
-    def record(self, step: int, digest: str) -> None:
-        """Note that release `step` has this digest, or refuse it: nothing of it is used then."""
 
 
 class Releaser(Uncopyable):
@@ -57,7 +48,7 @@ class Releaser(Uncopyable):
         #: the processes that make it
         self.ranks = Alone()
         self.divisor = divisor
-        self.journal: ReleaseLog | None = None
+        self.journal: Journal | None = None
         self.mechanism = mechanism
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
@@ -225,7 +216,7 @@ def usual_cipher(device: torch.device) -> str:
     return AES if device.type == "cpu" else CHACHA
 
 
-def digest(released: Iterable[Tensor], journal: ReleaseLog) -> str:
+def digest(released: Iterable[Tensor], journal: Journal) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
 

@@ -224,17 +224,10 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
 
     param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Of the user's optimizer; the next step() refuses new trainable parameters."""
-        self.original_optimizer.add_param_group(param_group)
-
-    def register_step_pre_hook(self, hook: Any) -> Any:
-        """Called before the update, with the user's optimizer."""
-        return self.original_optimizer.register_step_pre_hook(hook)
-
-    def register_step_post_hook(self, hook: Any) -> Any:
-        """Called after the update, with the user's optimizer."""
-        return self.original_optimizer.register_step_post_hook(hook)
+    # the next step() refuses new trainable parameters; hooks are called with the user's optimizer
+    add_param_group, register_step_pre_hook, register_step_post_hook = map(
+        _of_users, ("add_param_group", "register_step_pre_hook", "register_step_post_hook")
+    )
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """That of the user's optimizer, stamped with the run that it belongs to and its release count.

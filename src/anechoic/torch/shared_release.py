@@ -18,8 +18,9 @@ from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
+from anechoic.runs import Journal
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import ReleaseLog, Releaser, Slices, digest
+from anechoic.torch.noise_adder import Releaser, Slices, digest
 from anechoic.torch.ranks.cut import is_cut, part_of
 from anechoic.torch.ranks.group import Ranks
 
@@ -153,7 +154,7 @@ class SharedReleaser(Releaser):
                 self.journal.record(step, self._named(released, self.journal))
         return released
 
-    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+    def _named(self, released: list[Tensor], journal: Journal) -> str:
         return digest(released, journal)
 
     def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
@@ -218,7 +219,8 @@ def weights_sum(parameters: Iterable[Tensor]) -> int:
 class CutReleaser(SharedReleaser):
     """A `SharedReleaser` of parameters that ranks have a part each of.
 
-    What is made goes through all ranks parameter by parameter: each keeps its part, and rank 0 takes the digest.
+    What is made goes through all ranks parameter by parameter: each keeps its part, and rank 0 takes the
+    digest.
     """
 
     _found = ""
@@ -247,7 +249,7 @@ class CutReleaser(SharedReleaser):
             self._found = digest(whole(), self.journal)
         return released
 
-    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+    def _named(self, released: list[Tensor], journal: Journal) -> str:
         return self._found
 
     def _own_sums(self, slices: Tensor, where: str) -> Tensor:

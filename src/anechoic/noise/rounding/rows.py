@@ -35,7 +35,7 @@ class IntegerArrays:
         if dtype is not None:
             raise ValueError(f"dtype={dtype!r}: rows on a grid are int64. Leave dtype out.")
         self.backend = one_of("backend", backend, ("numpy", "torch"))
-        self.floats = make_arrays(backend, _float64(backend), device)  # refuses devices that there are not
+        self.floats = make_arrays(backend, "float64", device)  # refuses devices that there are not
         self._device = device
         self._on_cpu = not (isinstance(self.floats, TorchArrays) and self.floats.draws(cipher))
         self.exactly = 0
@@ -127,11 +127,3 @@ class IntegerArrays:
         if not isinstance(given, np.ndarray) or given.dtype != np.float64 or given.shape != rows.shape:
             raise ValueError(f"rows is not a float64 array of {self.backend} in shape {rows.shape}.")
         rows[...] = given if self._on_cpu else exported
-
-
-def _float64(backend: str) -> Any:
-    if backend == "numpy":
-        return np.float64
-    import torch
-
-    return torch.float64

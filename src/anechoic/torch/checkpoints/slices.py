@@ -220,7 +220,10 @@ def whole_state(
     if apart:
         for place, one in mine.items():
             taken = {name: one.pop(name) for name, value in list(one.items()) if _large(value)}
-            alike[place] = {name: _alike(tensor) for name, tensor in taken.items()}
+            alike[place] = {
+                name: [str(t.dtype).removeprefix("torch."), [*t.shape], [*t.stride()]]
+                for name, t in taken.items()
+            }
             tensors |= {_name(place, name): tensor for name, tensor in taken.items()}
     every = ranks.objects((mine, alike), where)
     state["state"] = {place: part[place] for part, _ in every for place in part}
@@ -246,7 +249,3 @@ def _name(place: int, name: str) -> str:
 
 def _large(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
-
-
-def _alike(tensor: Tensor) -> list[Any]:
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]

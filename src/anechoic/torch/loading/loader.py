@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -173,7 +173,8 @@ class Requests(Sampler[Request]):
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
-                yield Request(step, chunk, len(parts), indices, seed, part, padding[chunk])
+                place = step, len(indices), chunk, len(parts)
+                yield Request(Delivery(*place, units=part, padding=padding[chunk]), indices, seed)
 
     def _shared(self, step: int, share: Share) -> Iterator[Request]:
         """This process's parts of batch `step`: one request at least, so that it is stepped everywhere."""
@@ -188,15 +189,15 @@ class Requests(Sampler[Request]):
             place = group[0].number if group else len(parts)
             seeds = [derive(key, "augment", step, part.number, size=SEED_BYTES) for part in group]
             alone = share.alone(self.most)
-            yield Request(
-                *(step, chunk, len(groups), indices),
-                seed=seeds[0] if alone and seeds else derive(key, "collate", step, size=SEED_BYTES),
+            delivery = Delivery(
+                *(step, len(indices), chunk, len(groups)),
                 units=units,
                 parts=tuple(len(part.indices) for part in group),
                 address=None if self.most is None else place,
                 alone=alone,
-                seeds=() if alone else tuple(seeds),
             )
+            seed = seeds[0] if alone and seeds else derive(key, "collate", step, size=SEED_BYTES)
+            yield Request(delivery, indices, seed, () if alone else tuple(seeds))
 
     def __len__(self) -> int:
         batches, most = self.feed.batches, self.most
@@ -234,16 +235,8 @@ class _Deliveries(Iterator[Any]):
         self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
-        size = len(asked.indices)
-        batch = with_numbers(batch, size)
-        delivery = Delivery(
-            *(asked.step, size, asked.chunk, asked.chunks, asked.units),
-            content=batch,
-            padding=asked.padding,
-            parts=asked.parts,
-            address=asked.address,
-            alone=asked.alone,
-        )
+        batch = with_numbers(batch, asked.delivery.size)
+        delivery = replace(asked.delivery, content=batch)
         self._ledger.deliver(self._turn, delivery)
         return batch
 

@@ -42,7 +42,8 @@ def check_plain(**given: Any) -> None:
         if isinstance(thing, _PRIVATE) or hasattr(thing, "autograd_grad_sample_hooks") or _of_opacus(thing)
     ]
     if private:
-        made = next((f" ({t.ledger.releases} releases were made)" for t in given.values() if _counts(t)), "")
+        ours = [t for t in given.values() if isinstance(t, (CorrelatedOptimizer, PrivateDataLoader))]
+        made = f" ({ours[0].ledger.releases} releases were made)" if ours else ""
         raise UnsupportedError(
             f"{' and '.join(private)} came out of make_private before{made}, as when a notebook cell is run"
             " twice. To go on with that run, use them as they are. To begin anew, make model, optimizer and"
@@ -85,10 +86,6 @@ def _run_of(thing: Any) -> PrivateRun | None:
 
 def _of_opacus(thing: Any) -> bool:
     return any((cls.__module__, cls.__qualname__) in _OPACUS for cls in type(thing).__mro__)
-
-
-def _counts(thing: Any) -> bool:
-    return isinstance(thing, (CorrelatedOptimizer, PrivateDataLoader))
 
 
 _OF_LAYERS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

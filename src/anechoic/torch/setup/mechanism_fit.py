@@ -161,16 +161,12 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
                 f"{name}={asked!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
             )
     if setup.epsilon is not None and setup.delta is not None:
-        _check_budget(mechanism, setup.epsilon, setup.delta)
-
-
-def _check_budget(mechanism: Mechanism, target_epsilon: float, target_delta: float) -> None:
-    spent = mechanism.epsilon(target_delta)
-    if not spent <= target_epsilon or math.isnan(target_epsilon):
-        raise MismatchError(
-            f"target_epsilon={target_epsilon} at target_delta={target_delta}, but the mechanism has"
-            f" epsilon={spent:.6g} there: calibrate one for the target."
-        )
+        spent = mechanism.epsilon(setup.delta)
+        if not spent <= setup.epsilon or math.isnan(setup.epsilon):
+            raise MismatchError(
+                f"target_epsilon={setup.epsilon} at target_delta={setup.delta}, but the mechanism has"
+                f" epsilon={spent:.6g} there: calibrate one for the target."
+            )
 
 
 REMEDY = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"

@@ -169,13 +169,6 @@ class Clipping:
         return torch.where(torch.isfinite(peak), norms, peak)
 
 
-def clipped_sums(
-    samples: list[Tensor], clip_norm: float, limits: NDArray[np.float64] | None = None
-) -> list[Tensor]:
-    """Sums over contributions, each clipped to `clip_norm`; see `Clipping.sums`."""
-    return Clipping(clip_norm).sums(samples, limits)
-
-
 def rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
     """Factors in `dtype`, none larger than it was."""
     found = factors.to(dtype)
@@ -241,10 +234,6 @@ class GridClipping(Clipping):
     def __post_init__(self) -> None:
         super().__post_init__()
         spacing(self.clip_norm, self.bits)
-
-    @property
-    def excess(self) -> float:
-        return 0.0
 
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]

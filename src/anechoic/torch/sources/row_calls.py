@@ -172,7 +172,8 @@ class RowCall:
         if not self._paths:
             found = [self.alone(cotangents, int(row)) for row in rows]
             return [torch.stack(parts) for parts in zip(*found, strict=True)]
-        given = [self._slotted(c.to(o.dtype), rows) for c, o in self._with_gradients(cotangents)]
+        pairs = zip(cotangents, self.outputs, strict=True)
+        given = [self._slotted(c.to(o.dtype), rows) for c, o in pairs if is_continuous(o)]
         paths, self._paths[chunk] = self._paths[chunk], []
         if not paths:
             raise DesynchronizedError(
@@ -187,9 +188,6 @@ class RowCall:
             made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
             totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals
-
-    def _with_gradients(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [(c, o) for c, o in zip(cotangents, self.outputs, strict=True) if is_continuous(o)]
 
     def _slotted(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """`rows` of a tensor in their slots, shape (slots, …)."""
