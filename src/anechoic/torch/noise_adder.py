@@ -53,6 +53,8 @@ class Releaser(Uncopyable):
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
+        #: the entries whose noise this process draws
+        self.offset, self.length = 0, self._dimension
         wide = any(p.dtype == torch.float64 for p in parameters)
         self._dtype = torch.float64 if wide else torch.float32
         self._device = parameters[0].device
@@ -67,6 +69,9 @@ class Releaser(Uncopyable):
             cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
             whole: whether all entries are drawn where this process has some of them.
         """
+        # a slice may be empty where ranks are many, and a stream has one entry at least
+        own = min(self.offset, self._dimension - 1), max(1, self.length)
+        offset, length = (0, self._dimension) if whole else own
         return self.mechanism.stream(
             self._dimension,
             key=key,
@@ -74,13 +79,9 @@ class Releaser(Uncopyable):
             dtype=self._dtype if self.mechanism.grid_bits is None else None,
             device=self._device,
             cipher=usual_cipher(self._device) if cipher is None else cipher,
-            **({} if whole else self._own_entries),
+            offset=offset,
+            length=length,
         )
-
-    @property
-    def _own_entries(self) -> dict[str, int]:
-        """Offset and length of the entries whose noise this process draws; none of both for all."""
-        return {}
 
     @property
     def cipher(self) -> str:
@@ -118,13 +119,7 @@ class Releaser(Uncopyable):
 
     def _slices_of(self, memory: Tensor) -> Slices:
         """This process's entries of the rows of a noise state, and the length of whole rows."""
-        own, length = self._own_length, self._dimension
-        return {f"noise.{i}": (row[:own], length) for i, row in enumerate(memory.unbind())}
-
-    @property
-    def _own_length(self) -> int:
-        """Entries of a row that are this process's."""
-        return self._dimension
+        return {f"noise.{i}": (row[: self.length], self._dimension) for i, row in enumerate(memory.unbind())}
 
     @property
     def noise_bytes(self) -> int:

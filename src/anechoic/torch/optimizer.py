@@ -45,9 +45,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         source: makes the clipped sums.
         release: adds the noise.
         optimizer: the user's.
-        mechanism: what is released.
         surroundings: random numbers while a batch is in hand.
-        loss_reduction: "mean" or "sum".
         update: makes what steps `optimizer`; None for `Update`.
 
     Attributes:
@@ -65,15 +63,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         release: Releaser,
         optimizer: Optimizer,
         *,
-        mechanism: Mechanism,
         surroundings: Surroundings,
-        loss_reduction: str,
         update: Callable[[Optimizer, list[nn.Parameter]], Update] | None = None,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
+        mechanism, self.loss_reduction = release.mechanism, source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
-        self.loss_reduction = loss_reduction
         self.original_optimizer = optimizer
         self._update = (update or Update)(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused

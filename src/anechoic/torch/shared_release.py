@@ -64,10 +64,6 @@ class SharedReleaser(Releaser):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    @property
-    def _own_entries(self) -> dict[str, int]:
-        return {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
-
     def saved_noise(self) -> dict[str, Any]:
         """That of one process, on every rank: what a checkpoint holds."""
         own, where = self._noise.state_dict(copy=False), "save_checkpoint"
@@ -90,10 +86,6 @@ class SharedReleaser(Releaser):
         """What stands behind the entries: the largest of each row, or the step for which a sum was made."""
         every = self.ranks.joined(rows[:, -PAD:].reshape(-1), "save_checkpoint")
         return every.view(self.ranks.count, len(rows), PAD).amax(0)
-
-    @property
-    def _own_length(self) -> int:
-        return self.length
 
     def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         start, length = stream.offset, stream.length

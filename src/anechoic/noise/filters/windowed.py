@@ -12,7 +12,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
 from anechoic.noise.arrays import MemoryColumns, Plan
-from anechoic.noise.filters.base import Filter, nothing, only_fresh, past_gains
+from anechoic.noise.filters.base import Filter, only_fresh
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
 
 W = TypeVar("W", bound=Autoregressive | MovingAverage)
@@ -51,7 +51,7 @@ class _Ring(Filter[W]):
         local = self._recurrence.local(t)
         used, count = list(range(min(local, self.rows))), self._group(t)
         if self.ahead == 1 or local % self.ahead or not used:
-            return nothing
+            return lambda columns: None
         weights = np.zeros((count, len(used)))
         for k in range(count):
             lagged = self.lagged(t + k)[k + 1 :]
@@ -73,6 +73,13 @@ class _Ring(Filter[W]):
     def _group(self, t: int) -> int:
         """Steps in the group that begins with step t."""
         return min(self.ahead, self._recurrence.horizon - self._recurrence.local(t), self._recurrence.n - t)
+
+
+def past_gains(recurrence: Autoregressive, t: int, count: int) -> Array:
+    """Gains of rows t, t - 1, …, shape (count,)."""
+    if recurrence.gains is None:
+        return np.ones(count)
+    return recurrence.gains[t - count + 1 : t + 1][::-1]
 
 
 class AutoregressiveFilter(_Ring[Autoregressive]):

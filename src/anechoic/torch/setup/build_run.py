@@ -12,9 +12,8 @@ from typing import Any
 from torch import nn
 
 from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.given import Given, Owning
+from anechoic.batches.given import Given, Owning, check_promise
 from anechoic.batches.of_units import UnitBatches
-from anechoic.batches.promise import check_promise
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
@@ -217,9 +216,7 @@ def begin(
             source,
             release,
             setup.optimizer,
-            mechanism=mechanism,
             surroundings=surroundings,
-            loss_reduction=setup.loss_reduction,
             update=partial(SharedUpdate, ranks=shared) if shared else None,
         )
         undo.callback(optimizer.detach)
