@@ -12,7 +12,6 @@ from anechoic.batches.base import (
     STEP,
     Batches,
     batches_of,
-    below,
     by_label,
     integers,
     labels_of,
@@ -37,7 +36,7 @@ class Sampled(Batches):
     def __init__(self, sampling: Poisson | CyclicPoisson, period: int, key: bytes) -> None:
         self._examples, self._groups = sampling.examples, sampling.groups
         self._expected = sampling.expected_batch_size
-        self._rate = Fraction(sampling.rate)
+        self._threshold = int(Fraction(sampling.rate) * 2**64)
         self._independent = not sampling.moves_others
         self._key = key
         self.period = period
@@ -56,7 +55,9 @@ class Sampled(Batches):
 
     def batch(self, t: int) -> Indices:
         group = self.members[t % self._groups]
-        return group[below(integers(self._key, STEP, t).raw(len(group)), self._rate)]
+        if self._threshold >= 2**64:
+            return group
+        return group[integers(self._key, STEP, t).raw(len(group)) < np.uint64(self._threshold)]
 
     def size(self, t: int) -> int:
         return round(self._expected)

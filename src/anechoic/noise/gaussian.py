@@ -96,7 +96,19 @@ class FreshRow:
         return rest(self._details, coordinates)
 
     def enclosure(self, coordinate: int, bits: int) -> tuple[int, int]:
-        """See `enclosure`."""
+        """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
+
+        Args:
+            coordinate: i, >= 0.
+            bits: binary digits wanted after the point, >= 0.
+
+        Returns:
+            floor(x * 2**bits) and `bits`: intervals for more bits lie in those for fewer. The float64 entry
+            of the row is within ERROR of x.
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
         word = int(self.words.words(positive_int("coordinate", coordinate, minimum=0), 1)[0])
         found = variate(word, self._details, coordinate)
         return floor_of(found, self._details, coordinate, positive_int("bits", bits, minimum=0)), bits
@@ -130,26 +142,6 @@ def fresh_rows(key: bytes, steps: range, start: int, length: int, cipher: str = 
             row = FreshRow(key, some[place], cipher)
             part[place, column] = row.rest(np.array([start + column]))[0]
     return found
-
-
-def enclosure(key: bytes, step: int, coordinate: int, bits: int, cipher: str = AES) -> tuple[int, int]:
-    """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
-
-    Args:
-        key: 32 secret bytes.
-        step: t, >= 0.
-        coordinate: i, >= 0.
-        bits: binary digits wanted after the point, >= 0.
-        cipher: one of CIPHERS.
-
-    Returns:
-        floor(x * 2**bits) and `bits`: intervals for more bits lie in those for fewer. The float64 entry of
-        the fresh row is within ERROR of x.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return FreshRow(key, step, cipher).enclosure(coordinate, bits)
 
 
 class _Scratch(threading.local):
