@@ -55,9 +55,8 @@ def series(r: GeneratingFunction | ArrayLike, n: int) -> Array:
     scaled = np.fft.irfft(values.conj(), size)
     if np.abs(scaled[-size // 16 :]).max() > 1e-9 * np.abs(values).max():
         raise ValueError(
-            "r is not analytic in the open unit disc: its Laurent series on the circle"
-            f" |x|={radius:.6g} has negative powers, or its coefficients grow. Take a branch without cuts"
-            " inside."
+            f"r is not analytic in the open unit disc: its Laurent series on the circle |x|={radius:.6g} has"
+            " negative powers, or its coefficients grow. Take a branch without cuts inside."
         )
     return np.asarray(scaled[:n] * np.exp(np.arange(n) * (DAMPING / size)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -21,17 +22,17 @@ from anechoic.linear.privacy import (
     warn_of_noise,
     warn_of_selection,
 )
-from anechoic.mechanism.mechanism import Adjacency
 from anechoic.units.batch import Indices
 
 #: Of the rate, for two classes and one output, which gets half the gradient that two outputs get.
 BINARY = 2.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """What linear classifiers share: classes, the fit, and coefficients."""
 
-    _loss: str
+    classes: Sequence[Any] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -53,8 +54,8 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         X, y = self._checked(features, labels)
         check_classification_targets(y)
         units = units_of(unit_ids, len(X))
-        public = given_classes(self.classes)  # type: ignore[attr-defined]
-        self.classes_, codes = coded(y, self.classes)  # type: ignore[attr-defined]
+        public = given_classes(self.classes)
+        self.classes_, codes = coded(y, self.classes)
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
         scale = self._scale(X.shape[1])
@@ -69,6 +70,7 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
 
 
+@dataclass(eq=False, repr=False)
 class LogisticRegression(PrivateClassifier):
     """Logistic regression, of two classes or several, with a guarantee for every row or unit.
 
@@ -125,38 +127,10 @@ class LogisticRegression(PrivateClassifier):
         Practical and Private (Deep) Learning without Sampling or Shuffling (arXiv 2103.00039).
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        clip_norm: Any = "auto",
-        C: float = np.inf,
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        batch_size: Any = "auto",
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.clip_norm = clip_norm
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    C: float = np.inf
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients.
@@ -179,6 +153,7 @@ class LogisticRegression(PrivateClassifier):
         return np.asarray(np.log(self.predict_proba(X)))
 
 
+@dataclass(eq=False, repr=False)
 class LinearSVC(PrivateClassifier):
     """A linear support vector machine, one class against the rest, with a guarantee for every row or unit.
 
@@ -196,40 +171,11 @@ class LinearSVC(PrivateClassifier):
         ValueError, MismatchError: in `fit`, as `LogisticRegression`.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        loss: str = "squared_hinge",
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        clip_norm: Any = "auto",
-        C: float = np.inf,
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        batch_size: Any = "auto",
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss = loss
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.clip_norm = clip_norm
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    loss: str = "squared_hinge"
+    C: float = np.inf
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients; see `LogisticRegression.fit`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +29,6 @@ from anechoic.linear.privacy import (
 )
 from anechoic.linear.regressors import CLIP_NORM
 from anechoic.linear.scaling import FeatureScale, TargetScale
-from anechoic.mechanism.mechanism import Adjacency
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
 from anechoic.sampling import External
@@ -42,10 +40,15 @@ STEPS = 100
 SLOWER = 0.1
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Online(PrivateLinear):
     """What both have: passes in the order of the data, and steps that are called for one by one."""
 
-    _run: OnlineRun
+    alpha: float = 0.0
+    max_iter: int = 1
+    momentum: float = 0.0
+    steps: int = 1000
+    participation: Participation | None = None
 
     def _in_order(self, asked: FitRequest) -> FitRequest:
         """Of `fit`: passes over chunks of the data as they stand."""
@@ -53,7 +56,7 @@ class Online(PrivateLinear):
         size = asked.batch_size
         if isinstance(size, str) and size == "auto":
             size = -(-asked.units // STEPS)
-        momentum = self.momentum  # type: ignore[attr-defined]
+        momentum = self.momentum
         if momentum != 0.0:
             fraction("momentum", momentum, remedy="Or 0 for none.")
         period = -(-asked.units // positive_int("batch_size", size, remedy='Or "auto".'))
@@ -87,13 +90,13 @@ class Online(PrivateLinear):
                 " depend on the rows of later calls, so that two runs would share it and differ by their rows"
                 " alone. Leave random_state out."
             )
-        promise = Single() if self.participation is None else self.participation  # type: ignore[attr-defined]
+        promise = Single() if self.participation is None else self.participation
         if not isinstance(promise, Participation):
             raise ValueError(
                 f"participation={promise!r} must be a Participation, such as MinSep(100), or None for"
                 " Single()."
             )
-        given: Any = self.steps  # type: ignore[attr-defined]
+        given: Any = self.steps
         steps = positive_int("steps", given, remedy="It counts calls of partial_fit.")
         size = self.batch_size
         if isinstance(size, str) and size == "auto":
@@ -116,6 +119,7 @@ class Online(PrivateLinear):
         raise NotImplementedError  # pragma: no cover - abstract
 
 
+@dataclass(eq=False, repr=False)
 class SGDClassifier(Online, PrivateClassifier):
     """A linear classifier by stochastic gradient descent in time order, with correlated noise.
 
@@ -167,46 +171,9 @@ class SGDClassifier(Online, PrivateClassifier):
         Federated Learning Systems (arXiv 2408.08868), for BLTs.
     """
 
-    def __init__(
-        self,
-        loss: str = "log_loss",
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        clip_norm: Any = "auto",
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        max_iter: int = 1,
-        momentum: float = 0.0,
-        steps: int = 1000,
-        batch_size: Any = "auto",
-        participation: Participation | None = None,
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.loss = loss
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.clip_norm = clip_norm
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.momentum = momentum
-        self.steps = steps
-        self.batch_size = batch_size
-        self.participation = participation
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    loss: str = "log_loss"
+    epsilon: float = 1.0
+    delta: float | None = None
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit in the order of the rows, and release the coefficients; see `LogisticRegression.fit`."""
@@ -252,6 +219,7 @@ class SGDClassifier(Online, PrivateClassifier):
         return probabilities(self.decision_function(X))
 
 
+@dataclass(eq=False, repr=False)
 class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
     """A linear regressor by stochastic gradient descent in time order, with correlated noise.
 
@@ -274,48 +242,13 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         ValueError, MismatchError, HorizonError, GuaranteeError: as `SGDClassifier`.
     """
 
-    def __init__(
-        self,
-        loss: str = "squared_error",
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        loss_width: float = 0.1,
-        feature_bounds: Any = None,
-        target_bounds: Any = None,
-        clip_norm: Any = "auto",
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        max_iter: int = 1,
-        momentum: float = 0.9,
-        steps: int = 1000,
-        batch_size: Any = "auto",
-        participation: Participation | None = None,
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.loss = loss
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss_width = loss_width
-        self.feature_bounds = feature_bounds
-        self.target_bounds = target_bounds
-        self.clip_norm = clip_norm
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.momentum = momentum
-        self.steps = steps
-        self.batch_size = batch_size
-        self.participation = participation
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    loss: str = "squared_error"
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    loss_width: float = 0.1
+    target_bounds: Any = None
+    momentum: float = 0.9
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

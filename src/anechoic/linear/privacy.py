@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ _SEEDED = (
     "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
     " release that protects anyone"
 )
-_CLASSES = "which classes there are: they were read from y. Give classes= where that is private"
+#: What statements say of classes that were read from the data.
+CLASSES_READ = "which classes there are: they were read from y. Give classes= where that is private"
 _ROWS = "how many rows and features there are, and settings that were chosen by looking at the data"
 _SELECTION = (
     "the choice among several fits, by GridSearchCV for instance: each fit is a release of its own, and the"
@@ -47,25 +48,34 @@ _SELECTION = (
 )
 
 
-class PrivateLinear(BaseEstimator):
-    """Base of the estimators: no more than what they share of privacy."""
+class Released:
+    """What the estimators declare themselves, the first of their arguments, and what `fit` leaves."""
 
-    if TYPE_CHECKING:  # parameters of the subclasses, and what fit() leaves
-        epsilon: float
-        delta: float | None
-        clip_norm: Any
-        mechanism: Any
-        sampling: Any
-        batch_size: Any
-        max_iter: int
-        feature_bounds: Any
-        fit_intercept: bool
-        adjacency: Adjacency
-        unit: str
-        random_state: Any
-        mechanism_: Mechanism
-        epsilon_: float
-        delta_: float
+    epsilon: float
+    delta: float | None
+    mechanism_: Mechanism
+    epsilon_: float
+    delta_: float
+    n_iter_: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateLinear(Released, BaseEstimator):
+    """Base of the estimators: the arguments that all have by keyword, and no more than they share of privacy.
+
+    Constructors are those of dataclasses: scikit-learn reads the parameters from their signature.
+    """
+
+    feature_bounds: Any = None
+    clip_norm: Any = "auto"
+    fit_intercept: bool = True
+    max_iter: int = 100
+    batch_size: Any = "auto"
+    mechanism: Any = "auto"
+    sampling: Any = "auto"
+    adjacency: Adjacency = "zero_out"
+    unit: str = "example"
+    random_state: Any = None
 
     # -- before the fit ------------------------------------------------------------------------
 
@@ -326,7 +336,3 @@ def given_target_bounds(bounds: Any) -> None:
             UserWarning,
             stacklevel=4,
         )
-
-
-#: What statements say of classes that were read from the data.
-CLASSES_READ = _CLASSES

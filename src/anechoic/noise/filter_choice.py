@@ -31,13 +31,18 @@ MEMORY = ("store", "regenerate")
 BYTES = {"float32": 4, "float64": 8, "integers": 8}
 
 
-def chosen(memory: str | float, recurrence: Recurrence, std: float, length: int, precision: str) -> Any:
-    """The filter that emits `recurrence`'s rows times `std`: the one that stores, where the bytes are enough.
+def chosen(
+    memory: str | float, recurrence: Recurrence, std: float, dimension: int, length: int, precision: str
+) -> tuple[str, Any]:
+    """A word of MEMORY, and the filter of that kind which emits `recurrence`'s rows times `std`.
+
+    The one that stores, where the bytes are enough.
 
     Args:
         memory: one of MEMORY, or bytes, as a number or a text.
         std: of one entry of the scaled fresh rows, in units of the grid where there is one.
-        length: entries of a row.
+        dimension: entries of a whole row.
+        length: entries of a row that are kept.
         precision: of the stream's arrays.
 
     Raises:
@@ -45,23 +50,22 @@ def chosen(memory: str | float, recurrence: Recurrence, std: float, length: int,
             row is not a sum of few fresh ones.
     """
     on_grid = precision == "integers"
-    more = () if on_grid else (precision,)
-    store: Any = rounded_filter if on_grid else stored_filter
-    again: Any = rounded_without_memory if on_grid else regenerated_filter
+    more: Any = dimension if on_grid else precision
+    makers: Any = (rounded_filter, rounded_without_memory) if on_grid else (stored_filter, regenerated_filter)
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
-        make = store if one_of("memory", memory, MEMORY) == MEMORY[0] else again
-        return make(recurrence, std, *more)
-    room, stored = byte_count("memory", memory), store(recurrence, std, *more)
+        word = one_of("memory", memory, MEMORY)
+        return word, makers[MEMORY.index(word)](recurrence, std, more)
+    room, stored = byte_count("memory", memory), makers[0](recurrence, std, more)
     needed = stored.rows * length * BYTES[precision]
     if needed <= room:
-        return stored
+        return MEMORY[0], stored
     if recurrence.sources is None:
         raise ValueError(
             f"memory={memory!r}: the rows that this noise follows from take {needed} bytes. Give as many, or"
             " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and"
             " makes all fresh rows of the past again in every step."
         )
-    return again(recurrence, std, *more)
+    return MEMORY[1], makers[1](recurrence, std, more)
 
 
 @singledispatch
@@ -92,7 +96,7 @@ def regenerated_filter(recurrence: Recurrence, std: float, precision: str) -> Fi
 
 
 @singledispatch
-def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
+def rounded_filter(recurrence: Recurrence, std: float, dimension: int = 1) -> RoundedFilter[Any]:
     """The filter that keeps rows, rounded to integers.
 
     Raises:
@@ -105,7 +109,7 @@ def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
 
 
 @singledispatch
-def rounded_without_memory(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
+def rounded_without_memory(recurrence: Recurrence, std: float, dimension: int = 1) -> RoundedFilter[Any]:
     """The filter that keeps no rows, and rounds to integers.
 
     Raises:

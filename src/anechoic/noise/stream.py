@@ -128,7 +128,8 @@ class NoiseStream:
             where the rows are. A saved state belongs to one of them, and goes on with it on any device. The
             first is the faster one on CPUs that have instructions for it.
 
-    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
+    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`. The
+    attribute `memory` is the word of those above that was chosen.
 
     Raises:
         ValueError: if an argument is out of range, or the dtype is below float32.
@@ -186,9 +187,11 @@ class NoiseStream:
             else IntegerArrays(backend, dtype, device, self.cipher)
         )
         std = self.std if self.grid is None else self.std / self.grid
-        self.filter: Any = chosen(memory, strategy.recurrence(), std, self.length, self.arrays.precision)
+        kept = chosen(memory, strategy.recurrence(), std, self.dimension, self.length, self.arrays.precision)
+        self.memory: str = kept[0]
+        self.filter: Any = kept[1]
         if self.grid is not None:
-            self.filter.drift(self.dimension)  # refuses what would drift too far
+            self.filter.drift()  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
         self._keys = RowKeys(self._key, self.cipher)
 

@@ -48,10 +48,10 @@ class Scored:
         return family(self.candidate.strategy), type(self.candidate.sampling).__name__
 
 
-def scored(setting: Setting, candidates: Iterable[Candidate]) -> list[Scored]:
+def scored(setting: Setting, candidates: Iterable[Candidate], room: Room) -> list[Scored]:
     """Candidates of a setting with their errors."""
     return [
-        Scored(one, setting, setting.designs.of(one.strategy), one.strategy.recurrence().rows)
+        Scored(one, setting, setting.designs.of(one.strategy), room.kept(one.strategy.recurrence())[1])
         for one in candidates
     ]
 
@@ -178,15 +178,16 @@ def choose(
 
 def noise_state(best: PlanRow) -> str:
     """How much noise state the choice holds, against the model in float32."""
+    recurrence = best.mechanism.strategy.recurrence()
+    slower = (nanoseconds_again(recurrence) or 0.0) / nanoseconds(recurrence)
+    if best.way == "regenerate":
+        return f"It keeps no noise state: rows are made again in each step, in {slower:.1f} times the time."
     if best.memory is None or best.history == 0:
         return ""
     models = best.history * best.number_bytes // BYTES
     said = f"Its noise state is {size(best.memory)}, {models} times the model (float{8 * best.number_bytes})."
-    recurrence = best.mechanism.strategy.recurrence()
-    again = nanoseconds_again(recurrence)
-    if again is None:
+    if not slower:
         return said
-    slower = again / nanoseconds(recurrence)
     return f"{said} With memory='regenerate' a stream keeps none of it, and takes {slower:.1f} times as long."
 
 

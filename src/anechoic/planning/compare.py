@@ -176,7 +176,7 @@ def plan(
         notes += [note] if note else []
         candidates, unsupported = _candidates(setting, goal, space, wanted)
         notes += unsupported
-        here = scored(setting, candidates)
+        here = scored(setting, candidates, space)
         found += here
         rows += rows_of(here, goal, space, quiet=quiet)
         if accounting == "verified" and setting.sampled and "banded_toeplitz" in wanted.families:
@@ -188,9 +188,11 @@ def plan(
             + "".join(f" {note}" for note in notes)
         )
     if not rows:
+        least = min((one.history for one in found), default=0)
+        takes = f" (the least of them takes {space.memory(least)} bytes)" if least else ""
         raise ValueError(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
-            " raise the budget, or take 'identity'."
+            f" raise the budget{takes}, or take 'identity'."
         )
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")

@@ -16,7 +16,7 @@ from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.streaming.layout import StreamLayout, check_same, layout_of
 from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
 from anechoic.streaming.sent_sums import SentSums, read_sums, written
-from anechoic.streaming.statistic import Integers
+from anechoic.streaming.statistic import Integers, sum_of
 from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
 
@@ -198,7 +198,7 @@ class Accumulator:
             )
         made = Accumulator(self.layout, self.step)
         made.count, made.remarks = self.count, Counter(self.remarks)
-        made.shares, made._sums = (shares, frozenset([share])), _sum_of(rows)
+        made.shares, made._sums = (shares, frozenset([share])), sum_of(rows)
         made._held = set(self._held)
         return made
 
@@ -293,15 +293,9 @@ class Accumulator:
         return f"Accumulator({self.count} records, step {self.step})"
 
 
-def _sum_of(rows: Any) -> Integers:
-    found = np.zeros(rows.shape[1], np.int64)
-    np.add.at(found, rows.indices, rows.data)
-    return found
-
-
 def sums_of(rows: Any, kept: NDArray[np.bool_]) -> Integers:
     """The sum of the rows that are kept."""
-    return _sum_of(rows[kept])
+    return sum_of(rows[kept])
 
 
 def _key(rows: Any, place: int) -> bytes:

@@ -22,9 +22,10 @@ from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulating import Accumulating
 from anechoic.streaming.accumulator import check_once, take
+from anechoic.streaming.attendance import Attendance
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
-from anechoic.streaming.joint_release import SharedRelease, dimension_of
+from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
@@ -146,11 +147,12 @@ class Stream(Accumulating):
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
+        presence = checked_presence(statistics, participation, over)
         if participation is not None:
             Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self.by_unit = participation is not None
+        self.by_unit = participation is not None or presence is not None
         planned = mechanism_of(
             mechanism,
             participation,
@@ -160,10 +162,14 @@ class Stream(Accumulating):
             delta=delta,
             dimension=self.dimension,
             adjacency=adjacency,
-            unit=unit,
+            unit=unit or ("unit" if self.by_unit else None),
             accurate_to=accurate_to,
             loss=loss,
+            buffered=presence is not None,
+            kept=state is not None,
         )
+        if presence is not None:
+            presence.check(planned)
         self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
@@ -188,7 +194,9 @@ class Stream(Accumulating):
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
         ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
-        self._intake = Intake(self.shared, ledger if self.by_unit else None)
+        rule = self.shared.presence
+        attendance = None if rule is None else Attendance(rule, self._state.units)
+        self._intake = Intake(self.shared, ledger if self.by_unit else None, attendance)
         self._begin = Past(self._publisher, self.shared.fresh())
         self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
         self._learn_again()
@@ -346,7 +354,9 @@ class Stream(Accumulating):
         sums, remarks = self._intake.sums(addition, at)
         if batch_id is not None:
             self._state.mark(batch_id, at)
-        self._standing.put(at, sums, addition.bounded if self.by_unit else None)
+        for when, added in sums.items():
+            if when < self.mechanism.steps:
+                self._standing.put(when, added, addition.bounded if self.by_unit and when == at else None)
         self._standing.counts += remarks
 
     def _publish(self, time: str | float | None, noise: Integers) -> Release:

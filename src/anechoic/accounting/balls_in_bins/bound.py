@@ -24,15 +24,7 @@ from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.folded import folded_gram
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.chains import (
-    COARSE,
-    FINE,
-    LARGEST,
-    LEAST_DELTA,
-    BinChain,
-    Fineness,
-    chains,
-)
+from anechoic.accounting.laws.chains import COARSE, FINE, LARGEST, LEAST_DELTA, BinChain, Fineness, chains
 from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.search import least_noise, settled, smallest_epsilon
 from anechoic.errors import UnsupportedError

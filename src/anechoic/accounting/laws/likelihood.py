@@ -234,10 +234,7 @@ def product_of(ratio: Ratio, count: int) -> Ratio:
 
 
 def _doubled(
-    ratio: Ratio,
-    count: int,
-    combine: Callable[[Ratio, Ratio], Ratio],
-    prepare: Callable[[Ratio], Ratio],
+    ratio: Ratio, count: int, combine: Callable[[Ratio, Ratio], Ratio], prepare: Callable[[Ratio], Ratio]
 ) -> Ratio:
     """`count` >= 1 copies combined by doubling; each power is prepared before it is combined with itself."""
     powers, power = [], ratio
