@@ -182,9 +182,13 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            with path.level.entered(), self._model.pulling():
-                pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
-                every = path.level.taken(self._model.gradients(pulled_back))
+            try:
+                with path.level.entered():
+                    pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
+                    every = path.level.taken(self._model.gradients(pulled_back))
+            finally:
+                if self._model.shards is not None:
+                    self._model.shards.release()
             made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
             totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals

@@ -99,15 +99,6 @@ class RowModel:
             yield
 
     @contextmanager
-    def pulling(self) -> Iterator[None]:
-        """A backward pass is made inside."""
-        try:
-            yield
-        finally:
-            if self.shards is not None:
-                self.shards.release()
-
-    @contextmanager
     def runnable(self) -> Iterator[None]:
         """Recurrent layers in pieces that have batching rules."""
         with ExitStack() as stack:
