@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
+from anechoic.torch.loading.loader import WORKERS
 from anechoic.trainers import lightning_settings as settings
 from anechoic.trainers.door import Door
 from anechoic.trainers.files import kept_in_pairs, pair, twins
@@ -320,7 +321,6 @@ def _larger(loader: DataLoader[Any], parts: int) -> DataLoader[Any]:
         return loader
     if loader.batch_size is None:
         raise UnsupportedError("accumulate_grad_batches needs a DataLoader with a batch_size.")
-    names = ("sampler", "collate_fn", "drop_last", "num_workers", "pin_memory", "timeout", "worker_init_fn",
-             "multiprocessing_context", "prefetch_factor", "persistent_workers")  # fmt: skip
+    names = ("sampler", "collate_fn", "drop_last", *WORKERS)
     make = partial(DataLoader, loader.dataset, batch_size=loader.batch_size * parts)
     return make(**{name: getattr(loader, name) for name in names})

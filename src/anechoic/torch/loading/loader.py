@@ -24,6 +24,12 @@ from anechoic.torch.row_types.numbers import with_numbers
 from anechoic.torch.share import Part, Share
 from anechoic.units.batch import UnitBatch, check_item_fits
 
+#: What a loader does with its workers, by the names of its arguments.
+WORKERS = (
+    *("num_workers", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
+)
+
 
 @dataclass
 class Feed:
@@ -91,15 +97,7 @@ class PrivateDataLoader(DataLoader[Any]):
             if feed.batches.units is not None:
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
         requests = Requests(feed, ledger, max_physical_batch_size)
-        workers: dict[str, Any] = {
-            "num_workers": source.num_workers,
-            "pin_memory": source.pin_memory,
-            "timeout": source.timeout,
-            "worker_init_fn": source.worker_init_fn,
-            "multiprocessing_context": source.multiprocessing_context,
-            "prefetch_factor": source.prefetch_factor,
-            "persistent_workers": source.persistent_workers,
-        }
+        workers: dict[str, Any] = {name: getattr(source, name) for name in WORKERS}
         super().__init__(
             source.dataset, batch_sampler=_Indices(requests), collate_fn=source.collate_fn, **workers
         )
