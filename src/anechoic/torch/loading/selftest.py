@@ -121,8 +121,8 @@ def different(one: Any, two: Any, name: str, depth: int = 0) -> str:
     if isinstance(one, (Mapping, list, tuple)) and len(one) != len(two):
         return name
     there = _inside(two)
-    pairs = ((f"{name}{key}", part, there.get(key)) for key, part in _inside(one).items())
-    return next((found for where, *pair in pairs if (found := different(*pair, where, depth + 1))), "")
+    found = (different(part, there.get(key), f"{name}{key}", depth + 1) for key, part in _inside(one).items())
+    return next(filter(None, found), "")
 
 
 def _inside(value: Any) -> dict[str, Any]:
