@@ -13,7 +13,7 @@ from anechoic._validate import flag, one_of, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
-from anechoic.runs.uncopyable import Uncopyable
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local_steps import NO_UNITS, LocalSteps, PseudoGradients

@@ -16,8 +16,8 @@ from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs import Journal
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.ranks.group import Alone
 from anechoic.torch.structure import bits
 

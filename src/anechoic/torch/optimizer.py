@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import Delivery
-from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP, unstamped
 from anechoic.torch.noise_adder import Releaser

@@ -17,8 +17,8 @@ from anechoic.errors import MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
-from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys

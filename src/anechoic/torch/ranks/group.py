@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from anechoic.errors import DesynchronizedError
-from anechoic.runs.uncopyable import Uncopyable
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.torch.structure import bits
 
 #: Bytes of a word, and letters of an error in it.
