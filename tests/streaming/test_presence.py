@@ -44,6 +44,7 @@ def there(seen, within, visits):
     return window & (number <= visits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("within", "visits"), [(1, 1), (1, 3), (2, 1), (2, 2), (3, 2), (7, 1)])
 def test_all_that_one_unit_can_do_is_within_the_sensitivity(within, visits):
     """Over all neighbouring inputs: every set of steps in which a unit may have records."""
@@ -66,7 +67,7 @@ def test_all_that_one_unit_can_do_is_within_the_sensitivity(within, visits):
 FALLING = st.lists(st.floats(0, 1), min_size=1, max_size=12).map(lambda c: np.sort([1.0, *c])[::-1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(coefficients=FALLING, data=st.data())
 def test_coming_and_leaving_costs_no_more_than_as_many_columns(coefficients, data):
     """The lemma, by brute force: alternating signs at any steps, falling coefficients."""
@@ -93,7 +94,7 @@ def test_other_coefficients_would_cost_more_and_are_refused():
             streaming.Stream(streaming.Count(within=2), mechanism=mechanism)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     feed=st.lists(st.lists(st.sampled_from("abcd"), max_size=5), min_size=STEPS, max_size=STEPS),
     within=st.integers(1, 7),
@@ -108,6 +109,7 @@ def test_figures_are_the_numbers_of_units_of_the_window(feed, within, visits):
     assert stream.diagnostics().get("of units that came as often as they may", 0) == late
 
 
+@pytest.mark.slow
 def test_opened_again_after_every_call_it_goes_on(tmp_path):
     how = {"mechanism": MECHANISM, "key": KEY, "state": tmp_path / "s"}
     feed = [["a", "b"], ["a", None], [], ["b"], ["c", "a"], []]

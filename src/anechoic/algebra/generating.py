@@ -259,10 +259,6 @@ def _on_circle(r: GeneratingFunction, radius: float, size: int) -> Complex:
             "r is not real on the real line (r(conj x) differs from conj r(x)), so that the coefficients of C"
             " would not be real."
         )
-    return _half_circle(r, radius, size)
-
-
-def _half_circle(r: GeneratingFunction, radius: float, size: int) -> Complex:
     return _values(r, _points(radius, np.linspace(0.0, math.pi, size // 2 + 1)))
 
 

@@ -54,12 +54,7 @@ class BudgetBook:
     """
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        data: str,
-        *,
-        who: str | None = None,
-        key: bytes | None = None,
+        self, place: str | os.PathLike[str], data: str, *, who: str | None = None, key: bytes | None = None
     ) -> None:
         if not isinstance(data, str) or not data.strip():
             raise ValueError(f"data={data!r} must be the name of a data set.")

@@ -22,6 +22,7 @@ from anechoic.linear.privacy import (
     warn_of_noise,
     warn_of_selection,
 )
+from anechoic.linear.scaling import FeatureScale
 from anechoic.units.batch import Indices
 
 #: Of the rate, for two classes and one output, which gets half the gradient that two outputs get.
@@ -38,6 +39,9 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
         return tags
+
+    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
+        self.coef_, self.intercept_ = scale.coefficients(weights)
 
     def _fit(
         self, features: Any, labels: Any, unit_ids: Any, *, loss: str, penalty: float, mean: bool = False
@@ -65,7 +69,7 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
             self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         )
         fitted = fit_by_descent(asked, problem, outputs, units, self._keys, warn_of_noise)
-        self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
+        self._set_weights(fitted.weights, scale)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
 

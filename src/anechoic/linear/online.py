@@ -6,8 +6,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.linear_model._base import LinearModel
 from sklearn.utils.metaestimators import available_if
 
 from anechoic._validate import Array, at_least, fraction, positive_int
@@ -27,8 +25,8 @@ from anechoic.linear.privacy import (
     units_of,
     warn_of_selection,
 )
-from anechoic.linear.regressors import CLIP_NORM
-from anechoic.linear.scaling import FeatureScale, TargetScale
+from anechoic.linear.regressors import CLIP_NORM, LinearNumbers
+from anechoic.linear.scaling import TargetScale
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
 from anechoic.sampling import External
@@ -114,9 +112,6 @@ class Online(PrivateLinear):
         state = dict(super().__getstate__())
         state.pop("_run", None)  # noise goes with one process: what is loaded predicts
         return state
-
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        raise NotImplementedError  # pragma: no cover - abstract
 
 
 @dataclass(eq=False, repr=False)
@@ -210,9 +205,6 @@ class SGDClassifier(Online, PrivateClassifier):
         self._step(problem, outputs, units_of(unit_ids, len(X)), unit_ids)
         return self
 
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        self.coef_, self.intercept_ = scale.coefficients(weights)
-
     @available_if(lambda self: self.loss == "log_loss")
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, shape (rows, classes), of `loss="log_loss"`."""
@@ -220,7 +212,7 @@ class SGDClassifier(Online, PrivateClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
+class SGDRegressor(Online, LinearNumbers):
     """A linear regressor by stochastic gradient descent in time order, with correlated noise.
 
     As `SGDClassifier`, for numbers.
@@ -247,13 +239,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
     delta: float | None = None
     _: KW_ONLY
     loss_width: float = 0.1
-    target_bounds: Any = None
     momentum: float = 0.9
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
-        return tags
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit in the order of the rows, and release the coefficients; see `Ridge.fit`."""
@@ -261,14 +247,8 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         self.__dict__.pop("_run", None)
         problem = self._problem(X, y, reset=True)
         units = units_of(unit_ids, problem.count)
-        asked = self._asked(
-            counted(problem.count, units),
-            units,
-            problem.scale.dimension,
-            clip_norm=CLIP_NORM,
-            slower=SLOWER,
-            curvature=1.0,
-        )
+        how: dict[str, Any] = {"clip_norm": CLIP_NORM, "slower": SLOWER, "curvature": 1.0}
+        asked = self._asked(counted(problem.count, units), units, problem.scale.dimension, **how)
         fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._set_weights(fitted.weights, problem.scale)
@@ -290,8 +270,3 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         scaled = self._target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss(self.loss, self.loss_width), scaled)
         return Problem(X, scaled, residuals, self._scale(X.shape[1]), at_least("alpha", self.alpha))
-
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        coefficients, intercepts = scale.coefficients(weights)
-        self.coef_ = coefficients[0] * self._target.unit
-        self.intercept_ = float(intercepts[0] * self._target.unit + self._target.centre)

@@ -133,6 +133,10 @@ class PrivateLinear(Released, BaseEstimator):
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
 
+    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
+        """Leaves coef_ and intercept_, for features as they were given."""
+        raise NotImplementedError  # pragma: no cover - abstract
+
     def _in_order(self, asked: FitRequest) -> FitRequest:
         """What the order of the rows means for a fit: nothing, where they are shuffled."""
         return asked

@@ -36,11 +36,10 @@ LEFT, SPREAD = 5e-3, 12.0
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
-    """What linear regressors share: the scale of targets, the choice of a solver, and coefficients."""
+class LinearNumbers(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
+    """What linear regressors share: the scale of targets, and coefficients."""
 
     target_bounds: Any = None
-    solver: str = "auto"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -48,13 +47,25 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         tags.input_tags.sparse = False
         return tags
 
+    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
+        coefficients, intercepts = scale.coefficients(weights)
+        self.coef_ = coefficients[0] * self._target.unit
+        self.intercept_ = float(intercepts[0] * self._target.unit + self._target.centre)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateRegressor(LinearNumbers):
+    """Least squares, and the choice of a solver."""
+
+    solver: str = "auto"
+
     def _fit_numbers(self, features: Any, targets: Any, unit_ids: Any, penalty: float) -> None:
         """Fit; leaves coef_, intercept_, solver_, predicted_errors_, and what `_released` leaves."""
         warn_of_selection()
         X, y = self._checked(features, targets, y_numeric=True)
         units = units_of(unit_ids, len(X))
         scale = self._scale(X.shape[1])
-        target = TargetScale.of(self.target_bounds)
+        target = self._target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
         problem = Problem(X, scaled, residuals, scale, penalty / len(X))
@@ -70,9 +81,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
             fitted = fit_by_descent(asked, problem, 1, units, self._keys, warn_of_noise)
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
             self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
-        coefficients, intercepts = scale.coefficients(weights)
-        self.coef_ = coefficients[0] * target.unit
-        self.intercept_ = float(intercepts[0] * target.unit + target.centre)
+        self._set_weights(weights, scale)
         self._released(mechanism, keys)
 
     def _chosen(

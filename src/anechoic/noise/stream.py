@@ -12,6 +12,7 @@ from anechoic.keys import checked_key, derive, new_key
 from anechoic.noise.filter_choice import BYTES, chosen
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
+from anechoic.noise.host_memory import PINNED
 from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding.rows import IntegerArrays
 from anechoic.noise.torch_arrays import make_arrays
@@ -120,7 +121,8 @@ class NoiseStream:
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
             noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
             moving averages alone. A number of bytes, or a text such as "2GB", stores what fits into it, and
-            makes the rows of moving averages again that do not.
+            makes the rows of moving averages again that do not. "pinned" stores in pinned memory of the host
+            for a stream on a CUDA device: with the same bits, and the states of "store".
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.
@@ -190,6 +192,8 @@ class NoiseStream:
         kept = chosen(memory, strategy.recurrence(), std, self.dimension, self.length, self.arrays.precision)
         self.memory: str = kept[0]
         self.filter: Any = kept[1]
+        if self.memory == PINNED:
+            self.arrays.pin()
         if self.grid is not None:
             self.filter.drift()  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)

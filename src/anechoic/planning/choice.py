@@ -256,7 +256,7 @@ def _independent(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:
     """Rows of independent noise with the steps of the choice and about its batches, the best one first."""
     plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
     alike = [row for row in plain if abs(row.batch_size / best.batch_size - 1) <= _ALIKE]
-    return [row for row in alike if _steps(row) == _steps(best)]
+    return [row for row in alike if row.mechanism.steps == best.mechanism.steps]
 
 
 def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
@@ -274,15 +274,11 @@ def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
     return ""
 
 
-def _steps(row: PlanRow) -> int:
-    return row.mechanism.steps
-
-
 def _against_other_schemes(best: PlanRow, rows: list[PlanRow]) -> str:
     others: dict[str, PlanRow] = {}
     for row in rows:
         correlated = family(row.mechanism.strategy) != "identity"
-        alike = row.batch_size == best.batch_size and _steps(row) == _steps(best)
+        alike = row.batch_size == best.batch_size and row.mechanism.steps == best.mechanism.steps
         if row.sampling != best.sampling and correlated and alike:
             others.setdefault(row.sampling, row)
     return " ".join(

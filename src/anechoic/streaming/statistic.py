@@ -391,10 +391,7 @@ def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Rec
     usable = np.asarray(np.isfinite(values).all(axis=1))
     _, beyond = in_ball(values[usable], centre, bound)
     return Records(
-        len(values),
-        values,
-        usable,
-        {"not finite": counted(~usable), "clipped to the bound": counted(beyond)},
+        len(values), values, usable, {"not finite": counted(~usable), "clipped to the bound": counted(beyond)}
     )
 
 

@@ -115,6 +115,7 @@ def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sum
     assert ("made again in each step" in str(engine.plan)) == (not floats)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("keys", [True, False])
 @ARITHMETIC
 def test_a_resumed_run_goes_on_as_it_was_begun(grid_bits, keys, tmp_path, other_process):

@@ -40,7 +40,6 @@ _TOLERANCE = 1e-4  # relative, of a noise std
 _SLOPE = -1.7  # of log epsilon by log std, to begin with
 _SLOPE_NEAR, _BY_EPSILON = -1.1, -0.045  # near the least noise, and for each unit of epsilon more
 _ROUNDING = 1e-12
-_LONG = 2048  # steps from which Gram matrices are summed over passes, not over diagonals, where they can be
 _COARSELY = 2.0  # times as large is a delta by a coarse grid at most
 _ROUGH = 0.02  # from which classes and chains are ranked again
 
@@ -76,7 +75,7 @@ def bins_gram(strategy: Strategy, bins: int) -> Array:
     """
     check_nonnegative(strategy, "balls-in-bins sampling")
     bins = positive_int("bins", bins)
-    if strategy.n >= _LONG and bins * bins <= ENTRIES and (folded := folded_gram(strategy, bins)) is not None:
+    if bins * bins <= ENTRIES and (folded := folded_gram(strategy, bins)) is not None:
         return np.maximum(folded, 0.0)
     gram = gram_of(strategy) if bins * bins <= ENTRIES else None
     if gram is None:
