@@ -22,8 +22,7 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream, derive
 from anechoic.noise import stream as stream_module
-from anechoic.noise.filters.base import past_gains
-from anechoic.noise.filters.windowed import AutoregressiveFilter
+from anechoic.noise.filters.windowed import AutoregressiveFilter, past_gains
 from anechoic.participation import MinSep
 from anechoic.sampling import (
     BallsInBins,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import anechoic as an
+from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import float_excess, to_grid
 from anechoic.noise.rounding.base import PAD, advance
 from anechoic.noise.rounding.exact import nearest
-from anechoic.noise.rounding.make import rounded_filter
 from anechoic.strategies import BandedToeplitz, Identity, Toeplitz
 from tests.noise.test_rounding import Given, in_slices
 

@@ -10,7 +10,7 @@ from anechoic.keys import derive
 from anechoic.noise import NoiseStream, exact_variate
 from anechoic.noise.chacha20 import ChaChaCounter
 from anechoic.noise.exact_variate import HEIGHT, PLACE, WORDS, Details
-from anechoic.noise.gaussian import AES, CHACHA, CIPHERS, FreshRow, enclosure, fresh_rows
+from anechoic.noise.gaussian import AES, CHACHA, CIPHERS, FreshRow, fresh_rows
 from anechoic.noise.ziggurat_tail import rest
 from anechoic.strategies import BLT
 from tests.noise.streams import KEY, emit, make_stream
@@ -141,7 +141,7 @@ def test_a_row_is_within_its_enclosures_and_is_that_of_many_at_once():
     row = np.empty(4000)
     FreshRow(KEY, 3, CHACHA).fill(row, 100)
     for place in [*range(0, 4000, 401), *np.flatnonzero(np.abs(row) > 3)[:6].tolist()]:
-        low, exponent = enclosure(KEY, 3, 100 + place, 60, CHACHA)
+        low, exponent = FreshRow(KEY, 3, CHACHA).enclosure(100 + place, 60)
         assert abs(row[place] - low * 2.0**-exponent) <= 2.0**-48
     together = fresh_rows(KEY, range(2, 5), 101, 77, CHACHA)
     np.testing.assert_array_equal(together[1], row[1:78])

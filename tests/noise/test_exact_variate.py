@@ -10,7 +10,7 @@ from scipy import stats
 
 from anechoic.noise import exact_variate, gaussian, ziggurat_tail
 from anechoic.noise.exact_variate import HEIGHT, PLACE, Proposal, accepts
-from anechoic.noise.gaussian import ERROR, LARGEST, FreshRow, enclosure
+from anechoic.noise.gaussian import ERROR, LARGEST, FreshRow
 from anechoic.noise.ziggurat import RECTANGLES, TAIL_STEPS, layers
 from tests.noise.streams import KEY
 
@@ -32,7 +32,7 @@ def entries(count, start=0):
 @pytest.mark.parametrize("coordinates", [range(40), IN_REST[:60].tolist(), [2**40 + 1, 2**62]])
 def test_the_entry_is_within_its_error_of_the_variate(coordinates):
     for i in coordinates:
-        low, exponent = enclosure(KEY, 3, i, 150)
+        low, exponent = FreshRow(KEY, 3).enclosure(i, 150)
         (entry,) = entries(1, i)
         for end in (low, low + 1):
             error = abs(Fraction(end, 2**exponent) - Fraction(float(entry)))
@@ -43,7 +43,7 @@ def test_the_entry_is_within_its_error_of_the_variate(coordinates):
 @pytest.mark.parametrize("i", [0, 1, 17, *IN_REST[:5].tolist()])
 def test_enclosures_are_nested_and_as_narrow_as_asked_for(i):
     widths, bits = [], [0, 1, 30, 53, 64, 65, 100, 127, 128, 129, 200, 1000]
-    found = [enclosure(KEY, 3, i, b) for b in bits]
+    found = [FreshRow(KEY, 3).enclosure(i, b) for b in bits]
     assert [exponent for _, exponent in found] == bits
     for (low, exponent), (finer, more) in pairwise(found):
         widths.append(finer - (low << (more - exponent)))
@@ -76,7 +76,7 @@ def test_digits_are_addressed_by_coordinate_attempt_and_purpose():
 @pytest.mark.parametrize(("coordinate", "bits"), [(-1, 10), (0, -1), (0.5, 3), (2, 1.0)])
 def test_bad_arguments_are_refused(coordinate, bits):
     with pytest.raises(ValueError, match="coordinate=|bits="):
-        enclosure(KEY, 0, coordinate, bits)
+        FreshRow(KEY, 0).enclosure(coordinate, bits)
 
 
 # Decisions

@@ -53,7 +53,7 @@ def test_rows_are_those_of_the_exact_variates(name):
     assert rows.dtype == np.int64
     system = strategy.recurrence()
     for i in range(m):
-        z = [Fraction(gaussian.enclosure(KEY, t, i, 300)[0], 2**300) for t in range(strategy.n)]
+        z = [Fraction(gaussian.FreshRow(KEY, t).enclosure(i, 300)[0], 2**300) for t in range(strategy.n)]
         for t in range(strategy.n):
             assert rows[t, i] == nearest(by_definition(system, 3.0 * 2.0**30, z[: t + 1], rows[:t, i]))
 

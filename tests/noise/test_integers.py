@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.noise.integers import Integers
-from anechoic.noise.keystream import keystream
+from anechoic.noise.keystream import Integers, keystream
 from tests.noise.streams import KEY
 
 

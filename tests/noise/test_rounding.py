@@ -11,10 +11,10 @@ import pytest
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
 from anechoic.noise import NoiseStream
+from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence, Stacked
 from anechoic.noise.rounding.base import PAD, advance
 from anechoic.noise.rounding.exact import nearest, nearest_of
-from anechoic.noise.rounding.make import rounded_filter
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.smooth_binary import SmoothBinary

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
 from anechoic.noise import NoiseStream
+from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.rounding import split_sums as split
 from anechoic.noise.rounding.double_double import combined
-from anechoic.noise.rounding.make import rounded_filter
 from tests.floats import same_bits
 
 DECAYS = st.one_of(st.floats(-1, 1), st.sampled_from([0.998, 0.5, 1.0, -1.0, 0.0, 1 - 2.0**-53, 2.0**-60]))

@@ -10,7 +10,7 @@ from anechoic import strategies, workloads
 from anechoic._serialize import _REGISTRY
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.noise import NoiseStream
-from anechoic.noise.filters.make import make_filter
+from anechoic.noise.filter_choice import stored_filter
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.noise.recurrence import Recurrence
 from anechoic.strategies import BLT, BandedToeplitz, Identity
@@ -336,7 +336,7 @@ def test_noise_that_single_precision_cannot_hold_is_refused(std):
 
 def test_an_unknown_recurrence_is_refused():
     with pytest.raises(ValueError, match="Recurrence is not a kind"):
-        make_filter(Recurrence(3), 1.0, "float32")
+        stored_filter(Recurrence(3), 1.0, "float32")
 
 
 def test_the_key_is_kept_out_of_sight():

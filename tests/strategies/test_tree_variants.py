@@ -11,7 +11,7 @@ from anechoic import error, loss, sensitivity, workloads
 from anechoic.errors import GuaranteeError
 from anechoic.lower_bounds.prefix_sums import mathias_upper_bound
 from anechoic.noise import NoiseStream
-from anechoic.noise.rounding.make import rounded_filter
+from anechoic.noise.filter_choice import rounded_filter
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.strategies import BLT, Banded, BandedToeplitz, ColumnNormalized, Identity, Toeplitz, Tree
 from anechoic.strategies.circulant import circulant_factors, circulant_root

@@ -18,7 +18,7 @@ from anechoic.errors import (
 from anechoic.runs.digests import digest_of
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.noise_adder import Releaser
-from anechoic.torch.sources.clipping import clipped_sums
+from anechoic.torch.sources.clipping import Clipping
 from tests.torch.setting import (
     MODES,
     ONE_MODE,
@@ -647,7 +647,7 @@ def test_an_example_whose_gradient_is_not_finite_contributes_zero_in_ghost_mode(
 
 def test_norms_are_those_of_all_parameters_together():
     samples = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[4.0], [0.4]])]
-    sums = clipped_sums(samples, 1.0)
+    sums = Clipping(1.0).sums(samples)
     assert torch.allclose(sums[0], torch.tensor([0.9, 0.0]), atol=1e-5)
     assert torch.allclose(sums[1], torch.tensor([1.2]), atol=1e-5)
 

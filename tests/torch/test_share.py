@@ -48,16 +48,16 @@ def test_every_row_is_worked_on_once_whatever_the_number_of_ranks(kind, units):
                 for rank in range(ranks):
                     steps = set()
                     for request in requests(batches, Share(rows, rank, ranks), most):
-                        steps.add(request.step)
-                        assert sum(request.parts) == len(request.indices)
+                        steps.add(request.delivery.step)
+                        assert sum(request.delivery.parts) == len(request.indices)
                         assert most is None or len(request.indices) <= max(most, batches.largest_item)
                         start = 0
-                        for place, size in enumerate(request.parts):
+                        for place, size in enumerate(request.delivery.parts):
                             part = request.indices[start : start + size]
-                            seed = request.seed if request.alone else request.seeds[place]
+                            seed = request.seed if request.delivery.alone else request.seeds[place]
                             start += size
                             assert seed not in parts
-                            parts[seed] = request.step, part
+                            parts[seed] = request.delivery.step, part
                     assert steps == set(range(12))  # every rank steps every batch
                 first = first or parts
                 assert parts == first  # the same parts, drawn for under the same seeds

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from anechoic.batches.base import BINS, Batches, batches_of, by_label, integers, labels_of
-from anechoic.sampling import (
-    BallsInBins,
-)
+from anechoic.sampling import BallsInBins
 from anechoic.units.batch import Indices
 
 

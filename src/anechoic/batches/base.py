@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
-from anechoic.noise.integers import Integers
+from anechoic.noise.keystream import Integers
 from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.units.batch import Indices, UnitBatch

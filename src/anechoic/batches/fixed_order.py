@@ -7,9 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from anechoic.batches.base import ORDER, Batches, batches_of, integers
-from anechoic.sampling import (
-    FixedOrder,
-)
+from anechoic.sampling import FixedOrder
 from anechoic.units.batch import Indices
 
 

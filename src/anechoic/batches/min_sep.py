@@ -7,9 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from anechoic.batches.base import START, STEP, Batches, batches_of, below, integers, steps_of_a_pass
-from anechoic.sampling import (
-    MinSepSampling,
-)
+from anechoic.sampling import MinSepSampling
 from anechoic.units.batch import Indices
 
 

@@ -7,11 +7,17 @@ from functools import cached_property
 
 import numpy as np
 
-from anechoic.batches.base import GROUPS, STEP, Batches, batches_of, integers, labels_of, steps_of_a_pass
-from anechoic.sampling import (
-    CyclicPoisson,
-    Poisson,
+from anechoic.batches.base import (
+    GROUPS,
+    STEP,
+    Batches,
+    batches_of,
+    by_label,
+    integers,
+    labels_of,
+    steps_of_a_pass,
 )
+from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.units.batch import Indices
 
 
@@ -43,9 +49,7 @@ class Sampled(Batches):
             return [np.arange(self._examples)]
         draws = integers(self._key, GROUPS)
         if self._independent:
-            labels = draws.below(self._groups, self._examples)
-            order = np.argsort(labels, kind="stable")
-            return np.split(order, np.cumsum(np.bincount(labels, minlength=self._groups))[:-1])
+            return by_label(draws, self._examples, self._groups)
         deal = np.array_split(draws.permutation(self._examples), self._groups)
         return [np.sort(group) for group in deal]
 

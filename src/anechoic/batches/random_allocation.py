@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from anechoic.batches.base import EPOCH, Batches, batches_of, by_label, integers
-from anechoic.sampling import (
-    RandomAllocation,
-)
+from anechoic.sampling import RandomAllocation
 from anechoic.units.batch import Indices
 
 

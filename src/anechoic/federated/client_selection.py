@@ -13,7 +13,7 @@ from anechoic.errors import AnechoicError
 from anechoic.federated.clients import ClientId, Clients
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.participation_policy import Discipline
-from anechoic.noise.integers import Integers as Drawn
+from anechoic.noise.keystream import Integers as Drawn
 from anechoic.participation.accounts import NEVER
 
 

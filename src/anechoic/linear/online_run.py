@@ -13,8 +13,7 @@ from anechoic.linear.fitting import Problem, descent_of, sums_of
 from anechoic.linear.keys import FitKeys
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation.accounts import accounts_of
-from anechoic.runs.fork_guard import OwnProcess
-from anechoic.runs.uncopyable import Uncopyable
+from anechoic.runs.fork_guard import OwnProcess, Uncopyable
 from anechoic.units.ids import digest_of, secret_of
 from anechoic.units.ownership import Units
 

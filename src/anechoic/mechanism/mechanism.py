@@ -20,9 +20,9 @@ from anechoic.mechanism.chart import mechanism_figure
 from anechoic.mechanism.compatibility import check_covered
 from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
 from anechoic.noise import NoiseStream
+from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import Grid, checked_bits, spacing
 from anechoic.noise.rounding.drift import DRIFT, before_drift
-from anechoic.noise.rounding.make import rounded_filter
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity

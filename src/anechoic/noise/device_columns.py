@@ -45,7 +45,7 @@ class DeviceColumns:
         target.copy_(torch.from_numpy(made))
 
     def settle(self) -> None:
-        """Finish what was put off: nothing."""
+        """Finish what was put off, before anything else is read or written: nothing here."""
 
     def _draw_here(self, target: torch.Tensor, weights: Array) -> None:
         rows, other = self._fresh.rows(weights), None
@@ -57,6 +57,7 @@ class DeviceColumns:
             target.add_(other)
 
     def combine(self, weights: Array, rows: torch.Tensor, out: torch.Tensor) -> None:
+        self.settle()
         for start in range(0, out.shape[0], _CHUNK):
             here, past = out[start : start + _CHUNK], rows[:, start : start + _CHUNK]
             here.zero_()
@@ -64,10 +65,7 @@ class DeviceColumns:
                 here.add_(row * factor)
 
     def add(
-        self,
-        sums: Sequence[tuple[Array, torch.Tensor]],
-        out: torch.Tensor,
-        copy: torch.Tensor | None = None,
+        self, sums: Sequence[tuple[Array, torch.Tensor]], out: torch.Tensor, copy: torch.Tensor | None = None
     ) -> None:
         for weights, rows in sums:
             for start in range(0, out.shape[0], _CHUNK) if len(rows) else ():
@@ -79,6 +77,7 @@ class DeviceColumns:
             copy.copy_(out)
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
+        self.settle()
         for start in range(0, self.row.shape[0], _CHUNK):
             here = self.memory[:, start : start + _CHUNK]
             sums = here.new_empty((len(slots), here.shape[1]))
@@ -88,6 +87,7 @@ class DeviceColumns:
                 here[slot].copy_(total)
 
     def assign(self, rows: torch.Tensor, row: torch.Tensor) -> None:
+        self.settle()
         rows.copy_(row)
 
     def feed_back(self, weights: Array, decays: Array) -> None:
@@ -96,6 +96,7 @@ class DeviceColumns:
             past.mul_(fade).add_(self.row)
 
     def feed_state(self, weights: Array, transition: Array, entry: Array) -> None:
+        self.settle()
         self.add([(weights, self.memory)], self.row)
         inputs = self._rounded(entry)
         for start in range(0, self.row.shape[0], _CHUNK):  # so that the copy of the state stays small

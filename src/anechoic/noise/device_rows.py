@@ -71,18 +71,13 @@ def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -
         values = places.to(torch.float64).mul_(table[words.bitwise_and_(2**INDEX_BITS - 1)])
         missing.append(values.isnan().nonzero().view(-1) + begin)
         part.copy_(values if scale == 1.0 else values.mul_(scale))
-    if missing:
-        put_rest(row, out, torch.cat(missing), start, scale)
-
-
-def put_rest(row: FreshRow, out: torch.Tensor, places: torch.Tensor, start: int, scale: float) -> None:
-    """Write the variates of the entries at `places` of a slice that begins at `start`, made on the CPU."""
+    places = torch.cat(missing) if missing else table.new_empty(0)
     if len(places):
         out[places] = rest_of(row, places, start, scale).to(out.dtype)
 
 
 def rest_of(row: FreshRow, places: torch.Tensor, start: int, scale: float) -> torch.Tensor:
-    """The same as float64, where `places` is."""
+    """Variates at `places` of a slice that begins at `start`, made on the CPU: float64, where `places` is."""
     import torch
 
     found = row.rest(places.cpu().numpy() + start) * scale

@@ -54,15 +54,8 @@ class FusedColumns(DeviceColumns):
         if len(places):
             target[places] = rest_of(row, places, self._fresh.offset, weight).to(target.dtype)
 
-    def combine(self, weights: Array, rows: torch.Tensor, out: torch.Tensor) -> None:
-        self.settle()
-        super().combine(weights, rows, out)
-
     def add(
-        self,
-        sums: Sequence[tuple[Array, torch.Tensor]],
-        out: torch.Tensor,
-        copy: torch.Tensor | None = None,
+        self, sums: Sequence[tuple[Array, torch.Tensor]], out: torch.Tensor, copy: torch.Tensor | None = None
     ) -> None:
         runs = [(self._rounded(weights), rows) for weights, rows in sums if len(rows)]
         alike = all(len(rows) == 1 or rows.stride(0) == self.memory.stride(0) for _, rows in runs)
@@ -94,14 +87,6 @@ class FusedColumns(DeviceColumns):
         if copy is not None:
             copy[places] = few.row
 
-    def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
-        self.settle()
-        super().look_ahead(weights, used, slots)
-
-    def assign(self, rows: torch.Tensor, row: torch.Tensor) -> None:
-        self.settle()
-        super().assign(rows, row)
-
     def feed_back(self, weights: Array, decays: Array) -> None:
         if not self._waits_for(self.row):
             self.settle()
@@ -122,10 +107,6 @@ class FusedColumns(DeviceColumns):
         few = self._few(self.row, places, row, weight)
         few.feed_back(weights, decays)
         self.row[places], self.memory[:, places] = few.row, few.memory
-
-    def feed_state(self, weights: Array, transition: Array, entry: Array) -> None:
-        self.settle()
-        super().feed_state(weights, transition, entry)
 
     def _waits_for(self, out: torch.Tensor) -> bool:
         return self._waiting is not None and self._waiting[0].data_ptr() == out.data_ptr()

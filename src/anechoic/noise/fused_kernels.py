@@ -112,15 +112,7 @@ def drawn(numbers, factors, table, row, BLOCKS: tl.constexpr):
     tl.store(row + place, value.to(row.dtype.element_ty), mask=inside)
 
 
-def fed(
-    numbers,
-    factors,
-    table,
-    row,
-    memory,
-    ROWS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
+def fed(numbers, factors, table, row, memory, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
     """row = scale z + weights @ memory, and then memory = decays * memory + row.
 
     `factors` holds scale, weights and decays.

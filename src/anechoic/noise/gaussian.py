@@ -96,7 +96,19 @@ class FreshRow:
         return rest(self._details, coordinates)
 
     def enclosure(self, coordinate: int, bits: int) -> tuple[int, int]:
-        """See `enclosure`."""
+        """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
+
+        Args:
+            coordinate: i, >= 0.
+            bits: binary digits wanted after the point, >= 0.
+
+        Returns:
+            floor(x * 2**bits) and `bits`: intervals for more bits lie in those for fewer. The float64 entry
+            of the row is within ERROR of x.
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
         word = int(self.words.words(positive_int("coordinate", coordinate, minimum=0), 1)[0])
         found = variate(word, self._details, coordinate)
         return floor_of(found, self._details, coordinate, positive_int("bits", bits, minimum=0)), bits
@@ -132,26 +144,6 @@ def fresh_rows(key: bytes, steps: range, start: int, length: int, cipher: str = 
     return found
 
 
-def enclosure(key: bytes, step: int, coordinate: int, bits: int, cipher: str = AES) -> tuple[int, int]:
-    """Integers (low, exponent): the real variate lies in [low, low + 1] * 2**-exponent.
-
-    Args:
-        key: 32 secret bytes.
-        step: t, >= 0.
-        coordinate: i, >= 0.
-        bits: binary digits wanted after the point, >= 0.
-        cipher: one of CIPHERS.
-
-    Returns:
-        floor(x * 2**bits) and `bits`: intervals for more bits lie in those for fewer. The float64 entry of
-        the fresh row is within ERROR of x.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    return FreshRow(key, step, cipher).enclosure(coordinate, bits)
-
-
 class _Scratch(threading.local):
     """Memory for one chunk, of each thread its own."""
 
@@ -164,7 +156,7 @@ class _Scratch(threading.local):
         self._steps = np.empty(_CHUNK)
         self._flags = np.empty(_CHUNK, bool)
 
-    def read(self, read: Callable[[bytes, memoryview], None], count: int) -> None:
+    def read(self, read: Callable[[bytes, memoryview], object], count: int) -> None:
         """The next `count` words, rounded up to whole blocks."""
         size = -(-count // WORDS_PER_BLOCK) * BLOCK_BYTES
         if size == len(_ZEROS):

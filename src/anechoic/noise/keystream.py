@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic._validate import positive_int
 from anechoic.keys import checked_key, derive
 
 BLOCK_BYTES = 16
@@ -41,7 +42,7 @@ class Keystream(ABC):
     def __init__(self, subkey: bytes) -> None:
         self._subkey = checked_key(subkey, "subkey")
 
-    def reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+    def reader(self, block: int) -> Callable[[bytes, memoryview], object]:
         """A function (zeros, buffer) that writes the next len(zeros) bytes, from block `block` on.
 
         The buffer is 15 bytes longer than that, which `cryptography` asks for, and len(zeros) a multiple
@@ -52,7 +53,7 @@ class Keystream(ABC):
         return self._reader(block)
 
     @abstractmethod
-    def _reader(self, block: int) -> Callable[[bytes, memoryview], None]:
+    def _reader(self, block: int) -> Callable[[bytes, memoryview], object]:
         """`reader` of a block that there is."""
 
     def read(self, block: int, count: int) -> bytes:
@@ -97,13 +98,9 @@ class AesCounter(Keystream):
     __slots__ = ()
     block_words = WORDS_PER_BLOCK
 
-    def _reader(self, block: int) -> Callable[[bytes, memoryview], None]:
-        encryptor = self._cipher(block).encryptor()
-
-        def read(zeros: bytes, buffer: memoryview) -> None:
-            encryptor.update_into(zeros, buffer)
-
-        return read
+    def _reader(self, block: int) -> Callable[[bytes, memoryview], object]:
+        write: Callable[[bytes, memoryview], object] = self._cipher(block).encryptor().update_into
+        return write
 
     def at(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
         counters = np.empty((len(high), WORDS_PER_BLOCK), ">u8")
@@ -131,3 +128,43 @@ def keystream(key: bytes, domain: str, *numbers: int) -> AesCounter:
         ValueError: as `derive`.
     """
     return AesCounter(derive(key, domain, *numbers, size=32))
+
+
+class Integers:
+    """Random integers that follow from (key, domain, numbers), drawn one after another.
+
+    Given uniform words of 64 bits every law is exact: what would be unequal is drawn again.
+
+    Args:
+        key: 32 secret bytes.
+        domain, numbers: address, as in `anechoic.noise.derive`.
+    """
+
+    def __init__(self, key: bytes, domain: str, *numbers: int) -> None:
+        self._stream = keystream(key, domain, *numbers)
+        self._used = 0
+
+    def raw(self, count: int) -> NDArray[np.uint64]:
+        """Uniform integers in [0, 2**64), shape (count,)."""
+        found = self._stream.words(self._used, count)
+        self._used += count
+        return found
+
+    def below(self, limit: int, count: int) -> NDArray[np.int64]:
+        """Uniform integers in [0, limit), shape (count,), for 1 <= limit <= 2**63."""
+        if positive_int("limit", limit) > 2**63:
+            raise ValueError(f"limit={limit} must be at most 2**63.")
+        drawn = self.raw(count)
+        last = np.uint64(2**64 - 2**64 % limit - 1)  # so many words are a multiple of the limit
+        while len(unequal := np.flatnonzero(drawn > last)):
+            drawn[unequal] = self.raw(len(unequal))
+        return (drawn % np.uint64(limit)).astype(np.int64)
+
+    def permutation(self, count: int) -> NDArray[np.int64]:
+        """A uniform permutation of 0 … count - 1: the order of as many words, all different."""
+        while True:
+            drawn = self.raw(count)
+            order = np.argsort(drawn, kind="stable")
+            ordered = drawn[order]
+            if not (ordered[1:] == ordered[:-1]).any():
+                return order

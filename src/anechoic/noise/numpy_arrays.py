@@ -39,10 +39,7 @@ class NumpyColumns:
             _weighted_sum(factors, rows[:, part], out[part])
 
     def add(
-        self,
-        sums: Sequence[tuple[Array, NDArray[Any]]],
-        out: NDArray[Any],
-        copy: NDArray[Any] | None = None,
+        self, sums: Sequence[tuple[Array, NDArray[Any]]], out: NDArray[Any], copy: NDArray[Any] | None = None
     ) -> None:
         rounded = [(weights.astype(out.dtype), rows) for weights, rows in sums if len(rows)]
         total = np.empty(min(_CHUNK, len(out)), out.dtype)

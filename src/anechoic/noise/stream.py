@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
 from anechoic.keys import checked_key, derive, new_key
-from anechoic.noise.backends import make_arrays
-from anechoic.noise.filters.make import make_filter
+from anechoic.noise.filter_choice import BYTES, chosen
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
 from anechoic.noise.host_memory import PINNED
-from anechoic.noise.memory_choice import BYTES, chosen
 from anechoic.noise.recurrence import Recurrent
-from anechoic.noise.rounding.make import make_rounded
 from anechoic.noise.rounding.rows import IntegerArrays
+from anechoic.noise.torch_arrays import make_arrays
 
 FORMAT = 2
 _OLD_FORMAT = (
@@ -190,12 +188,10 @@ class NoiseStream:
             if grid is None
             else IntegerArrays(backend, dtype, device, self.cipher)
         )
-        recurrence = strategy.recurrence()
-        made: Any = partial(make_filter, recurrence, self.std, self.arrays.precision)
-        if self.grid is not None:
-            made = partial(make_rounded, recurrence, self.std / self.grid, self.dimension)
-        self.memory, found = chosen(memory, made, recurrence, self.length, self.arrays.precision)
-        self.filter: Any = found
+        std = self.std if self.grid is None else self.std / self.grid
+        kept = chosen(memory, strategy.recurrence(), std, self.dimension, self.length, self.arrays.precision)
+        self.memory: str = kept[0]
+        self.filter: Any = kept[1]
         if self.memory == PINNED:
             self.arrays.pin()
         if self.grid is not None:
@@ -324,7 +320,8 @@ class NoiseStream:
         """
         if type(saved.get("format")) is int and saved["format"] == 1:
             raise MismatchError(_OLD_FORMAT)
-        if (cipher := saved_cipher(saved)) != self.cipher:
+        cipher = saved.get("cipher", AES)  # those from before there was a choice do not name it
+        if cipher != self.cipher:
             raise MismatchError(_difference("cipher", cipher, self.cipher))
         for name, expected in self.identity.items():
             if name not in saved:
@@ -367,11 +364,6 @@ class NoiseStream:
             f"NoiseStream({self.strategy!r}, dimension={self.dimension}, std={self.std}, "
             f"backend={self.arrays.backend!r}, precision={self.arrays.precision!r}{part})"
         )
-
-
-def saved_cipher(saved: Mapping[str, Any]) -> Any:
-    """The cipher of a saved state; those from before there was a choice do not name it."""
-    return saved.get("cipher", AES)
 
 
 def _difference(name: str, saved: Any, expected: Any) -> str:

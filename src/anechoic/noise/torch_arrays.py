@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from anechoic.noise.arrays import Plan, checked_precision
+from anechoic._validate import one_of
+from anechoic.noise.arrays import Arrays, Plan, checked_precision
 from anechoic.noise.device_rows import made_here
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.fused_columns import columns_for
 from anechoic.noise.host_memory import check_device, pieces
-from anechoic.noise.numpy_arrays import aligned_empty, run_on_numpy
+from anechoic.noise.numpy_arrays import NumpyArrays, aligned_empty, run_on_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -90,3 +91,16 @@ class TorchArrays:
             )
         with torch.inference_mode(False):
             rows.copy_(exported.detach())
+
+
+def make_arrays(backend: str, dtype: Any, device: Any) -> Arrays:
+    """The operations of `backend` for `dtype` on `device`.
+
+    Raises:
+        ValueError: if the backend is unknown, the precision too low, or the device not one of NumPy's.
+    """
+    if one_of("backend", backend, ("numpy", "torch")) == "torch":
+        return TorchArrays(dtype, device)
+    if device is not None and str(device) != "cpu":
+        raise ValueError(f"device={device!r}: NumPy's arrays live on the CPU. Use backend='torch'.")
+    return NumpyArrays(dtype)

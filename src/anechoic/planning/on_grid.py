@@ -7,8 +7,8 @@ from dataclasses import replace
 from anechoic.errors import GuaranteeError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
+from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import FEWEST
-from anechoic.noise.rounding.make import rounded_filter
 from anechoic.planning.choice import noise_state
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import PlanRow

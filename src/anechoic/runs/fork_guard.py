@@ -107,3 +107,18 @@ class OwnProcess:
             f"this {self.what} belongs to process {self._number}, and process {os.getpid()} is a fork of it:"
             f" both would use the same rows of noise. Make the {self.what} in the process that uses it."
         )
+
+
+class Uncopyable:
+    """Mixin that refuses copy.copy, copy.deepcopy and pickle.
+
+    Raises:
+        TypeError: always; it names what to do.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled: the copy would make releases with the same"
+            " noise rows, and their difference would show gradients. Copy the model alone, keep"
+            " optimizer.state_dict(), and save a run with PrivacyEngine.save_checkpoint."
+        )

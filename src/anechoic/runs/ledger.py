@@ -18,7 +18,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
 from anechoic.noise import derive
-from anechoic.runs.uncopyable import Uncopyable
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.units.batch import UnitBatch
 
 logger = logging.getLogger("anechoic")

@@ -6,7 +6,7 @@ from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.audit import ReleaseRecorder, audit_training
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
-from anechoic.torch.loading.memory import BatchMemoryManager
+from anechoic.torch.loading.loader import BatchMemoryManager
 from anechoic.torch.local_steps import pseudo_gradient
 from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
 

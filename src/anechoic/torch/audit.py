@@ -234,13 +234,10 @@ class _CanaryRun:
         place[compared] = np.arange(len(compared))
         patterns = np.zeros((self._mechanism.steps, len(compared)))
         for t in range(self._mechanism.steps):
-            inside = place[self._units_of(t)]
+            inside = place[self._loader.feed.batches.units_of(t)]
             patterns[t, inside[inside >= 0]] = 1.0
         norms = np.square(self._mechanism.strategy.multiply(patterns)).sum(axis=0)
         return np.asarray(compared[np.argsort(-norms, kind="stable")[:canaries]])
-
-    def _units_of(self, t: int) -> NDArray[np.int64]:
-        return self._loader.feed.batches.units_of(t)
 
     def train(self, releases: int) -> None:
         """Go on until so many releases are made."""

@@ -13,11 +13,12 @@ from anechoic._validate import flag, one_of, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
-from anechoic.runs.uncopyable import Uncopyable
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.local_steps import NO_UNITS, LocalSteps, PseudoGradients
 from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
+from anechoic.torch.setup.agreement import agreed_keys, plain
 from anechoic.torch.setup.asked import (
     ByEpsilon,
     ByNoise,
@@ -29,7 +30,6 @@ from anechoic.torch.setup.asked import (
     spelled,
 )
 from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of, share_of, way_of
-from anechoic.torch.setup.joining import agreed_keys, plain
 from anechoic.torch.sources.base import AUTO
 
 logger = logging.getLogger("anechoic")
@@ -110,8 +110,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         if accountant != "prv":
             logger.warning(
                 "accountant=%r changes nothing: epsilon follows from the mechanism, exact without"
-                " amplification,"
-                " by privacy loss distributions with it.",
+                " amplification, by privacy loss distributions with it.",
                 accountant,
             )
         if secure_mode:

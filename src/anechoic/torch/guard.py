@@ -39,6 +39,8 @@ class Guard:
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._members = ModelMembers(module)
         self._values = ParameterWatch(self._bound, partial(_still, module))
+        #: all tensors of the model are right as they are now; the parameters are, as the update was made
+        self.retake, self.released = self._values.retake, self._values.released
         self.expect()
         called = module if self._source.by_layers else self._source.module  # else it runs row by row
         self._source.check_weights = self._values.check_parameters
@@ -49,14 +51,6 @@ class Guard:
     def expect(self) -> None:
         """The settings are right as they are now."""
         self._settings = self._read()
-
-    def retake(self) -> None:
-        """Parameters, buffers and frozen parameters are right as they are now."""
-        self._values.retake()
-
-    def released(self) -> None:
-        """The update was made: parameters are right as they are now."""
-        self._values.released()
 
     def detach(self) -> None:
         """Let go of the model."""

@@ -15,13 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anechoic._validate import positive_int
-from anechoic.errors import (
-    CheckpointError,
-    GuaranteeError,
-    MismatchError,
-    ReplayError,
-    UnsupportedError,
-)
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError, UnsupportedError
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.journal import read_journal
@@ -164,12 +158,11 @@ class History:
         missing = [one for one in self._missing([*stamp["earlier"], stamp]) if one["run"] != run]
         if missing:
             raise ReplayError(
-                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, which had"
-                f" made {missing[-1]['releases']} releases of its own, and this engine has neither its keys"
-                " nor its count: get_epsilon would forget them. To go on with that run,"
-                " engine.save_checkpoint and engine.load_checkpoint are needed beside the framework's own"
-                " files. To go on as a new run that pays for both, call engine.charge(state) before, with"
-                " this optimizer state."
+                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, which had made"
+                f" {missing[-1]['releases']} releases of its own, and this engine has neither its keys nor"
+                " its count: get_epsilon would forget them. To go on with that run, engine.save_checkpoint"
+                " and engine.load_checkpoint are needed beside the framework's own files. To go on as a new"
+                " run that pays for both, call engine.charge(state) before, with this optimizer state."
             )
         return unstamped(state)
 

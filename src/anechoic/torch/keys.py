@@ -51,12 +51,7 @@ class KeySource:
     """
 
     def __init__(self, noise_key: Key, sampling_key: Key) -> None:
-        self._noise = noise_key if noise_key is None or callable(noise_key) else _checked(noise_key, "noise")
-        self._sampling = (
-            sampling_key
-            if sampling_key is None or callable(sampling_key)
-            else _checked(sampling_key, "sampling")
-        )
+        self._noise, self._sampling = _checked(noise_key, "noise"), _checked(sampling_key, "sampling")
         _check_different(self._noise, self._sampling)
         self._process = os.getpid()
 
@@ -81,19 +76,16 @@ class KeySource:
             )
         noise, sampling = _drawn(self._noise, "noise"), _drawn(self._sampling, "sampling")
         _check_different(noise, sampling)
-        given = {"noise_key": self._noise, "sampling_key": self._sampling}
-        theirs = tuple(name for name, key in given.items() if key is not None)
-        return Keys(noise, sampling, len(theirs) == len(given), theirs)
+        theirs = tuple(name for name, key in self.given.items() if key is not None)
+        return Keys(noise, sampling, len(theirs) == 2, theirs)
 
 
 def _drawn(key: Key, name: str) -> bytes:
-    if key is None:
-        return new_key()
-    return _checked(key() if callable(key) else key, name)
+    return new_key() if key is None else checked_key(key() if callable(key) else key, f"{name}_key")
 
 
-def _checked(key: bytes, name: str) -> bytes:
-    return checked_key(key, f"{name}_key")
+def _checked(key: Key, name: str) -> Key:
+    return key if key is None or callable(key) else checked_key(key, f"{name}_key")
 
 
 def _check_different(noise: Key, sampling: Key) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,9 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
+from anechoic.runs import Journal
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.ranks.group import Alone
 from anechoic.torch.structure import bits
 
@@ -24,16 +25,6 @@ from anechoic.torch.structure import bits
 Slices = dict[str, tuple[Tensor, int]]
 #: Numbers of a sum to which noise is added at a time.
 PIECE = 2**16
-
-
-class ReleaseLog(Protocol):
-    """Where releases are written down before anybody sees them."""
-
-    def digest(self, parts: Iterable[Any]) -> str:
-        """The digest of a release that consists of these arrays."""
-
-    def record(self, step: int, digest: str) -> None:
-        """Note that release `step` has this digest, or refuse it: nothing of it is used then."""
 
 
 class Releaser(Uncopyable):
@@ -58,11 +49,13 @@ class Releaser(Uncopyable):
         #: the processes that make it
         self.ranks = Alone()
         self.divisor = divisor
-        self.journal: ReleaseLog | None = None
+        self.journal: Journal | None = None
         self.mechanism = mechanism
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
+        #: the entries whose noise this process draws
+        self.offset, self.length = 0, self._dimension
         self._dtype = kind_of(parameters)
         self.way = "store"
         self._device = parameters[0].device
@@ -80,6 +73,9 @@ class Releaser(Uncopyable):
             way: as `memory` of `NoiseStream`; by default the attribute.
             whole: whether all entries are drawn where this process has some of them.
         """
+        # a slice may be empty where ranks are many, and a stream has one entry at least
+        own = min(self.offset, self._dimension - 1), max(1, self.length)
+        offset, length = (0, self._dimension) if whole else own
         return self.mechanism.stream(
             self._dimension,
             key=key,
@@ -87,14 +83,10 @@ class Releaser(Uncopyable):
             dtype=self._dtype if self.mechanism.grid_bits is None else None,
             device=self._device,
             cipher=usual_cipher(self._device) if cipher is None else cipher,
+            offset=offset,
+            length=length,
             memory=way or self.way,
-            **({} if whole else self._own_entries),
         )
-
-    @property
-    def _own_entries(self) -> dict[str, int]:
-        """Offset and length of the entries whose noise this process draws; none of both for all."""
-        return {}
 
     @property
     def cipher(self) -> str:
@@ -132,13 +124,7 @@ class Releaser(Uncopyable):
 
     def _slices_of(self, memory: Tensor) -> Slices:
         """This process's entries of the rows of a noise state, and the length of whole rows."""
-        own, length = self._own_length, self._dimension
-        return {f"noise.{i}": (row[:own], length) for i, row in enumerate(memory.unbind())}
-
-    @property
-    def _own_length(self) -> int:
-        """Entries of a row that are this process's."""
-        return self._dimension
+        return {f"noise.{i}": (row[: self.length], self._dimension) for i, row in enumerate(memory.unbind())}
 
     @property
     def noise_bytes(self) -> int:
@@ -235,7 +221,7 @@ def usual_cipher(device: torch.device) -> str:
     return AES if device.type == "cpu" else CHACHA
 
 
-def digest(released: Iterable[Tensor], journal: ReleaseLog) -> str:
+def digest(released: Iterable[Tensor], journal: Journal) -> str:
     """What `journal` calls the bits of a release."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
 

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import Delivery
-from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP, unstamped
 from anechoic.torch.noise_adder import Releaser
@@ -45,9 +45,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         source: makes the clipped sums.
         release: adds the noise.
         optimizer: the user's.
-        mechanism: what is released.
         surroundings: random numbers while a batch is in hand.
-        loss_reduction: "mean" or "sum".
         update: makes what steps `optimizer`; None for `Update`.
 
     Attributes:
@@ -65,15 +63,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         release: Releaser,
         optimizer: Optimizer,
         *,
-        mechanism: Mechanism,
         surroundings: Surroundings,
-        loss_reduction: str,
         update: Callable[[Optimizer, list[nn.Parameter]], Update] | None = None,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
+        mechanism, self.loss_reduction = release.mechanism, source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
-        self.loss_reduction = loss_reduction
         self.original_optimizer = optimizer
         self._update = (update or Update)(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
@@ -224,17 +220,10 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
 
     param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Of the user's optimizer; the next step() refuses new trainable parameters."""
-        self.original_optimizer.add_param_group(param_group)
-
-    def register_step_pre_hook(self, hook: Any) -> Any:
-        """Called before the update, with the user's optimizer."""
-        return self.original_optimizer.register_step_pre_hook(hook)
-
-    def register_step_post_hook(self, hook: Any) -> Any:
-        """Called after the update, with the user's optimizer."""
-        return self.original_optimizer.register_step_post_hook(hook)
+    # the next step() refuses new trainable parameters; hooks are called with the user's optimizer
+    add_param_group, register_step_pre_hook, register_step_post_hook = map(
+        _of_users, ("add_param_group", "register_step_pre_hook", "register_step_post_hook")
+    )
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """That of the user's optimizer, stamped with the run that it belongs to and its release count.
@@ -312,11 +301,9 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def signal_skip_step(self, do_skip: bool = True) -> NoReturn:
         """Refused: Opacus's queue of steps to skip can outlive the batch that it was meant for."""
         raise DesynchronizedError(
-            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop,"
-            " keep a queue"
-            " of steps to skip that can outlive its batch. Write: from anechoic.torch import"
-            " BatchMemoryManager,"
-            " which has the same arguments."
+            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop, keep a"
+            " queue of steps to skip that can outlive its batch. Write: from anechoic.torch import"
+            " BatchMemoryManager, which has the same arguments."
         )
 
     def _by_step_only(self, *_: Any, **__: Any) -> NoReturn:

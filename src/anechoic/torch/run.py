@@ -17,8 +17,8 @@ from anechoic.errors import MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
+from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
-from anechoic.runs.uncopyable import Uncopyable
 from anechoic.torch.adam import tell_noise
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
@@ -30,7 +30,6 @@ from anechoic.torch.randomness.rng_stack import Surroundings, idle
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
-from anechoic.units.ownership import Units
 
 
 @dataclass
@@ -146,9 +145,8 @@ class PrivateRun(Around, Uncopyable):
         self.source.detach()
         self.optimizer.detach()
         self.ledger.give_up(
-            "make_private was called with this model or optimizer again, and the run that it began"
-            " then has them:"
-            " use what make_private returned last"
+            "make_private was called with this model or optimizer again, and the run that it began then has"
+            " them: use what make_private returned last"
         )
 
     def resume(
@@ -217,44 +215,3 @@ def _drawn(
 def _unwatch(leave: Callable[[], None]) -> None:
     leave()
     idle()
-
-
-class OfRun:
-    """Holds a run, once there is one."""
-
-    _run: PrivateRun | None = None
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
-        return self._current().mechanism
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """Whether the sums of the run are integers, and if not, why."""
-        return self._current().arithmetic
-
-    @property
-    def units(self) -> Units | None:
-        """Who owns which example; None where every example is a unit of its own."""
-        return self._current().loader.feed.batches.units
-
-    @property
-    def unreachable_examples(self) -> int:
-        """Examples that no batch of this run can hold, as their owners never take part together.
-
-        Where batches are secret it depends on the draw, so it is not for publication.
-        """
-        return self._current().loader.feed.batches.unreachable
-
-    @property
-    def releases(self) -> int:
-        """Releases (steps) made so far."""
-        return self._current().ledger.releases
-
-    def _current(self) -> PrivateRun:
-        if self._run is None:
-            raise ValueError(
-                "this engine has no run yet: call make_private or make_private_with_epsilon first."
-            )
-        return self._run

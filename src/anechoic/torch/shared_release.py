@@ -7,7 +7,8 @@ for every number of ranks, since entry i of a noise row is a function of (key, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding.base import PAD
+from anechoic.runs import Journal
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.noise_adder import ReleaseLog, Releaser, Slices, digest
-from anechoic.torch.ranks.cut import is_cut
+from anechoic.torch.noise_adder import Releaser, Slices, digest
+from anechoic.torch.ranks.cut import is_cut, part_of
 from anechoic.torch.ranks.group import Ranks
 
 
@@ -62,10 +64,6 @@ class SharedReleaser(Releaser):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    @property
-    def _own_entries(self) -> dict[str, int]:
-        return {"offset": min(self.offset, self._dimension - 1), "length": max(1, self.length)}
-
     def saved_noise(self) -> dict[str, Any]:
         """That of one process, on every rank: what a checkpoint holds."""
         own, where = self._noise.state_dict(copy=False), "save_checkpoint"
@@ -88,10 +86,6 @@ class SharedReleaser(Releaser):
         """What stands behind the entries: the largest of each row, or the step for which a sum was made."""
         every = self.ranks.joined(rows[:, -PAD:].reshape(-1), "save_checkpoint")
         return every.view(self.ranks.count, len(rows), PAD).amax(0)
-
-    @property
-    def _own_length(self) -> int:
-        return self.length
 
     def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
         start, length = stream.offset, stream.length
@@ -152,7 +146,7 @@ class SharedReleaser(Releaser):
                 self.journal.record(step, self._named(released, self.journal))
         return released
 
-    def _named(self, released: list[Tensor], journal: ReleaseLog) -> str:
+    def _named(self, released: list[Tensor], journal: Journal) -> str:
         return digest(released, journal)
 
     def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
@@ -212,3 +206,43 @@ def weights_sum(parameters: Iterable[Tensor]) -> int:
         kind = torch.int64 if p.element_size() == 8 else torch.int32
         total += int(p.detach().view(kind).sum(dtype=torch.int64))
     return total
+
+
+class CutReleaser(SharedReleaser):
+    """A `SharedReleaser` of parameters that ranks have a part each of.
+
+    What is made goes through all ranks parameter by parameter: each keeps its part, and rank 0 takes the
+    digest.
+    """
+
+    _found = ""
+
+    def _made(self, sums: list[Tensor], step: int) -> list[Tensor]:
+        where, own, released = f"release {step}", self._slice(sums, step), []
+
+        def whole() -> Iterator[Tensor]:
+            at = 0
+            for p, shape, dtype in zip(self._parameters, self._shapes, self._dtypes, strict=True):
+                flat = torch.empty(shape.numel(), dtype=self._dtype)
+                for rank in range(self.ranks.count):
+                    start, end = (min(max(n * self._each - at, 0), len(flat)) for n in (rank, rank + 1))
+                    piece = flat[start:end]
+                    if rank == self.ranks.rank:
+                        piece.copy_(own[at + start - self.offset :][: len(piece)])
+                    self.ranks.spread(piece, rank, where)
+                at += len(flat)
+                made = flat.to(dtype).view(shape)
+                released.append(part_of(p, made).clone())
+                yield made
+
+        if self.journal is None:
+            deque(whole(), maxlen=0)
+        else:
+            self._found = digest(whole(), self.journal)
+        return released
+
+    def _named(self, released: list[Tensor], journal: Journal) -> str:
+        return self._found
+
+    def _own_sums(self, slices: Tensor, where: str) -> Tensor:
+        return self.ranks.scattered(slices, where)

@@ -23,19 +23,10 @@ from anechoic.torch.ranks.group import Ranks
 
 logger = logging.getLogger("anechoic")
 
-_TORCHS = {
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Adadelta",
-    "ASGD",
-    "Adafactor",
-    "Muon",
-}
+_TORCHS = (
+    *("SGD", "ASGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"),
+    *("RMSprop", "Adadelta", "Adafactor", "Muon"),
+)
 #: Optimizers whose update of a parameter reads nothing of another one, as far as this torch has them.
 BY_PARAMETER = {CorrectedAdam, *(getattr(optim, name) for name in _TORCHS if hasattr(optim, name))}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from types import FrameType
@@ -89,6 +89,17 @@ def filled(value: Any, tensors: list[Any]) -> Any:
     """`value` with its tensors replaced, in the order of `tensors_in`."""
     given = iter(tensors)
     return mapped(value, lambda _: next(given))
+
+
+def nodes(roots: Iterable[Any], ends: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+    """The nodes of a graph of autograd from `roots` on, each once; not what is behind those where it ends."""
+    seen, todo = {None}, list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += () if ends(node) else (before for before, _ in node.next_functions)
 
 
 class Idle:

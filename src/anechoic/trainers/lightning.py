@@ -6,30 +6,31 @@ Needs lightning; importing this module imports it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
+from anechoic.torch.loading.loader import WORKERS
 from anechoic.trainers import lightning_settings as settings
 from anechoic.trainers.door import Door
-from anechoic.trainers.lightning_device import OneDevice
-from anechoic.trainers.lightning_files import kept_in_pairs, pair, twins
-from anechoic.trainers.lightning_loader import EpochLoader
+from anechoic.trainers.files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_logs import LogFilter, check_nothing_kept, silent
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import Parts, RowLoss
+from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
 from anechoic.trainers.run import TrainerRun
 
 __all__ = ["PrivateStrategy"]
 
 
-class PrivateStrategy(Door, OneDevice):
+class PrivateStrategy(Door, SingleDeviceStrategy):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
 
     The module is used as it is. Its training_step is given one row at a time, as a batch of one, so whatever
@@ -61,6 +62,7 @@ class PrivateStrategy(Door, OneDevice):
     def __init__(self, privacy: Privacy) -> None:
         self._take(privacy)
         super().__init__()
+        self._devices: list[Any] = []
         self._loader: EpochLoader | None = None
         self._logs: LogFilter | None = None
         self._resume: str | None = None
@@ -71,6 +73,32 @@ class PrivateStrategy(Door, OneDevice):
     def _trainer(self) -> Any:
         module: Any = self.lightning_module
         return module.trainer
+
+    # -- the Trainer says which devices there are, where a strategy has these two -----------------------
+
+    @property
+    def parallel_devices(self) -> list[Any]:
+        return self._devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[Any]) -> None:
+        if len(devices) > 1:
+            raise UnsupportedError(
+                f"Trainer(devices=…) gives {len(devices)}: a private run has one process and one device. Set"
+                " devices=1."
+            )
+        self._devices, self._root_device = devices, torch.device(devices[0])
+
+    @property
+    def num_nodes(self) -> int:
+        return 1
+
+    @num_nodes.setter
+    def num_nodes(self, nodes: int) -> None:
+        if nodes > 1:
+            raise UnsupportedError(
+                f"Trainer(num_nodes={nodes}): a private run has one process and one device. Set num_nodes=1."
+            )
 
     # -- how a run begins ----------------------------------------------------------------------------
 
@@ -240,3 +268,59 @@ class _StepLoss(RowLoss):
     def train(self, mode: bool = True) -> _StepLoss:
         self.training = mode
         return self
+
+
+class EpochLoader:
+    """Logical batches from the release on that the run is at.
+
+    How many make an epoch is the Trainer's affair, so it never ends by itself. The run begins after the
+    Trainer has asked for the length, so it is asked for when the first batch is.
+
+    Args:
+        given: the user's loader.
+        parts: its batches that make one of the run.
+        batches: those of the run, once it has begun.
+        period: of the loader for the run, how many releases make a pass.
+
+    Attributes:
+        plain: the loader for the run.
+        at_once: rows that are worked on at once.
+    """
+
+    def __init__(
+        self,
+        given: DataLoader[Any],
+        parts: int,
+        batches: Callable[[], LogicalBatches],
+        period: Callable[[DataLoader[Any]], int],
+    ) -> None:
+        self.plain, self.at_once = _larger(given, parts), given.batch_size or 1
+        self.dataset = given.dataset
+        self._batches = batches
+        self._period = period(self.plain)
+
+    def __len__(self) -> int:
+        return self._period
+
+    def __iter__(self) -> Iterator[Parts]:
+        while True:
+            yield from self._batches()
+
+    # Lightning asks whether it can go on within an epoch: where, is in the private file
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        pass
+
+
+def _larger(loader: DataLoader[Any], parts: int) -> DataLoader[Any]:
+    """The loader with `parts` times its batch size."""
+    if parts == 1:
+        return loader
+    if loader.batch_size is None:
+        raise UnsupportedError("accumulate_grad_batches needs a DataLoader with a batch_size.")
+    names = ("sampler", "collate_fn", "drop_last", *WORKERS)
+    make = partial(DataLoader, loader.dataset, batch_size=loader.batch_size * parts)
+    return make(**{name: getattr(loader, name) for name in names})

@@ -86,7 +86,9 @@ def check_module(module: Any) -> None:
             "automatic_optimization=False is refused: one optimizer is stepped once a batch. Return the loss"
             " from training_step, or write the loop yourself (docs/training.md)."
         )
-    if module._compiler_ctx is not None or any(map(_compiled, module.modules())):
+    parts = module.modules()
+    compiled = (hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts)
+    if module._compiler_ctx is not None or any(compiled):
         raise UnsupportedError("compiled code cannot be run row by row: leave torch.compile out.")
     for name in HOOKS:
         if is_overridden(name, module):
@@ -94,10 +96,6 @@ def check_module(module: Any) -> None:
                 f"{type(module).__name__}.{name} is refused: gradients before the step are those of rows,"
                 " which no hook is shown. Leave it out."
             )
-
-
-def _compiled(part: Any) -> bool:
-    return hasattr(part, "_orig_mod") or part._compiled_call_impl is not None
 
 
 def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 from anechoic.batches.fixed_order import InOrder
 from anechoic.batches.poisson import Sampled
 from anechoic.errors import DesynchronizedError, HorizonError
-from anechoic.runs.ledger import ReleaseLedger
+from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
@@ -370,6 +370,8 @@ def test_only_what_cannot_draw_is_fetched_without_a_seed():
     ):
         fetcher = Fetcher(dataset, collate, True)
         before = torch.get_rng_state()
-        first, second = (fetcher.__getitems__(Request(0, 0, 1, [0, 1], bytes(32)))[1] for _ in range(2))
+        first, second = (
+            fetcher.__getitems__(Request(Delivery(0, 2), [0, 1], bytes(32)))[1] for _ in range(2)
+        )
         assert fetcher._draws is draws and torch.equal(before, torch.get_rng_state())
         assert all(map(torch.equal, first, second))

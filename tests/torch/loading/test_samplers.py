@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from anechoic.batches.fixed_order import InOrder
-from anechoic.batches.given import Given
+from anechoic.batches.given import Given, check_promise
 from anechoic.batches.poisson import Sampled
-from anechoic.batches.promise import check_promise
 from anechoic.errors import MismatchError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from anechoic.noise.grid import float_excess
-from anechoic.torch.sources.clipping import Clipping, clipped_sums, rounded_down
+from anechoic.torch.sources.clipping import Clipping, rounded_down
 from tests.marks import in_turn
 
 CLIPS = (1e-300, 1e-30, 1e-12, 1e-8, 1.0, 1e6, 1e12, 1e20)
@@ -20,7 +20,7 @@ def norm(parts):
 def test_norms_of_large_layers_do_not_fall_short():
     """One example, 4e7 equal entries: a float32 sum over all of them loses two per cent of the norm."""
     sample = torch.full((1, 40_000_000), 0.37)
-    (total,) = clipped_sums([sample], 1.0)
+    (total,) = Clipping(1.0).sums([sample])
     assert 1 - 2e-5 <= total.double().norm().item() <= 1
 
 
@@ -42,9 +42,9 @@ def test_one_contribution_never_exceeds_the_clip_norm(clip, dtype):
 def test_a_signal_below_the_clip_norm_stays_as_it_is(clip):
     """min(1, C / norm), without a constant that would erase gradients below it."""
     sample = torch.randn(5, 40, generator=torch.Generator().manual_seed(0)) * clip / 100
-    (total,) = clipped_sums([sample], clip)
+    (total,) = Clipping(clip).sums([sample])
     torch.testing.assert_close(total, sample.sum(0), rtol=1e-5, atol=1e-6 * clip)
-    (total,) = clipped_sums([1e4 * sample], clip)
+    (total,) = Clipping(clip).sums([1e4 * sample])
     expected = (clip * sample / sample.norm(dim=1, keepdim=True)).sum(0)
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-6 * clip)
 
@@ -55,7 +55,7 @@ def test_the_norm_is_over_all_parameters_together():
     flat = torch.cat([s.reshape(5, -1) for s in samples], dim=1)
     factors = (0.5 / flat.norm(dim=1)).clamp(max=1)
     expected = (factors[:, None] * flat).sum(dim=0)
-    found = torch.cat([part.reshape(-1) for part in clipped_sums(samples, 0.5)])
+    found = torch.cat([part.reshape(-1) for part in Clipping(0.5).sums(samples)])
     torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-6)
 
 
@@ -69,13 +69,13 @@ def test_limits_are_parts_of_the_clip_norm():
 
 def test_examples_that_are_not_finite_count_as_zero():
     sample = torch.tensor([[3.0, 4.0], [float("nan"), 1.0], [float("inf"), 0.0], [0.3, 0.4]])
-    (total,) = clipped_sums([sample], 1.0)
+    (total,) = Clipping(1.0).sums([sample])
     torch.testing.assert_close(total, torch.tensor([0.9, 1.2]), atol=2e-5, rtol=0)
 
 
 def test_squares_that_overflow_do_not_count_as_zero():
     sample = torch.tensor([[3e25, 4e25], [0.3, 0.4]])
-    (total,) = clipped_sums([sample], 1.0)
+    (total,) = Clipping(1.0).sums([sample])
     torch.testing.assert_close(total, torch.tensor([0.9, 1.2]), atol=2e-5, rtol=0)
 
 
@@ -96,11 +96,11 @@ def test_the_bound_on_rounding_holds():
 
 def test_products_keep_full_precision_where_training_does_not():
     samples = [torch.randn(64, 300, generator=torch.Generator().manual_seed(0))]
-    expected = clipped_sums(samples, 1.0)[0]
+    expected = Clipping(1.0).sums(samples)[0]
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        assert torch.equal(clipped_sums(samples, 1.0)[0], expected)
+        assert torch.equal(Clipping(1.0).sums(samples)[0], expected)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
@@ -111,6 +111,6 @@ def test_small_parameters_side_by_side_are_clipped_as_each_by_itself():
     samples = [torch.randn(5, *shape, generator=draw) for shape in ((3, 2), (5000,), (), (4,))]
     whole = torch.cat([sample.reshape(5, -1) for sample in samples], 1)
     clipped = whole / whole.norm(dim=1, keepdim=True).clamp(min=1)
-    found = clipped_sums(samples, 1.0)
+    found = Clipping(1.0).sums(samples)
     assert [part.shape for part in found] == [sample.shape[1:] for sample in samples]
     assert torch.allclose(torch.cat([part.flatten() for part in found]), clipped.sum(0), atol=1e-5)

@@ -12,9 +12,8 @@ from torch import nn
 from anechoic.noise.grid import largest_square
 from anechoic.torch.setup.clip_norms import fitted
 from anechoic.torch.sources import grid_sums as grid
-from anechoic.torch.sources.clipping import Clipping, GridClipping
+from anechoic.torch.sources.clipping import ClipParts, Clipping, GridClipping, finite_rows
 from anechoic.torch.sources.ghost.gradients import GhostGradients
-from anechoic.torch.sources.parts import ClipParts, finite_rows
 from tests.marks import in_turn, slow
 from tests.torch.sources.ghost_setting import flat, ghost, single_rows
 

@@ -8,7 +8,8 @@ from torch import nn
 
 pytest.importorskip("lightning", reason="make test-all installs it")
 
-from anechoic.trainers import Privacy, lightning_loader
+from anechoic.trainers import Privacy
+from anechoic.trainers import lightning as adapter
 from anechoic.trainers.lightning import PrivateStrategy
 from anechoic.trainers.run import TrainerRun
 from tests.trainers.lightning.setting import (
@@ -244,13 +245,13 @@ def released_twice(monkeypatch):
 
 
 def accumulated_twice(monkeypatch):
-    larger = lightning_loader._larger
-    monkeypatch.setattr(lightning_loader, "_larger", lambda loader, parts: larger(loader, parts * parts))
+    larger = adapter._larger
+    monkeypatch.setattr(adapter, "_larger", lambda loader, parts: larger(loader, parts * parts))
 
 
 def last_batch_dropped(monkeypatch):
-    length = lightning_loader.EpochLoader.__len__
-    monkeypatch.setattr(lightning_loader.EpochLoader, "__len__", lambda self: length(self) - 1)
+    length = adapter.EpochLoader.__len__
+    monkeypatch.setattr(adapter.EpochLoader, "__len__", lambda self: length(self) - 1)
 
 
 def mean_over_the_batch(monkeypatch):

@@ -12,15 +12,11 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.arrays import MemoryColumns, Plan
-from anechoic.noise.recurrence import Mixed, Recurrence
-
-MEMORY = ("store", "regenerate")
+from anechoic.noise.recurrence import Recurrence
 
 R = TypeVar("R", bound=Recurrence)
-M = TypeVar("M", bound=Mixed)
 
 
 class Filter(ABC, Generic[R]):
@@ -66,13 +62,6 @@ class Filter(ABC, Generic[R]):
         return float(scale)
 
 
-class MixedFilter(Filter[M]):
-    """Rows that are mixed: they lie in the leading rows of the memory, the bottom of a stack first."""
-
-    def used(self, t: int) -> int:
-        return self._recurrence.depth(self._recurrence.local(t)) if self.rows else 0
-
-
 def only_fresh(*weights: float) -> Plan:
     """Rows that need no memory."""
 
@@ -80,14 +69,3 @@ def only_fresh(*weights: float) -> Plan:
         columns.draw(columns.row, *weights)
 
     return plan
-
-
-def nothing(columns: MemoryColumns) -> None:
-    """No work."""
-
-
-def past_gains(recurrence: Recurrence, t: int, count: int) -> Array:
-    """Gains of rows t, t - 1, …, shape (count,)."""
-    if recurrence.gains is None:
-        return np.ones(count)
-    return recurrence.gains[t - count + 1 : t + 1][::-1]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from anechoic.noise.arrays import MemoryColumns, Plan
-from anechoic.noise.filters.base import MixedFilter, only_fresh
-from anechoic.noise.recurrence import Buffered, Nested, Stacked, StateSpace
+from anechoic.noise.filters.base import Filter, only_fresh
+from anechoic.noise.recurrence import Buffered, Mixed, Nested, Stacked, StateSpace
+
+M = TypeVar("M", bound=Mixed)
+
+
+class MixedFilter(Filter[M]):
+    """Rows that are mixed: they lie in the leading rows of the memory, the bottom of a stack first."""
+
+    def used(self, t: int) -> int:
+        return self._recurrence.depth(self._recurrence.local(t)) if self.rows else 0
 
 
 class BufferedFilter(MixedFilter[Buffered]):

@@ -26,8 +26,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.recurrence import Recurrence
-from anechoic.noise.rounding.exact import nearest_between, nearest_of
-from anechoic.noise.rounding.weights import Weights, combined, enclosed
+from anechoic.noise.rounding.exact import Weights, combined, enclosed, nearest_between, nearest_of
 
 #: Columns behind the last of each row of memory; the first holds the largest size of the row's entries. Of a
 #: sum made ahead they hold the step that it is for, and the first step that is not in it.
@@ -162,12 +161,7 @@ class RoundedFilter(ABC, Generic[R]):
 
 
 def advance(
-    plan: RowPlan,
-    t: int,
-    memory: Array,
-    fresh: FreshRows,
-    out: NDArray[np.int64],
-    each: Each,
+    plan: RowPlan, t: int, memory: Array, fresh: FreshRows, out: NDArray[np.int64], each: Each
 ) -> int:
     """Write row t into `out`, and the memory of step t + 1 into `memory`.
 

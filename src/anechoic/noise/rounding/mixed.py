@@ -18,8 +18,8 @@ from anechoic.noise.rounding import double_double
 from anechoic.noise.rounding.base import PAD, Block, RoundedFilter, RowPlan, size
 from anechoic.noise.rounding.double_double import Constant
 from anechoic.noise.rounding.drift import check_memory, checked_drift
+from anechoic.noise.rounding.exact import Weights
 from anechoic.noise.rounding.split_sums import drift_of, split_sums
-from anechoic.noise.rounding.weights import Weights
 
 M = TypeVar("M", bound=Mixed)
 

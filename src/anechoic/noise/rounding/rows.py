@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, one_of
-from anechoic.noise.backends import make_arrays
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import available_threads, in_blocks
 from anechoic.noise.host_memory import check_device
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
 from anechoic.noise.rounding.on_device import advance_on_device
 from anechoic.noise.rounding.scalar_rows import NARROW, narrow_rows
-from anechoic.noise.torch_arrays import TorchArrays
+from anechoic.noise.torch_arrays import TorchArrays, make_arrays
 
 #: Rows that are made together at most.
 TOGETHER = 2**12
@@ -37,9 +36,7 @@ class IntegerArrays:
         if dtype is not None:
             raise ValueError(f"dtype={dtype!r}: rows on a grid are int64. Leave dtype out.")
         self.backend = one_of("backend", backend, ("numpy", "torch"))
-        self.floats: Any = make_arrays(
-            backend, _float64(backend), device
-        )  # refuses devices that there are not
+        self.floats: Any = make_arrays(backend, "float64", device)  # refuses devices that there are not
         self._device = device
         self._on_cpu = not (isinstance(self.floats, TorchArrays) and self.floats.draws(cipher))
         self.exactly = 0
@@ -135,11 +132,3 @@ class IntegerArrays:
         if not isinstance(given, np.ndarray) or given.dtype != np.float64 or given.shape != rows.shape:
             raise ValueError(f"rows is not a float64 array of {self.backend} in shape {rows.shape}.")
         rows[...] = given if self._on_cpu else exported
-
-
-def _float64(backend: str) -> Any:
-    if backend == "numpy":
-        return np.float64
-    import torch
-
-    return torch.float64

@@ -14,7 +14,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
 from anechoic.noise.rounding.base import Ahead, Block, RoundedFilter, RowPlan
-from anechoic.noise.rounding.weights import Weights
+from anechoic.noise.rounding.exact import Weights
 
 W = TypeVar("W", bound=Autoregressive | MovingAverage)
 

@@ -27,8 +27,8 @@ from anechoic.noise.gaussian import AES
 from anechoic.runs.files import first_line, reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints import slices
-from anechoic.torch.checkpoints.optimizer_state import own_part, whole_state
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
+from anechoic.torch.checkpoints.slices import own_part, whole_state
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
 from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.run import PrivateRun
@@ -127,11 +127,7 @@ def _content(
 ) -> dict[str, Any]:
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
-        secret = {
-            "noise_key": run.keys.noise.hex(),
-            "sampling_key": run.keys.sampling.hex(),
-            "noise": noise,
-        }
+        secret = {"noise_key": run.keys.noise.hex(), "sampling_key": run.keys.sampling.hex(), "noise": noise}
     return secret | {
         "mechanism": run.mechanism.to_json(),
         "fingerprint": run.mechanism.fingerprint,

@@ -85,16 +85,14 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
         )
     if sync_every > 1:
         raise ReplayError(
-            f"{what}: releases may round differently here, and with journal_sync_every={sync_every}"
-            " the journal"
-            " may lack the last ones before a power cut, which could not be compared. To resume,"
+            f"{what}: releases may round differently here, and with journal_sync_every={sync_every} the"
+            " journal may lack the last ones before a power cut, which could not be compared. To resume,"
             f" {remedy}; or start a new run, and count this one's releases too (PrivacyEngine.charge)."
         )
     if repeated:
         logger.warning(
-            "%s when the checkpoint was written, after which %d releases were made. They are made"
-            " again, compared"
-            " with the journal, and refused where they differ in a bit. If that happens: %s.",
+            "%s when the checkpoint was written, after which %d releases were made. They are made again,"
+            " compared with the journal, and refused where they differ in a bit. If that happens: %s.",
             what,
             repeated,
             remedy,

@@ -9,7 +9,9 @@ from typing import Any
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.run import OfRun
+from anechoic.torch.noise_adder import Arithmetic
+from anechoic.torch.run import PrivateRun
+from anechoic.units.ownership import Units
 
 
 class EngineAccountant:
@@ -30,8 +32,45 @@ class EngineAccountant:
         return self._engine.releases if self._engine._run is not None else 0
 
 
-class Resumable(OfRun):
-    """Saves and loads a run, and counts releases that were made before it."""
+class Resumable:
+    """Holds a run, once there is one: saves and loads it, and counts releases that were made before it."""
+
+    _run: PrivateRun | None = None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
+        return self._current().mechanism
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Whether the sums of the run are integers, and if not, why."""
+        return self._current().arithmetic
+
+    @property
+    def units(self) -> Units | None:
+        """Who owns which example; None where every example is a unit of its own."""
+        return self._current().loader.feed.batches.units
+
+    @property
+    def unreachable_examples(self) -> int:
+        """Examples that no batch of this run can hold, as their owners never take part together.
+
+        Where batches are secret it depends on the draw, so it is not for publication.
+        """
+        return self._current().loader.feed.batches.unreachable
+
+    @property
+    def releases(self) -> int:
+        """Releases (steps) made so far."""
+        return self._current().ledger.releases
+
+    def _current(self) -> PrivateRun:
+        if self._run is None:
+            raise ValueError(
+                "this engine has no run yet: call make_private or make_private_with_epsilon first."
+            )
+        return self._run
 
     def get_epsilon(self, delta: float) -> float:
         """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
@@ -45,10 +84,7 @@ class Resumable(OfRun):
         return run.history.epsilon(delta, max(run.ledger.releases, run.recorder.made(run.keys.noise)))
 
     def charge(
-        self,
-        what: Mechanism | Mapping[str, Any],
-        *mechanisms: Mechanism,
-        releases: int | None = None,
+        self, what: Mechanism | Mapping[str, Any], *mechanisms: Mechanism, releases: int | None = None
     ) -> None:
         """Count releases that were made before this run, on the same data: get_epsilon composes with them.
 

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from anechoic.errors import UnsupportedError
+from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.generators import same, seeded, states
-from anechoic.units.batch import UnitBatch
 
 
 @dataclass(frozen=True)
@@ -23,24 +23,15 @@ class Request:
     """One physical batch to fetch.
 
     Attributes:
-        step, chunk, chunks: see `Delivery`.
+        delivery: what will be said of it when it is handed out, but for the content.
         indices: examples, as Python ints.
         seed: what random augmentations follow from.
-        units, padding: see `Delivery`; go through a worker untouched.
-        parts, address, alone: see `Delivery`.
-        seeds: what random augmentations of each part follow from.
+        seeds: what those of each part of `delivery` follow from; none for one seed.
     """
 
-    step: int
-    chunk: int
-    chunks: int
+    delivery: Delivery
     indices: list[int]
     seed: bytes
-    units: UnitBatch | None = None
-    padding: int = 0
-    parts: tuple[int, ...] | None = None
-    address: int | None = None
-    alone: bool = False
     seeds: tuple[bytes, ...] = ()
 
 
@@ -77,7 +68,7 @@ class Fetcher(Dataset[Any]):
     def _in_parts(self, request: Request) -> Any:
         """A batch of several parts: each is fetched as if it were alone."""
         found, start = [], 0
-        for seed, size in zip(request.seeds, request.parts or (), strict=True):
+        for seed, size in zip(request.seeds, request.delivery.parts or (), strict=True):
             with seeded(seed):
                 found += self.examples(request.indices[start : start + size])
             start += size

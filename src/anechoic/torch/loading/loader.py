@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -18,10 +18,17 @@ from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
+from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.row_types.numbers import with_numbers
 from anechoic.torch.share import Part, Share
 from anechoic.units.batch import UnitBatch, check_item_fits
+
+#: What a loader does with its workers, by the names of its arguments.
+WORKERS = (
+    *("num_workers", "pin_memory", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers"),
+)
 
 
 @dataclass
@@ -90,15 +97,7 @@ class PrivateDataLoader(DataLoader[Any]):
             if feed.batches.units is not None:
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
         requests = Requests(feed, ledger, max_physical_batch_size)
-        workers: dict[str, Any] = {
-            "num_workers": source.num_workers,
-            "pin_memory": source.pin_memory,
-            "timeout": source.timeout,
-            "worker_init_fn": source.worker_init_fn,
-            "multiprocessing_context": source.multiprocessing_context,
-            "prefetch_factor": source.prefetch_factor,
-            "persistent_workers": source.persistent_workers,
-        }
+        workers: dict[str, Any] = {name: getattr(source, name) for name in WORKERS}
         super().__init__(
             source.dataset, batch_sampler=_Indices(requests), collate_fn=source.collate_fn, **workers
         )
@@ -172,7 +171,8 @@ class Requests(Sampler[Request]):
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
-                yield Request(step, chunk, len(parts), indices, seed, part, padding[chunk])
+                place = step, len(indices), chunk, len(parts)
+                yield Request(Delivery(*place, units=part, padding=padding[chunk]), indices, seed)
 
     def _shared(self, step: int, share: Share) -> Iterator[Request]:
         """This process's parts of batch `step`: one request at least, so that it is stepped everywhere."""
@@ -187,15 +187,15 @@ class Requests(Sampler[Request]):
             place = group[0].number if group else len(parts)
             seeds = [derive(key, "augment", step, part.number, size=SEED_BYTES) for part in group]
             alone = share.alone(self.most)
-            yield Request(
-                *(step, chunk, len(groups), indices),
-                seed=seeds[0] if alone and seeds else derive(key, "collate", step, size=SEED_BYTES),
+            delivery = Delivery(
+                *(step, len(indices), chunk, len(groups)),
                 units=units,
                 parts=tuple(len(part.indices) for part in group),
                 address=None if self.most is None else place,
                 alone=alone,
-                seeds=() if alone else tuple(seeds),
             )
+            seed = seeds[0] if alone and seeds else derive(key, "collate", step, size=SEED_BYTES)
+            yield Request(delivery, indices, seed, () if alone else tuple(seeds))
 
     def __len__(self) -> int:
         batches, most = self.feed.batches, self.most
@@ -233,16 +233,8 @@ class _Deliveries(Iterator[Any]):
         self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
-        size = len(asked.indices)
-        batch = with_numbers(batch, size)
-        delivery = Delivery(
-            *(asked.step, size, asked.chunk, asked.chunks, asked.units),
-            content=batch,
-            padding=asked.padding,
-            parts=asked.parts,
-            address=asked.address,
-            alone=asked.alone,
-        )
+        batch = with_numbers(batch, asked.delivery.size)
+        delivery = replace(asked.delivery, content=batch)
         self._ledger.deliver(self._turn, delivery)
         return batch
 
@@ -276,3 +268,50 @@ def split(indices: list[int], most: int | None) -> list[list[int]]:
     sizes = [short + (i < long) for i in range(count)]
     ends = [sum(sizes[: i + 1]) for i in range(count)]
     return [indices[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+class BatchMemoryManager:
+    """Context manager with Opacus's arguments: the same run, to rounding, with less memory.
+
+    step() after a micro-batch that is not the last of its batch only clips and sums, and returns None; the
+    release comes with the last. Each micro-batch knows its place when it is delivered, so a loop that is left
+    early leaves no signal behind: a half-summed batch is refused until `optimizer.abandon_batch()`.
+
+    Args:
+        data_loader: the loader of `make_private`.
+        max_physical_batch_size: >= 1.
+        optimizer: the optimizer of `make_private`, or what Accelerate or Fabric made of it, which has it as
+            `.optimizer`.
+
+    Raises:
+        MismatchError: if loader and optimizer are not those of one run, or one unit brings more examples to a
+            step than fit into a micro-batch: they are clipped together.
+
+    Example:
+        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=64, optimizer=optimizer) as parts:
+            for x, y in parts:
+                optimizer.zero_grad()
+                criterion(model(x), y).backward()
+                optimizer.step()
+    """
+
+    def __init__(self, *, data_loader: Any, max_physical_batch_size: int, optimizer: Any) -> None:
+        inner = optimizer  # Accelerate's prepare and Fabric's setup wrap it, and hand step() on
+        if not isinstance(optimizer, CorrelatedOptimizer):
+            inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(data_loader, PrivateDataLoader) or not isinstance(inner, CorrelatedOptimizer):
+            raise MismatchError(
+                f"data_loader is a {type(data_loader).__name__} and optimizer a {type(optimizer).__name__}:"
+                " pass the two that anechoic.torch.PrivacyEngine.make_private returned."
+            )
+        if data_loader.ledger is not inner.ledger:
+            raise MismatchError(
+                "data_loader and optimizer belong to two runs: pass those of one make_private."
+            )
+        self._chunked = data_loader.in_chunks(max_physical_batch_size)
+
+    def __enter__(self) -> PrivateDataLoader:
+        return self._chunked
+
+    def __exit__(self, *_: object) -> None:
+        pass

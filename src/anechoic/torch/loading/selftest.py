@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from anechoic.errors import UnsupportedError
+from anechoic.runs.ledger import Delivery
 from anechoic.torch.loading.fetching import Fetcher, Request, tried
 from anechoic.torch.randomness.generators import SEED_BYTES, seeded
+from anechoic.torch.structure import bits
 from anechoic.units.ownership import Units
 
 logger = logging.getLogger("anechoic")
@@ -84,7 +86,7 @@ def _chosen(examples: int, most: int) -> list[int]:
 
 def _two_fetches(fetcher: Fetcher, chosen: list[int]) -> tuple[str, str, str]:
     """What differs between two fetches, and what `with_others` finds; "" for nothing."""
-    request = Request(0, 0, 1, chosen, _SEEDS[0])
+    request = Request(Delivery(0, len(chosen)), chosen, _SEEDS[0])
     try:
         first, second = (fetcher.__getitems__(request)[1] for _ in range(2))
         where = different(first, second, "batch")
@@ -114,21 +116,22 @@ def different(one: Any, two: Any, name: str, depth: int = 0) -> str:
         return "" if _same_tensors(one, two) else name
     if isinstance(one, np.ndarray) and one.dtype != object:
         return "" if one.shape == two.shape and one.tobytes() == two.tobytes() else name
-    if isinstance(one, Mapping):
-        pairs = [(f"{name}[{key!r}]", one[key], two.get(key)) for key in one]
-        return _first(pairs, depth) if len(one) == len(two) else name
-    if isinstance(one, (list, tuple)):
-        if len(one) != len(two):
-            return name
-        return _first([(f"{name}[{i}]", *pair) for i, pair in enumerate(zip(one, two, strict=True))], depth)
     if isinstance(one, (str, bytes, int, float, complex, np.generic)):
         return "" if one == two or (one != one and two != two) else name
-    inside = vars(one) if hasattr(one, "__dict__") else {}
-    return _first([(f"{name}.{key}", value, vars(two).get(key)) for key, value in inside.items()], depth)
+    if isinstance(one, (Mapping, list, tuple)) and len(one) != len(two):
+        return name
+    there = _inside(two)
+    found = (different(part, there.get(key), f"{name}{key}", depth + 1) for key, part in _inside(one).items())
+    return next(filter(None, found), "")
 
 
-def _first(pairs: list[tuple[str, Any, Any]], depth: int) -> str:
-    return next((found for name, one, two in pairs if (found := different(one, two, name, depth + 1))), "")
+def _inside(value: Any) -> dict[str, Any]:
+    """What a container or an object holds, by how it is written."""
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": part for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return {f"[{place}]": part for place, part in enumerate(value)}
+    return {f".{key}": part for key, part in getattr(value, "__dict__", {}).items()}
 
 
 def _same_tensors(one: Tensor, two: Tensor) -> bool:
@@ -136,8 +139,7 @@ def _same_tensors(one: Tensor, two: Tensor) -> bool:
         return False
     if one.layout is not torch.strided or one.is_quantized:
         return True  # nobody can tell
-    bits = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, two)]
-    return torch.equal(*bits)
+    return torch.equal(*(bits(tensor.detach().cpu()) for tensor in (one, two)))
 
 
 def with_others(
@@ -310,8 +312,7 @@ def _columns(batch: Any, size: int, batch_first: bool) -> Iterator[list[Any]]:
 def _value(part: Any) -> Any:
     """Something hashable that is equal for equal examples."""
     if isinstance(part, Tensor):
-        plain = part.detach().cpu().contiguous().reshape(-1)
-        return tuple(part.shape), str(part.dtype), plain.view(torch.uint8).numpy().tobytes()
+        return tuple(part.shape), str(part.dtype), bits(part.detach().cpu()).numpy().tobytes()
     if isinstance(part, np.ndarray):
         return part.shape, part.dtype.str, part.tobytes()
     if isinstance(part, Mapping):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -35,12 +35,6 @@ from anechoic.torch.randomness.modes import SecretDraws
 from anechoic.torch.row_types.following import ACTIVE
 
 
-class HasKey(Protocol):
-    """What batches are read from."""
-
-    key: bytes
-
-
 class Surroundings:
     """The global generators while a run works on a batch: functions of the sampling key and t, all of them.
 
@@ -53,7 +47,7 @@ class Surroundings:
         feed: has the sampling key, which is asked for at each batch.
     """
 
-    def __init__(self, feed: HasKey) -> None:
+    def __init__(self, feed: Any) -> None:
         self._feed = feed
         self._delivery: Delivery | None = None
         self._thread: threading.Thread | None = None

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from anechoic.errors import DesynchronizedError
-from anechoic.runs.uncopyable import Uncopyable
+from anechoic.runs.fork_guard import Uncopyable
+from anechoic.torch.structure import bits
 
 #: Bytes of a word, and letters of an error in it.
 _WORD, _LETTERS = 4096, 1800
@@ -206,7 +207,7 @@ class Ranks(Alone, Uncopyable):
         def work() -> None:
             held = [tensor.contiguous() for tensor in tensors]
             parts = zip(held, owners, strict=True)
-            sent = [dist.broadcast(_bytes(p), o, group=self._group, async_op=True) for p, o in parts]
+            sent = [dist.broadcast(bits(p), o, group=self._group, async_op=True) for p, o in parts]
             for one in sent:
                 one.wait()
             for tensor, part in zip(tensors, held, strict=True):
@@ -222,10 +223,6 @@ class Ranks(Alone, Uncopyable):
         found: list[Any] = [None] * self.count
         self._safely(where, lambda: dist.all_gather_object(found, own, group=self._group))
         return found
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)
 
 
 def _gone(where: str, why: str) -> DesynchronizedError:

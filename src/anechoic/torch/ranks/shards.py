@@ -267,11 +267,7 @@ def _gated(block: CutBlock, reached: Callable[[], None], output: Any) -> Any:
 def _aside() -> Iterator[None]:
     """Plain numbers inside, whatever works on rows side by side outside."""
     functorch: Any = torch._functorch.pyfunctorch  # type: ignore[attr-defined]
-    with (
-        torch._C.DisableTorchFunction(),
-        functorch.temporarily_clear_interpreter_stack(),
-        torch.no_grad(),
-    ):
+    with torch._C.DisableTorchFunction(), functorch.temporarily_clear_interpreter_stack(), torch.no_grad():
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -177,30 +178,30 @@ def _of_single_rows(call: Call, tensors: list[Tensor]) -> Label:
     return RowAxis(axis, inner)
 
 
-def untouched(*names: str) -> Rule:
-    """Operations along axes that are named, which leave the others as they are."""
+def along(axes: Callable[[Call, Tensor], Container[int] | None]) -> Rule:
+    """Operations along some axes of one tensor, which leave the others as they are; None for all axes."""
 
     def rule(call: Call) -> Label:
         tensor, label = alone(call)
         if not isinstance(label, RowAxis):
             return no_rule_for(call, label)  # type: ignore[no-any-return]
-        for name in names:
-            axes = call.dims(tensor, name)
-            if call[name] is not None and (axes is None or label.axis in axes):
-                raise NotApart(f"{call} goes along the rows")
-        if all(call[name] is None for name in names):
+        taken = axes(call, tensor)
+        if taken is None or label.axis in taken:
             raise NotApart(f"{call} goes along the rows")
         return label
 
     return rule
 
 
-def padded(call: Call) -> Label:
-    tensor, label = alone(call)
-    touched = [tensor.dim() - 1 - i // 2 for i, size in enumerate(call["pad"]) if size]
-    if not isinstance(label, RowAxis) or label.axis in touched:
-        raise NotApart(f"{call} goes along the rows")
-    return label
+def untouched(name: str) -> Rule:
+    """Operations along axes that are named."""
+    return along(lambda call, tensor: call.dims(tensor, name))
+
+
+padded = along(lambda call, t: [t.dim() - 1 - i // 2 for i, size in enumerate(call["pad"]) if size])
+triangle = along(lambda call, t: (t.dim() - 2, t.dim() - 1))
+#: Places that are drawn by each row's own chances.
+drawn = along(lambda call, t: range(t.dim() > 1, t.dim()))
 
 
 def repeated(call: Call) -> Label:
@@ -209,13 +210,6 @@ def repeated(call: Call) -> Label:
     if not isinstance(label, RowAxis) or call["repeats"][label.axis + new] != 1:
         raise NotApart(f"{call} makes several rows of one")
     return RowAxis(label.axis + new, label.inner)
-
-
-def triangle(call: Call) -> Label:
-    tensor, label = alone(call)
-    if not isinstance(label, RowAxis) or label.axis >= tensor.dim() - 2:
-        raise NotApart(f"{call} goes along the rows")
-    return label
 
 
 def reduced(call: Call) -> Any:
@@ -316,14 +310,6 @@ def attended(call: Call) -> Any:
     if any(t.dim() != call["query"].dim() for t, _ in call.labelled):
         raise NotApart(f"{call} with a mask whose first axis is not that of the rows (unsqueeze it)")
     return [label if t.dim() >= 3 and t.shape[0] == size else None for t in call.made]
-
-
-def drawn(call: Call) -> Label:
-    """Places that are drawn by each row's own chances."""
-    label = call.only("self")
-    if label.axis != 0 or call["self"].dim() < 2:
-        raise NotApart(f"{call} goes along the rows")
-    return label
 
 
 def groups_pulled(call: Call) -> Any:

@@ -209,13 +209,7 @@ class Call(dict[str, Any]):
     made: list[Tensor]
 
     def __init__(
-        self,
-        batch: Batch,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        tensors: list[Tensor],
-        labels: dict[int, Label],
+        self, batch: Batch, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], labels: dict[int, Label]
     ) -> None:
         facts = facts_of(func)
         super().__init__(facts.defaults, **dict(zip(facts.names, args, strict=False)), **kwargs)

@@ -23,17 +23,11 @@ class RowFloat(float):
 
     row: int | None = None
 
-    def __reduce__(self) -> Any:
-        return float, (float(self),)  # in a file it is a number like others
-
 
 class RowInteger(int):
     """The same of integers."""
 
     row: int | None = None
-
-    def __reduce__(self) -> Any:
-        return int, (int(self),)
 
 
 class RowCount(RowFloat):
@@ -44,9 +38,6 @@ class RowCount(RowFloat):
 
     def __index__(self) -> int:
         return int(self)
-
-    def __reduce__(self) -> Any:
-        return int, (int(self),)
 
     def __repr__(self) -> str:
         return repr(int(self))
@@ -88,7 +79,14 @@ _ALONE: dict[str, Callable[..., Any]] = {"round": round, "neg": operator.neg, "p
 _kind: Any
 
 
+def _reduced(self: Any) -> Any:
+    """In a file it is a number like others."""
+    value = plain(self)
+    return type(value), (value,)
+
+
 for _kind in (RowFloat, RowInteger):
+    _kind.__reduce__ = _reduced
     _kind.real = property(lambda self: self)
     for _name, _function in _BINARY.items():
         setattr(_kind, f"__{_name}__", _passed_on(_function))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -13,18 +12,9 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.row_types.labels import (
-    TOTAL,
-    Batch,
-    Label,
-    Mixed,
-    One,
-    RowAxis,
-    Total,
-    row_axis,
-)
+from anechoic.torch.row_types.labels import TOTAL, Batch, Label, Mixed, One, RowAxis, Total, row_axis
 from anechoic.torch.row_types.numbers import among
-from anechoic.torch.structure import PLAIN, TORCHS_OWN, tensors_in
+from anechoic.torch.structure import PLAIN, TORCHS_OWN, nodes, tensors_in
 
 REMEDY = (
     " Nothing was released. Compute the loss of each example from that example's outputs and target alone,"
@@ -32,7 +22,7 @@ REMEDY = (
 )
 
 
-class Refusals(ABC):
+class Refusals:
     """Checks of labels, where a batch reaches the model, the loss and the gradient.
 
     Attributes:
@@ -48,21 +38,11 @@ class Refusals(ABC):
     means: bool
     _dimension: int
 
-    @abstractmethod
-    def of(self, tensor: Tensor) -> Label | None:
-        """The label of a tensor; None for what is public."""
-
-    @abstractmethod
-    def mark(self, tensor: Tensor, label: Label) -> Any:
-        """Give a tensor a label."""
-
-    @abstractmethod
-    def mark_own(self, tensor: Tensor, label: Label) -> None:
-        """Give a label to a tensor that the model keeps of its own pass."""
-
-    @abstractmethod
-    def among_held(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Those in which something of the batch in hand is."""
+    # what `RowTypes` adds
+    of: Callable[[Tensor], Label | None]
+    mark: Callable[..., Any]
+    mark_own: Callable[[Tensor, Label], None]
+    among_held: Callable[[list[Tensor]], list[Tensor]]
 
     def check_drawn(self, tensors: list[Tensor]) -> None:
         """Refuse what the script draws for the rows of a part of a batch: other parts would draw the same.
@@ -116,8 +96,7 @@ class Refusals(ABC):
                 f" example of a batch of {self.batch.rows}: {why}. An example in several rows, or in"
                 " another's row, moves the sum by more than the clip norm. Nothing was released. Feed the"
                 " model exactly the delivered batch, and compute what belongs to an example from that example"
-                " alone; for pairs"
-                " make a data set of pairs, with unit_ids that name both."
+                " alone; for pairs make a data set of pairs, with unit_ids that name both."
             )
 
     def check_held(self, module: nn.Module) -> set[int]:
@@ -254,9 +233,8 @@ class Refusals(ABC):
                 continue
             why = _why(label, "rows reached it in other places")
             raise GuaranteeError(
-                f"the gradient of the loss with respect to {where} mixes the rows of the batch:"
-                f" {why}. A hook on a tensor, or a function with a backward() of its own, changed it."
-                f"{REMEDY}{otherwise}"
+                f"the gradient of the loss with respect to {where} mixes the rows of the batch: {why}. A hook"
+                f" on a tensor, or a function with a backward() of its own, changed it.{REMEDY}{otherwise}"
             )
 
     def _alone(self, label: Label) -> bool:
@@ -294,19 +272,13 @@ A_MEAN = (
 def reached(loss: Tensor) -> tuple[list[Any], bool]:
     """The runs whose models a loss was computed with; whether it reaches anything else with a gradient."""
     found: list[Any] = []
-    others, seen_nodes, todo = False, set(), [loss.grad_fn]
-    while todo:
-        node: Any = todo.pop()
-        if node is None or node in seen_nodes:
-            continue
-        seen_nodes.add(node)
+    others = False
+    for node in nodes([loss.grad_fn], lambda node: getattr(node, "types", None) is not None):
         types = getattr(node, "types", None)
-        if types is not None:
-            if types.active and types not in found:
-                found.append(types)
-            continue
-        others = others or hasattr(node, "variable")
-        todo.extend(before for before, _ in node.next_functions)
+        if types is None:
+            others = others or hasattr(node, "variable")
+        elif types.active and types not in found:
+            found.append(types)
     return found, others
 
 
@@ -320,19 +292,12 @@ def runs_own_code(loss: Tensor, known: type) -> bool:
         loss: whose graph is looked at; none of its nodes is run.
         known: a function in Python that does not count.
     """
-    seen, todo = set(), [loss.grad_fn]
-    while todo:
-        node: Any = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, BackwardCFunction):
-            if getattr(node, "_forward_cls", None) is not known:
-                return True
-        elif type(node).__name__ == "CppFunction":  # one that torch did not name is an extension's
-            return True
-        todo.extend(before for before, _ in node.next_functions)
-    return False
+    return any(
+        getattr(node, "_forward_cls", None) is not known
+        if isinstance(node, BackwardCFunction)
+        else type(node).__name__ == "CppFunction"  # one that torch did not name is an extension's
+        for node in nodes([loss.grad_fn])
+    )
 
 
 def running_roots() -> tuple[Tensor, ...]:

@@ -12,56 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.row_types.axes import (
-    attended,
-    batch_normalised,
-    by_first,
-    drawn,
-    expanded,
-    groups_pulled,
-    joined,
-    linear,
-    normalised,
-    padded,
-    part,
-    permuted,
-    product,
-    put_back,
-    reduced,
-    repeated,
-    reshaped,
-    triangle,
-    unsqueezed,
-    untouched,
-)
-from anechoic.torch.row_types.labels import (
-    Call,
-    Label,
-    Mixed,
-    NotApart,
-    One,
-    RowAxis,
-    Rule,
-    packets,
-    words,
-)
-from anechoic.torch.row_types.places import (
-    ctc,
-    ctc_pulled,
-    elementwise_loss,
-    embedded,
-    gathered,
-    indexed,
-    margin_loss,
-    masked,
-    met_along,
-    nll,
-    nll_pulled,
-    pointwise,
-    put,
-    same_axis,
-    selected,
-)
+from anechoic.torch.row_types import axes, places
+from anechoic.torch.row_types.labels import Call, Label, Mixed, NotApart, One, RowAxis, Rule, packets, words
 from anechoic.torch.structure import tensors_in
 
 _aten: Any = torch.ops.aten
@@ -80,9 +32,9 @@ def labels_of(call: Call) -> list[Label | None]:
         return [mixed] * len(made)
     if call.rows == 1:
         return [RowAxis(0)] * len(made)  # a row alone meets nobody
-    rule = _RULES.get(call.packet) or (pointwise if call.facts.pointwise else _by_rows)
+    rule = _RULES.get(call.packet) or (places.pointwise if call.facts.pointwise else _by_rows)
     one = next(iter(labels.values()))
-    if isinstance(one, One) and len(set(labels.values())) == 1 and rule is not put_back:
+    if isinstance(one, One) and len(set(labels.values())) == 1 and rule is not axes.put_back:
         return [one] * len(made)  # whatever is made of a row alone is its own
     try:
         found = rule(call)
@@ -110,10 +62,10 @@ def _by_rows(call: Call) -> Any:
             raise NotApart(f"{call} has no rule, and cannot be done for one row alone") from error
         if len(alone) != len(call.made):
             raise NotApart(f"{call} has no rule, and gives less for one row alone")
-        axes = [_where(*pair, row, call.rows) for pair in zip(call.made, alone, strict=True)]
-        if None in axes or (row and axes != found):
+        where = [_where(*pair, row, call.rows) for pair in zip(call.made, alone, strict=True)]
+        if None in where or (row and where != found):
             raise NotApart(f"{call} has no rule, and other rows change its result")
-        found = axes
+        found = where
     return found
 
 
@@ -153,86 +105,86 @@ _ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9, torch.complex64: 1e-4, to
 #: What each operation does with rows; names that torch does not have are left out.
 _TABLE: list[tuple[Rule, str]] = [
     (
-        pointwise,
+        places.pointwise,
         "_to_copy clone detach alias lift_fresh native_dropout bernoulli bernoulli_ normal masked_fill "
         "masked_fill_ where copy_ fill_ zero_ contiguous dropout nan_to_num isfinite isnan _conj lerp "
         "addcmul addcdiv threshold mse_loss_backward smooth_l1_loss_backward huber_loss_backward "
         "binary_cross_entropy_backward soft_margin_loss_backward log_sigmoid_forward log_sigmoid_backward",
     ),
-    (reshaped, "view _unsafe_view reshape squeeze flatten unflatten _reshape_alias"),
-    (expanded, "expand broadcast_to"),
-    (unsqueezed, "unsqueeze"),
-    (permuted, "permute transpose transpose_ t t_ movedim"),
-    (part, "slice select split split_with_sizes chunk unbind narrow unsafe_split"),
-    (joined, "cat stack"),
-    (put_back, "select_backward slice_backward"),
-    (same_axis, "view_as_real view_as_complex"),
+    (axes.reshaped, "view _unsafe_view reshape squeeze flatten unflatten _reshape_alias"),
+    (axes.expanded, "expand broadcast_to"),
+    (axes.unsqueezed, "unsqueeze"),
+    (axes.permuted, "permute transpose transpose_ t t_ movedim"),
+    (axes.part, "slice select split split_with_sizes chunk unbind narrow unsafe_split"),
+    (axes.joined, "cat stack"),
+    (axes.put_back, "select_backward slice_backward"),
+    (places.same_axis, "view_as_real view_as_complex"),
     (
-        untouched("dim"),
+        axes.untouched("dim"),
         "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod logcumsumexp cummax "
         "cummin sort topk kthvalue glu argsort diff",
     ),
-    (untouched("dims"), "flip roll"),
-    (met_along, "_softmax_backward_data _log_softmax_backward_data"),
-    (padded, "constant_pad_nd"),
-    (repeated, "repeat"),
-    (triangle, "tril triu"),
+    (axes.untouched("dims"), "flip roll"),
+    (places.met_along, "_softmax_backward_data _log_softmax_backward_data"),
+    (axes.padded, "constant_pad_nd"),
+    (axes.repeated, "repeat"),
+    (axes.triangle, "tril triu"),
     (
-        reduced,
+        axes.reduced,
         "sum mean nansum amax amin max min any all argmax argmin prod logsumexp linalg_vector_norm norm "
         "var std var_mean std_mean median count_nonzero aminmax mode",
     ),
-    (drawn, "multinomial"),
-    (normalised, "native_layer_norm _fused_rms_norm"),
+    (axes.drawn, "multinomial"),
+    (axes.normalised, "native_layer_norm _fused_rms_norm"),
     (
-        batch_normalised,
+        axes.batch_normalised,
         "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
         "_batch_norm_with_update _batch_norm_no_update batch_norm",
     ),
-    (product("self", "mat2", 0), "mm"),
-    (product("mat1", "mat2", 0), "addmm"),
-    (product("self", "mat2", 1), "bmm"),
-    (product("batch1", "batch2", 1), "baddbmm"),
-    (product("self", "vec", 0), "mv"),
-    (product("mat", "vec", 0), "addmv"),
-    (product("self", "tensor", 0), "dot"),
-    (product("self", "other", 0), "vdot"),
-    (linear, "linear"),
+    (axes.product("self", "mat2", 0), "mm"),
+    (axes.product("mat1", "mat2", 0), "addmm"),
+    (axes.product("self", "mat2", 1), "bmm"),
+    (axes.product("batch1", "batch2", 1), "baddbmm"),
+    (axes.product("self", "vec", 0), "mv"),
+    (axes.product("mat", "vec", 0), "addmv"),
+    (axes.product("self", "tensor", 0), "dot"),
+    (axes.product("self", "other", 0), "vdot"),
+    (axes.linear, "linear"),
     (
-        attended,
+        axes.attended,
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
         "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
         "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable "
         "_scaled_dot_product_attention_math_for_mps scaled_dot_product_attention",
     ),
     (
-        by_first,
+        axes.by_first,
         "convolution max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d "
         "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d "
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d "
         "upsample_linear1d native_group_norm pixel_shuffle pixel_unshuffle reflection_pad1d "
         "reflection_pad2d replication_pad1d replication_pad2d im2col col2im",
     ),
-    (groups_pulled, "native_group_norm_backward"),
-    (embedded, "embedding"),
+    (axes.groups_pulled, "native_group_norm_backward"),
+    (places.embedded, "embedding"),
     (
-        gathered,
+        places.gathered,
         "gather take_along_dim scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_",
     ),
-    (selected, "index_select"),
-    (indexed, "index"),
-    (masked, "masked_select"),
+    (places.selected, "index_select"),
+    (places.indexed, "index"),
+    (places.masked, "masked_select"),
     (
-        elementwise_loss,
+        places.elementwise_loss,
         "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss "
         "binary_cross_entropy_with_logits",
     ),
-    (ctc, "_ctc_loss"),
-    (ctc_pulled, "_ctc_loss_backward"),
-    (margin_loss, "multi_margin_loss multilabel_margin_loss_forward"),
-    (put, "index_put index_put_ _index_put_impl_"),
-    (nll_pulled, "nll_loss_backward nll_loss2d_backward multi_margin_loss_backward"),
-    (nll_pulled, "multilabel_margin_loss_backward"),
-    (nll, "nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"),
+    (places.ctc, "_ctc_loss"),
+    (places.ctc_pulled, "_ctc_loss_backward"),
+    (places.margin_loss, "multi_margin_loss multilabel_margin_loss_forward"),
+    (places.put, "index_put index_put_ _index_put_impl_"),
+    (places.nll_pulled, "nll_loss_backward nll_loss2d_backward multi_margin_loss_backward"),
+    (places.nll_pulled, "multilabel_margin_loss_backward"),
+    (places.nll, "nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"),
 ]
 _RULES = {packet: rule for rule, names in _TABLE for packet in packets(names)}

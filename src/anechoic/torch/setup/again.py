@@ -42,25 +42,21 @@ def check_plain(**given: Any) -> None:
         if isinstance(thing, _PRIVATE) or hasattr(thing, "autograd_grad_sample_hooks") or _of_opacus(thing)
     ]
     if private:
-        made = next((f" ({t.ledger.releases} releases were made)" for t in given.values() if _counts(t)), "")
+        ours = [t for t in given.values() if isinstance(t, (CorrelatedOptimizer, PrivateDataLoader))]
+        made = f" ({ours[0].ledger.releases} releases were made)" if ours else ""
         raise UnsupportedError(
-            f"{' and '.join(private)} came out of make_private before{made}, as when a notebook cell"
-            " is run twice."
-            " To go on with that run, use them as they are. To begin anew, make model, optimizer and"
-            " data loader"
-            " again, in the same cell as make_private: pass the plain ones."
+            f"{' and '.join(private)} came out of make_private before{made}, as when a notebook cell is run"
+            " twice. To go on with that run, use them as they are. To begin anew, make model, optimizer and"
+            " data loader again, in the same cell as make_private: pass the plain ones."
         )
     earlier = _run_of(given["optimizer"])
     if earlier is not None and earlier.ledger.releases:
         raise GuaranteeError(
-            f"optimizer belongs to a run of {earlier.ledger.releases} releases: make_private was"
-            " called with these"
-            " objects before, as when a notebook cell is run twice. To go on with that run, use what"
-            " it returned."
-            " To begin anew, make model and optimizer again, in the same cell as make_private. To"
-            " train the same"
-            " weights further, make a new optimizer, and call engine.charge(mechanism, releases="
-            f"{earlier.ledger.releases}) with the mechanism of that run."
+            f"optimizer belongs to a run of {earlier.ledger.releases} releases: make_private was called with"
+            " these objects before, as when a notebook cell is run twice. To go on with that run, use what it"
+            " returned. To begin anew, make model and optimizer again, in the same cell as make_private. To"
+            " train the same weights further, make a new optimizer, and call engine.charge(mechanism,"
+            f" releases={earlier.ledger.releases}) with the mechanism of that run."
         )
 
 
@@ -92,16 +88,7 @@ def _of_opacus(thing: Any) -> bool:
     return any((cls.__module__, cls.__qualname__) in _OPACUS for cls in type(thing).__mro__)
 
 
-def _counts(thing: Any) -> bool:
-    return isinstance(thing, (CorrelatedOptimizer, PrivateDataLoader))
-
-
-_OF_LAYERS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
+_OF_LAYERS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _BESIDE = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _ATTRIBUTES = ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activations", "max_batch_len")

@@ -12,9 +12,8 @@ from typing import Any
 from torch import nn
 
 from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.given import Given, Owning
+from anechoic.batches.given import Given, Owning, check_promise
 from anechoic.batches.of_units import UnitBatches
-from anechoic.batches.promise import check_promise
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
@@ -24,7 +23,6 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import tell_noise, tell_rates
-from anechoic.torch.cut_release import CutReleaser
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
@@ -45,7 +43,7 @@ from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.share import Share
-from anechoic.torch.shared_release import SharedReleaser
+from anechoic.torch.shared_release import CutReleaser, SharedReleaser
 from anechoic.torch.shared_update import SharedUpdate
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
@@ -248,9 +246,7 @@ def begin(
             source,
             release,
             setup.optimizer,
-            mechanism=mechanism,
             surroundings=surroundings,
-            loss_reduction=setup.loss_reduction,
             update=partial(SharedUpdate, ranks=shared) if shared else None,
         )
         undo.callback(optimizer.detach)

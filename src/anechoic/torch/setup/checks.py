@@ -88,9 +88,8 @@ def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], opt
     name = method.__name__
     if positional:
         raise TypeError(
-            f"{name} was given {len(positional)} arguments without a name, and takes keywords only,"
-            " as Opacus's"
-            f" does: {name}(module=model, optimizer=optimizer, data_loader=loader, …)."
+            f"{name} was given {len(positional)} arguments without a name, and takes keywords only, as"
+            f" Opacus's does: {name}(module=model, optimizer=optimizer, data_loader=loader, …)."
         )
     known = signature(method).parameters
     for option in options:
@@ -133,9 +132,8 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:
         raise UnsupportedError(
-            f"{scripted[0] or 'module'} was made by torch.jit, whose compiled code cannot be run row"
-            " by row, nor be"
-            " watched: pass the plain module, and script a copy of it when training is over."
+            f"{scripted[0] or 'module'} was made by torch.jit, whose compiled code cannot be run row by row,"
+            " nor be watched: pass the plain module, and script a copy of it when training is over."
         )
     if "OptimizedModule" in names:
         raise UnsupportedError(
@@ -293,10 +291,9 @@ def _apart(own: list[nn.Parameter], module: nn.Module) -> str:
             f" instance). {ONE_OPTIMIZER}; and freeze what is not trained with requires_grad_(False)."
         )
     return (
-        f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains,"
-        " as where the"
-        " model was made anew, converted or moved after the optimizer was made. Make the optimizer from"
-        " model.parameters(), after the model is final."
+        f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains, as"
+        " where the model was made anew, converted or moved after the optimizer was made. Make the optimizer"
+        " from model.parameters(), after the model is final."
     )
 
 

@@ -14,8 +14,7 @@ from torch import nn
 from anechoic._validate import one_of, positive_float
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.torch.sources.clipping import Clipping, GridClipping
-from anechoic.torch.sources.parts import ClipParts
+from anechoic.torch.sources.clipping import ClipParts, Clipping, GridClipping
 
 #: "flat" and "per_layer" are Opacus's words.
 ClippingName = Literal["flat", "per_layer", "per_group", "automatic"]

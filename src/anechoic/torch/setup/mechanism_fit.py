@@ -33,11 +33,9 @@ def is_open(setup: Setup) -> bool:
     if not (given and sampled and setup.mechanism in ("auto", "identity")):
         return False
     logger.warning(
-        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and"
-        " the run may"
-        " stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs="
-        " (or steps=)"
-        " noise is planned for the whole run, which takes less of it for the same epsilon."
+        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and the run"
+        " may stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs= (or"
+        " steps=) noise is planned for the whole run, which takes less of it for the same epsilon."
     )
     return True
 
@@ -110,9 +108,8 @@ def planned_steps(setup: Setup) -> int:
     epochs, steps = setup.epochs, setup.steps
     if (epochs is None) == (steps is None):
         raise ValueError(
-            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known"
-            " number of"
-            " releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
+            f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known number"
+            " of releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
             " Mechanism."
         )
     if steps is not None:
@@ -164,16 +161,12 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
                 f"{name}={asked!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
             )
     if setup.epsilon is not None and setup.delta is not None:
-        _check_budget(mechanism, setup.epsilon, setup.delta)
-
-
-def _check_budget(mechanism: Mechanism, target_epsilon: float, target_delta: float) -> None:
-    spent = mechanism.epsilon(target_delta)
-    if not spent <= target_epsilon or math.isnan(target_epsilon):
-        raise MismatchError(
-            f"target_epsilon={target_epsilon} at target_delta={target_delta}, but the mechanism has"
-            f" epsilon={spent:.6g} there: calibrate one for the target."
-        )
+        spent = mechanism.epsilon(setup.delta)
+        if not spent <= setup.epsilon or math.isnan(setup.epsilon):
+            raise MismatchError(
+                f"target_epsilon={setup.epsilon} at target_delta={setup.delta}, but the mechanism has"
+                f" epsilon={spent:.6g} there: calibrate one for the target."
+            )
 
 
 REMEDY = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"

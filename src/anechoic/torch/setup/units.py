@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch
 from torch.utils.data import TensorDataset
 
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.setup.asked import Setup
+from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
@@ -74,13 +74,9 @@ def report_units(batches: Batches, units: Units, unit: str, dataset: Any, *, sec
             how_many,
         )
     if type(dataset) is TensorDataset and all(t.device.type == "cpu" for t in dataset.tensors):
+        # as bytes: NumPy does not have all of torch's types
+        arrays = [bits(t.detach()).reshape(len(t), -1).numpy() for t in dataset.tensors]
         try:
-            check_schema(unit, units=units, duplicates=find_duplicates(_arrays(dataset)))
+            check_schema(unit, units=units, duplicates=find_duplicates(arrays))
         except MismatchError as error:
             logger.warning("%s", error)
-
-
-def _arrays(dataset: TensorDataset) -> list[Any]:
-    """The tensors as bytes; NumPy does not have all of torch's types."""
-    kept = [t.detach().reshape(len(t), t[0].numel()).contiguous() for t in dataset.tensors]
-    return [t.view(torch.uint8).numpy() for t in kept]

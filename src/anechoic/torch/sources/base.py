@@ -216,6 +216,26 @@ def source_class(mode: Any) -> type[GradientSource]:
     return SOURCES[ALIASES.get(name, name)]
 
 
+class ModelWrapper(nn.Module):
+    """The user's model in the training loop, with its attributes.
+
+    Args:
+        module: the user's.
+        loss_reduction, batch_first: as given to make_private.
+    """
+
+    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
+        super().__init__()
+        self._module = module
+        self.loss_reduction, self.batch_first = loss_reduction, batch_first
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_module"), name)
+
+
 GRADIENTS = "gradients"
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import UnsupportedError
 from anechoic.torch.row_types.numbers import OWN, taken
-from anechoic.torch.structure import full_precision
+from anechoic.torch.structure import full_precision, parts_of
 
 _torch: Any = torch._C._functorch
 
@@ -298,7 +298,4 @@ def check_not_packed(value: Any) -> None:
                 "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
                 " what lies beyond each length."
             )
-        if isinstance(part, (list, tuple)):
-            todo += part
-        elif isinstance(part, dict):
-            todo += part.values()
+        todo += parts_of(part)

@@ -37,12 +37,7 @@ from anechoic.torch.sources.levels import (
     merged,
     output_axis,
 )
-from anechoic.torch.sources.row_model import (
-    RowModel,
-    called,
-    check_statistics,
-    pulled,
-)
+from anechoic.torch.sources.row_model import RowModel, called, check_statistics, pulled
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.
@@ -177,7 +172,8 @@ class RowCall:
         if not self._paths:
             found = [self.alone(cotangents, int(row)) for row in rows]
             return [torch.stack(parts) for parts in zip(*found, strict=True)]
-        given = [self._slotted(c.to(o.dtype), rows) for c, o in self._with_gradients(cotangents)]
+        pairs = zip(cotangents, self.outputs, strict=True)
+        given = [self._slotted(c.to(o.dtype), rows) for c, o in pairs if is_continuous(o)]
         paths, self._paths[chunk] = self._paths[chunk], []
         if not paths:
             raise DesynchronizedError(
@@ -186,15 +182,16 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            with path.level.entered(), self._model.pulling():
-                pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
-                every = path.level.taken(self._model.gradients(pulled_back))
+            try:
+                with path.level.entered():
+                    pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
+                    every = path.level.taken(self._model.gradients(pulled_back))
+            finally:
+                if self._model.shards is not None:
+                    self._model.shards.release()
             made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
             totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals
-
-    def _with_gradients(self, cotangents: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        return [(c, o) for c, o in zip(cotangents, self.outputs, strict=True) if is_continuous(o)]
 
     def _slotted(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """`rows` of a tensor in their slots, shape (slots, …)."""

@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.ranks.shards import Shards
-from anechoic.torch.structure import uninterrupted
+from anechoic.torch.structure import nodes, uninterrupted
 
 logger = logging.getLogger("anechoic")
 #: By how much weights `nearby` are off, relative to each.
@@ -97,15 +97,6 @@ class RowModel:
         """Rows are worked on inside: by the hooks of the user alone, and with whole weights."""
         with without_our_hooks(self.module), self.shards.at_work() if self.shards else nullcontext():
             yield
-
-    @contextmanager
-    def pulling(self) -> Iterator[None]:
-        """A backward pass is made inside."""
-        try:
-            yield
-        finally:
-            if self.shards is not None:
-                self.shards.release()
 
     @contextmanager
     def runnable(self) -> Iterator[None]:
@@ -339,7 +330,9 @@ def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: li
         UnsupportedError: where autograd cannot.
     """
     try:
-        if _backward_inside(outputs):
+        # the backward pass of a function written in Python, as in reentrant checkpointing, may run another
+        # one, which knows backward() alone: autograd.grad leaves it out unseen
+        if any(isinstance(node, BackwardCFunction) for node in nodes(output.grad_fn for output in outputs)):
             return _by_backward(outputs, parameters, cotangents)
         return list(torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True))
     except torch.OutOfMemoryError:
@@ -366,21 +359,3 @@ def _by_backward(
             p.grad = gradient
         for table, own in zip(tables, hooks, strict=True):
             table.update(own)
-
-
-def _backward_inside(outputs: list[Tensor]) -> bool:
-    """Whether a function written in Python is part of their graph, as in reentrant checkpointing.
-
-    Its backward pass may run another one, which knows backward() alone: autograd.grad leaves it out unseen.
-    """
-    found: list[Any] = [output.grad_fn for output in outputs]
-    seen = set()
-    while found:
-        node = found.pop()
-        if node is None or node in seen:
-            continue
-        if isinstance(node, BackwardCFunction):
-            return True
-        seen.add(node)
-        found.extend(following for following, _ in node.next_functions)
-    return False

@@ -21,7 +21,14 @@ from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.ranks.cut import local
 from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
-from anechoic.torch.sources.base import BY_HAND, NOT_CLEARED, GradientSource, SourceSetup, register
+from anechoic.torch.sources.base import (
+    BY_HAND,
+    NOT_CLEARED,
+    GradientSource,
+    ModelWrapper,
+    SourceSetup,
+    register,
+)
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.row_model import undisturbed
 from anechoic.torch.sources.single_rows import SingleRows
@@ -34,16 +41,14 @@ MEMORY = 2**26
 TRIES = 3
 
 
-class RowsModule(nn.Module):
+class RowsModule(ModelWrapper):
     """The model, called row by row while a batch is in hand; else as it is.
 
     A copy is another model, which is called as it is.
     """
 
     def __init__(self, source: RowsSource, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
-        super().__init__()
-        self._module = module
-        self.loss_reduction, self.batch_first = loss_reduction, batch_first
+        super().__init__(module, loss_reduction, batch_first)
         self.__dict__["_source"] = source
         # under torch.compile(model) too, rows are run as they are: compiled code would not see single ones
         self.__dict__["_called"] = torch.compiler.disable(source.called)
@@ -62,12 +67,6 @@ class RowsModule(nn.Module):
         if source is not None:
             source.zero_grad()
         self._module.zero_grad(set_to_none)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_module"), name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None, "_called": None}

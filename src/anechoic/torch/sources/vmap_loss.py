@@ -41,7 +41,7 @@ class VmapLossSource(RowsSource):
                 f"criterion={setup.criterion!r} must be callable with (outputs, targets), and is given one"
                 " row at a time."
             )
-        self.criterion = RowCriterion(self, setup.criterion)
+        self.criterion = RowCriterion(self)
 
     @property
     def means(self) -> bool:
@@ -69,13 +69,12 @@ class RowCriterion:
     """The user's criterion, row by row.
 
     Args:
-        source: of the run.
-        criterion: given one row at a time, as a batch of one: whatever its `reduction`, it is that over one
-            example. Class weights under "mean" therefore have no effect.
+        source: of the run. Its criterion is given one row at a time, as a batch of one: whatever its
+            `reduction`, it is that over one example. Class weights under "mean" therefore have no effect.
     """
 
-    def __init__(self, source: VmapLossSource, criterion: Any) -> None:
-        self._source, self._criterion = source, criterion
+    def __init__(self, source: VmapLossSource) -> None:
+        self._source, self._criterion = source, source.setup.criterion
         self.reduction = source.setup.loss_reduction
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:

@@ -26,8 +26,7 @@ from anechoic.torch.sources.ghost.kind import (
     positions,
     total,
 )
-from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients
-from anechoic.torch.sources.ghost.tables import Bag, Lookup
+from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients, Scattered
 from anechoic.torch.sources.ghost.ways import Way, cheapest
 
 
@@ -68,13 +67,7 @@ class _Linear(Kind):
 
         def apart() -> RowGradients:
             factors = LayerFactors(
-                make,
-                as_left=as_left,
-                rows=rows,
-                groups=1,
-                positions=places,
-                inputs=wide,
-                outputs=high,
+                make, as_left=as_left, rows=rows, groups=1, positions=places, inputs=wide, outputs=high
             )
             return Outer(factors, restore, budget)
 
@@ -108,13 +101,7 @@ class _Convolution(Kind):
 
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
         return self._function(
-            x,
-            weights["weight"],
-            weights["bias"],
-            layer.stride,
-            layer.padding,
-            layer.dilation,
-            layer.groups,
+            x, weights["weight"], weights["bias"], layer.stride, layer.padding, layer.dilation, layer.groups
         )
 
     def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
@@ -265,6 +252,74 @@ def _instance_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | 
 
 def _last_axes(layer: Any) -> tuple[int, int]:
     return len(layer.normalized_shape) + 1, 99
+
+
+class Lookup(Kind):
+    """nn.Embedding: an example moves the lines of the table that it names, and no others."""
+
+    def fault(self, layer: Any) -> str:
+        for name in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(layer, name):
+                return f"{name}={getattr(layer, name)!r}"
+        return ""
+
+    def leading(self, layer: Any) -> tuple[int, int]:
+        return 1, 99
+
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        return F.embedding(x, weights["weight"], layer.padding_idx)  # type: ignore[arg-type]
+
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        layer: Any = calls[0].layer
+
+        def weight() -> RowGradients:
+            rows = len(calls[0].given)
+            lines = joined([call.given.reshape(rows, per_row(call.given)) for call in calls], 1)
+            values = joined([positions(call.backprop) for call in calls], 1)
+            if layer.padding_idx is not None:
+                values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
+            return Scattered(lines.long(), values, layer.weight.shape[0])
+
+        return {"weight": weight}
+
+
+class Bag(Lookup):
+    """nn.EmbeddingBag for bags of one length: an input of two axes, neither offsets nor weights."""
+
+    def fault(self, layer: Any) -> str:
+        return f"mode={layer.mode!r} (only 'sum' and 'mean')" if layer.mode == "max" else super().fault(layer)
+
+    def options(self, layer: Any) -> tuple[Any, ...]:
+        return layer.mode, layer.padding_idx
+
+    def leading(self, layer: Any) -> tuple[int, int]:
+        return 2, 2
+
+    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
+        table: Any = weights["weight"]
+        return F.embedding_bag(x, table, mode=layer.mode, padding_idx=layer.padding_idx)
+
+    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+        layer: Any = calls[0].layer
+
+        def weight() -> RowGradients:
+            lines = joined([call.given for call in calls], 1)
+            values = joined([self._of_words(layer, call) for call in calls], 1)
+            return Scattered(lines.long(), values, layer.weight.shape[0])
+
+        return {"weight": weight}
+
+    @staticmethod
+    def _of_words(layer: Any, call: BackwardCall) -> Tensor:
+        """What each word adds to its line: (rows, words, width)."""
+        words = call.given
+        counts = torch.ones_like(words) if layer.padding_idx is None else words != layer.padding_idx
+        shares = counts.double()
+        if layer.mode == "mean":
+            shares = shares / shares.sum(dim=1, keepdim=True).clamp(min=1)
+        made = call.backprop.double().unsqueeze(1) * shares.unsqueeze(2)
+        # what is left out has no part in it, though the backprop be infinite
+        return made.masked_fill((shares == 0).unsqueeze(2), 0)
 
 
 _INSTANCE = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}

@@ -80,8 +80,7 @@ class PerExampleLoss:
     def __mul__(self, other: Any) -> PerExampleLoss:
         return self._like(self.loss_per_sample * self._factor(other))
 
-    def __rmul__(self, other: Any) -> PerExampleLoss:
-        return self * other
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> PerExampleLoss:
         return self._like(self.loss_per_sample / self._factor(other))
@@ -89,8 +88,7 @@ class PerExampleLoss:
     def __add__(self, other: Any) -> PerExampleLoss:
         return self._like(self.loss_per_sample + self._summand(other))
 
-    def __radd__(self, other: Any) -> PerExampleLoss:
-        return self + other
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> PerExampleLoss:
         return self._like(self.loss_per_sample - self._summand(other))

@@ -23,8 +23,7 @@ from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
 from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
-from anechoic.torch.sources.ghost.layers import SHARING, holds, kind_of
-from anechoic.torch.sources.ghost.tables import Lookup
+from anechoic.torch.sources.ghost.layers import SHARING, Lookup, holds, kind_of
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
@@ -361,7 +360,9 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
         if not own or holds(type(layer)):
             continue
-        if kind_of(type(layer)) is None and _in_layers_of(layer).issuperset(own.values()):
+        inside = [part for part in layer.modules() if part is not layer and kind_of(type(part))]
+        of_parts = {id(p) for part in inside for p in part._parameters.values()}
+        if kind_of(type(layer)) is None and of_parts.issuperset(own.values()):
             continue  # second names of what layers inside hold (BERT's head): other uses show in `grad`
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
@@ -383,12 +384,6 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
             f" clipping knows: {OTHERWISE}."
         )
     return found
-
-
-def _in_layers_of(module: nn.Module) -> set[int]:
-    """Ids of the parameters of the layers on the list inside of a module."""
-    inside = [layer for layer in module.modules() if layer is not module and kind_of(type(layer))]
-    return {id(p) for layer in inside for p in layer._parameters.values()}
 
 
 def _instead(name: str, layer: nn.Module) -> str:

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.sources.base import GradientSource, SourceSetup, register
+from anechoic.torch.sources.base import GradientSource, ModelWrapper, SourceSetup, register
 from anechoic.torch.sources.ghost.gradients import GhostGradients
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
 
@@ -22,33 +22,20 @@ class GhostHandle:
         loss_reduction, batch_first: as given to make_private.
     """
 
-    def __init__(self, module: nn.Module, *, loss_reduction: str, batch_first: bool) -> None:
+    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
         self._module = module
         self.loss_reduction, self.batch_first = loss_reduction, batch_first
 
 
-class GhostModule(nn.Module):
-    """The module under another name: its trainable layers leave what ghost clipping needs.
+class GhostModule(ModelWrapper):
+    """The module under another name: its trainable layers leave what ghost clipping needs."""
 
-    Args:
-        module: the user's.
-        loss_reduction, batch_first: as given to make_private.
-    """
-
-    def __init__(self, module: nn.Module, *, loss_reduction: str, batch_first: bool) -> None:
-        super().__init__()
-        self._module = module
-        self.loss_reduction, self.batch_first = loss_reduction, batch_first
+    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
+        super().__init__(module, loss_reduction, batch_first)
         self.train(module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return passed(self._module, args, kwargs, batch_first=self.batch_first)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("_module"), name)
 
 
 @register("ghost")
@@ -78,7 +65,7 @@ class GhostSource(GradientSource):
             batch_first=setup.batch_first,
         )
         self.module = (GhostModule if setup.wrap else GhostHandle)(
-            setup.module, loss_reduction=setup.loss_reduction, batch_first=setup.batch_first
+            setup.module, setup.loss_reduction, setup.batch_first
         )
         self.criterion = PerExampleCriterion(self._gradients, setup.criterion, setup.loss_reduction)
 
@@ -109,9 +96,7 @@ class GhostSource(GradientSource):
     def zero_grad(self) -> None:
         self._gradients.forget()
 
-    def forget(self) -> None:
-        self._gradients.forget()
-        self.types.rest()
+    forget = used
 
     def detach(self) -> None:
         self._gradients.tracer.detach()
