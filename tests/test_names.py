@@ -31,7 +31,9 @@ THEIRS = {
         "gradient_clip_val",
     ),
     *("compute_loss", "gradient_accumulation_steps", "mixed_precision", "resume_from_checkpoint"),
-    *("dependencies", "location", "owner_aid", "Of", "m10", "foreachBatch"),
+    *("dependencies", "location", "owner_aid", "Of", "m10", "foreachBatch", "CombineGlobally"),
+    *("ProcessWindowFunction", "spark.driver.maxResultSize", "OneHotEncoder", "np.loadtxt"),
+    "major.minor.patch",
 }
 
 
