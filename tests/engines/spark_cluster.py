@@ -15,29 +15,29 @@ from anechoic.runs import sealing
 from tests.engines.spark_jobs import CLOCK, DELAY, QUIET, UNITS, query, session, write_files
 from tests.streaming.test_accumulator import all_of
 
-#: What dies in each batch, and when: among its records, with its sums made, with its sums sent.
-DEATHS = [
-    ("executor", "among records"),
-    ("worker", "sums made"),
-    ("executor", "sums sent"),
-    ("worker", "among records"),
-    ("executor", "sums made"),
-    ("worker", "sums sent"),
-]
+#: What dies in the first batches, without units and with them, and when: among the records of the batch, when
+#: its sums are made, or when they are sent.
+DEATHS = {
+    False: [("executor", "among records"), ("worker", "sums made"), ("executor", "sums sent")],
+    True: [("worker", "among records"), ("executor", "sums made"), ("worker", "sums sent")],
+}
 
 
 class Dying:
     """The task of a sink; in each batch the first process that comes so far is killed."""
 
-    def __init__(self, task, folder):
-        self.task, self.folder, self.batch = task, folder, -1
+    def __init__(self, task, folder, deaths):
+        self.task, self.folder, self.deaths, self.batch = task, folder, deaths, -1
 
     def step_of(self, micros):
         return self.task.step_of(micros)
 
     def before(self, now):
         self.batch += 1
-        return killing(self.task.before(now), *DEATHS[self.batch], str(self.folder / f"death {self.batch}"))
+        if self.batch >= len(self.deaths):
+            return self.task.before(now)
+        mark = str(self.folder / f"death {self.batch}")
+        return killing(self.task.before(now), *self.deaths[self.batch], mark)
 
 
 def killing(task, what, when, mark):
@@ -84,7 +84,7 @@ def main():
         write_files(place / "in")
         with all_of(state=place / "state", **(UNITS if units else {})) as stream:
             sink = StreamSink(stream, **CLOCK, delay=f"{DELAY}s", unit="who" if units else None)
-            sink._task = Dying(sink._task, place)
+            sink._task = Dying(sink._task, place, DEATHS[units])
             query(spark, place, sink, lambda frame: frame.repartition(3))
         deaths.append([json.loads(mark.read_text()) for mark in sorted(place.glob("death *"))])
     alive = [number for some in deaths for _, number, _ in some if Path(f"/proc/{number}").exists()]

@@ -22,7 +22,7 @@ from anechoic.engines.spark import StreamSink, releases
 from anechoic.keys import derive
 from anechoic.streaming.tables import rows_of
 from anechoic.units.ids import secret_of
-from tests.engines.spark_jobs import CLOCK, DELAY, UNITS, expected, query, session, tables, write_files
+from tests.engines.spark_jobs import CLOCK, DELAY, UNITS, expected, query, tables
 from tests.streaming.test_accumulator import all_of
 from tests.streaming.test_store import KEY
 
@@ -38,19 +38,6 @@ pytestmark = [
         "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark():
-    made = session()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_files(tmp_path / "in")
-    return tmp_path
 
 
 def sink_of(stream, **more):

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 from anechoic import streaming
 from tests.engines.spark_cluster import DEATHS
 from tests.engines.spark_jobs import FILES, UNITS, expected, query
-from tests.engines.test_spark import ROOT, bytes_of, folder, pytestmark, sink_of, spark  # noqa: F401
+from tests.engines.test_spark import ROOT, bytes_of, pytestmark, sink_of  # noqa: F401 - the marks hold here too
 from tests.streaming.test_accumulator import all_of
 from tests.streaming.test_store import KEY
 
 
-def test_batches_after_an_old_checkpoint_come_again_and_add_nothing(spark, folder):  # noqa: F811
+def test_batches_after_an_old_checkpoint_come_again_and_add_nothing(spark, folder):
     numbers = []
     with all_of(state=folder / "state") as stream:
         sink = sink_of(stream)
@@ -47,7 +47,7 @@ def test_batches_after_an_old_checkpoint_come_again_and_add_nothing(spark, folde
 @pytest.mark.parametrize("units", [False, True])
 def test_the_order_and_the_grouping_of_files_change_nothing_before_a_step_ends(
     spark, tmp_path, folder, units
-):  # noqa: F811
+):
     found = []
     for place, (order, files) in enumerate([([0, 1, 2, 3, 4, 5], 1), ([3, 5, 0, 4, 1, 2], 2)]):
         for time_of, file in enumerate(order):
@@ -69,7 +69,7 @@ def test_the_order_and_the_grouping_of_files_change_nothing_before_a_step_ends(
     assert found[0] == found[1] and len(found[0]) == 6
 
 
-def test_a_batch_of_the_rate_source_that_comes_again_has_the_same_records_and_adds_nothing(spark, tmp_path):  # noqa: F811
+def test_a_batch_of_the_rate_source_that_comes_again_has_the_same_records_and_adds_nothing(spark, tmp_path):
     """The query is lost after the sums were kept, and before Spark has noted the batch."""
     begin = int(time.time()) - 3
     statistics = {"n": streaming.Count("value"), "mean": streaming.Mean(0, 400, "value")}
@@ -119,11 +119,10 @@ def test_executors_and_workers_that_are_killed_in_the_middle_of_a_batch_change_n
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads((tmp_path / "report").read_text())
     assert not report["alive"]
-    for deaths in report["deaths"]:
-        assert [what for what, _, _ in deaths] == [what for what, _ in DEATHS]
-        assert all(
-            ("CoarseGrainedExecutorBackend" in line) == (what == "executor") for what, _, line in deaths
-        )
+    for units, deaths in zip((False, True), report["deaths"], strict=True):
+        assert [what for what, _, _ in deaths] == [what for what, _ in DEATHS[units]]
+        for what, _, line in deaths:
+            assert ("CoarseGrainedExecutorBackend" in line) == (what == "executor")
     for units in (False, True):
         found = streaming.read_releases(tmp_path / str(units) / "state", statistics=None)
         assert [made.to_bytes() for made in found] == expected(units)[0]

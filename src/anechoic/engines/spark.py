@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from anechoic.engines.frames import ROWS, accumulated
+from anechoic.engines.spark_sums import quoted, spoken
 from anechoic.streaming import Accumulator, Stream, read_releases
 from anechoic.streaming.clock import Clock, length_of, seconds_of
 from anechoic.streaming.tables import HEAD, rows_of
@@ -36,7 +37,9 @@ _GROUP = 64
 class StreamSink:
     """Micro-batches of Spark into a stream, exactly once: for `writeStream.foreachBatch`.
 
-    Workers read, clip and add up their partitions, and send one accumulator for each step. The stream, with
+    Workers read, clip and add up their partitions, and send sums by step. Spark itself does so where every
+    record is a unit of its own, and all statistics are counts, histograms of text, means or sums of numbers,
+    or these by groups of text; else NumPy does, in Python workers. The bits are the same. The stream, with
     its key, its noise and its ledger, stays in the process of the driver. A record belongs to the step of its
     own time, wherever and whenever it is read. A batch that Spark delivers again adds nothing: its id is (id
     of the query, number of the batch), kept in one commit with the sums. Steps end in order once the
@@ -129,12 +132,20 @@ class StreamSink:
                 " TIMESTAMP, as to_timestamp() makes."
             )
         now = round(clocks.time() * _MICROS)
-        micros = F.unix_micros(_quoted(self._time)).alias(_TIME)
-        chosen = frame.select(*map(_quoted, self._columns), micros)
-        rows = chosen.mapInArrow(self._task.before(now), _SENT).collect()
-        sums = [Accumulator.from_bytes(row.sums, self.stream) for row in rows if row.sums is not None]
+        micros = F.unix_micros(quoted(self._time)).alias(_TIME)
+        chosen = frame.select(*map(quoted, self._columns), micros)
+        if (said := spoken(self.stream.layout, chosen.schema)) is not None:
+            since = F.col(_TIME) - self._task.start
+            every = F.lit(self._task.every)
+            step = F.call_function("div", since - F.pmod(since, every), every)
+            times = F.when(F.col(_TIME) <= now, F.col(_TIME))
+            sums, latests = said.sums(chosen, F.when(step >= 0, step), times)
+        else:
+            rows = chosen.mapInArrow(self._task.before(now), _SENT).collect()
+            sums = [Accumulator.from_bytes(row.sums, self.stream) for row in rows if row.sums is not None]
+            latests = [row.latest for row in rows if row.latest is not None]
         self.stream.add_sums(sums, batch_id=(query, number))
-        latest = max((row.latest for row in rows if row.latest is not None), default=_NEVER) - self._delay
+        latest = max(latests, default=_NEVER) - self._delay
         until = latest if self._over is None else math.floor(self._over(frame, number) * _MICROS)
         self._end_before(self._task.step_of(until))
 
@@ -198,11 +209,6 @@ def _joined(batches: Iterator[Any]) -> Iterator[Any]:
             waiting = []
     if waiting:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-
-
-def _quoted(name: str) -> Any:
-    """A column by its name, dots and all."""
-    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def releases(session: SparkSession, state: str | os.PathLike[str], since: int = 0) -> DataFrame:
