@@ -16,7 +16,7 @@ from anechoic.engines.spark_sums import spoken
 from anechoic.participation import FullBatch
 from tests.engines.spark_jobs import START
 from tests.engines.test_spark import bytes_of, pytestmark, sink_of  # noqa: F401 - the marks hold here too
-from tests.streaming.test_store import KEY
+from tests.streaming.test_accumulator import all_of
 
 STATISTICS = {
     "n": streaming.Count("x"),
@@ -29,10 +29,6 @@ STATISTICS = {
     "n by": streaming.Grouped(streaming.Count("x"), "kind", ["a"]),
 }
 SCHEMA = "x double, kind string, age int, at timestamp"
-
-
-def stream_of(statistics, **more):
-    return streaming.Stream(statistics, epsilon=1.0, horizon=8, key=KEY, **more)
 
 
 def records():
@@ -56,7 +52,7 @@ def test_spark_adds_up_the_integers_of_numpy(spark, monkeypatch, partitions):
     found, asked = [], []
     try:
         for way in ("Spark", "NumPy"):
-            stream = stream_of(STATISTICS)
+            stream = all_of(statistics=STATISTICS)
             if way == "NumPy":
                 monkeypatch.setattr(adapter, "spoken", lambda layout, schema: None)
             else:
@@ -70,7 +66,7 @@ def test_spark_adds_up_the_integers_of_numpy(spark, monkeypatch, partitions):
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
     assert found[0] == found[1]
-    direct, wanted = stream_of(STATISTICS), []
+    direct, wanted = all_of(statistics=STATISTICS), []
     for step in range(4):
         some = [
             one for one in listed if one[3] is not None and (one[3] - START) // timedelta(hours=1) == step
@@ -79,6 +75,10 @@ def test_spark_adds_up_the_integers_of_numpy(spark, monkeypatch, partitions):
         direct.update({"x": list(x), "kind": list(kind), "age": list(age)})
         wanted.append(direct.release(sink.clock.end_of(step)).to_bytes())
     assert found[0][0] == wanted
+
+
+def layout_of(statistics, participation=None):
+    return all_of(statistics=statistics, participation=participation).layout
 
 
 def test_what_spark_has_no_words_for_goes_to_python(spark):
@@ -90,11 +90,11 @@ def test_what_spark_has_no_words_for_goes_to_python(spark):
         streaming.Mean(0, 1, "kind"),
         streaming.Grouped(streaming.Distribution([0.0, 1.0, 2.0], "x"), "kind", ["a"]),
     ]:
-        assert spoken(stream_of({"n": streaming.Count("x"), "one": statistic}).layout, frame.schema) is None
+        assert spoken(layout_of({"n": streaming.Count("x"), "one": statistic}), frame.schema) is None
     kinds = streaming.Histogram(["a"], "kind")
-    assert spoken(stream_of(kinds).layout, frame.schema) is not None
+    assert spoken(layout_of(kinds), frame.schema) is not None
     folded = frame.withColumn("kind", F.expr("kind collate UTF8_LCASE"))
-    assert spoken(stream_of(kinds).layout, folded.schema) is None
-    assert spoken(stream_of(kinds, participation=FullBatch()).layout, frame.schema) is None
+    assert spoken(layout_of(kinds), folded.schema) is None
+    assert spoken(layout_of(kinds, FullBatch()), frame.schema) is None
     many = {f"{i}": streaming.Histogram(list(map(str, range(120))), "kind") for i in range(2)}
-    assert spoken(stream_of(many).layout, frame.schema) is None
+    assert spoken(layout_of(many), frame.schema) is None
