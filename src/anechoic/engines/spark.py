@@ -138,8 +138,10 @@ class StreamSink:
             since = F.col(_TIME) - self._task.start
             every = F.lit(self._task.every)
             step = F.call_function("div", since - F.pmod(since, every), every)
-            times = F.when(F.col(_TIME) <= now, F.col(_TIME))
-            sums, latests = said.sums(chosen, F.when(step >= 0, step), times)
+            sums, latests = said.sums(chosen, F.when(step >= 0, step), F.col(_TIME))
+            if max(latests, default=_NEVER) > now:  # in the query itself it would be compiled for each batch
+                asked = chosen.agg(F.max(F.when(F.col(_TIME) <= now, F.col(_TIME)))).collect()[0][0]
+                latests = [_NEVER if asked is None else asked]
         else:
             rows = chosen.mapInArrow(self._task.before(now), _SENT).collect()
             sums = [Accumulator.from_bytes(row.sums, self.stream) for row in rows if row.sums is not None]

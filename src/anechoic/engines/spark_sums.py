@@ -172,10 +172,12 @@ class Spoken:
     def sums(self, frame: DataFrame, step: Column, time: Column) -> tuple[list[Accumulator], list[int]]:
         """One accumulator for each step, and times of which one is the latest.
 
+        Nothing in the columns may change from batch to batch, or Spark compiles the query for each again.
+
         Args:
             frame: of records.
             step: of a record, BIGINT; NULL for none.
-            time: of a record, BIGINT; NULL where it is not asked.
+            time: of a record, BIGINT.
         """
         keys: dict[str, Column] = {}
         for place, one in enumerate(self.said.values()):
