@@ -146,7 +146,7 @@ def test_what_workers_are_sent_holds_no_secret(spark, folder, units, monkeypatch
 
 @pytest.mark.parametrize("statistics", [STATISTICS, {"n": streaming.Count("x")}])  # in Python, in Spark
 def test_a_record_ahead_of_the_clock_ends_no_step_of_others(spark, statistics):
-    first, second = (table.to_pandas().astype({"x": float}) for _, table in zip(range(2), tables()))
+    first, second = (table.to_pandas().astype({"x": float}) for table in list(tables())[:2])
     first.loc[0, "at"] = first["at"].max().replace(year=2222)
     second.loc[0, "at"] = second["at"].max().replace(year=2222)
     second.loc[1, "at"] = START + timedelta(hours=2, minutes=11)

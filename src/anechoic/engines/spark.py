@@ -139,7 +139,8 @@ class StreamSink:
             every = F.lit(self._task.every)
             step = F.call_function("div", since - F.pmod(since, every), every)
             sums, latests = said.sums(chosen, F.when(step >= 0, step), F.col(_TIME))
-            if max(latests, default=_NEVER) > now:  # in the query itself it would be compiled for each batch
+            if self._over is None and max(latests, default=_NEVER) > now:
+                # in the query above a clock would have it compiled for each batch
                 asked = chosen.agg(F.max(F.when(F.col(_TIME) <= now, F.col(_TIME)))).collect()[0][0]
                 latests = [_NEVER if asked is None else asked]
         else:
