@@ -26,6 +26,8 @@ __all__ = ["StreamSink", "releases"]
 _MICROS = 10**6
 #: In the place of a time that is missing: of no step, and not the latest one.
 _NEVER = -(2**62)
+#: Below all times of Spark from the year 1 on.
+_FIRST = -(2**56)
 #: What workers add to a frame: the time of a record in microseconds, and its step.
 _TIME, _STEP = "anechoic time", "anechoic step"
 #: What workers give back: an accumulator of one step; and once a partition the latest time in it.
@@ -135,10 +137,10 @@ class StreamSink:
         micros = F.unix_micros(quoted(self._time)).alias(_TIME)
         chosen = frame.select(*map(quoted, self._columns), micros)
         if (said := spoken(self.stream.layout, chosen.schema)) is not None:
-            since = F.col(_TIME) - self._task.start
-            every = F.lit(self._task.every)
-            step = F.call_function("div", since - F.pmod(since, every), every)
-            sums, latests = said.sums(chosen, F.when(step >= 0, step), F.col(_TIME))
+            before = (self._task.start - _FIRST) // self._task.every + 1  # steps; division cuts towards zero
+            since = F.col(_TIME) - (self._task.start - before * self._task.every)
+            step = F.call_function("div", since, F.lit(self._task.every)) - before
+            sums, latests = said.sums(chosen, step, F.col(_TIME))
             if self._over is None and max(latests, default=_NEVER) > now:
                 # in the query above a clock would have it compiled for each batch
                 asked = chosen.agg(F.max(F.when(F.col(_TIME) <= now, F.col(_TIME)))).collect()[0][0]

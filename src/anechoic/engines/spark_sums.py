@@ -40,10 +40,9 @@ class Words:
     Attributes:
         statistic: of each group.
         unit: that stands for 1.
-        number: what is added up of a record, from the centre of its bounds; None for a count.
-        centre: of the bounds.
-        inside: whether it is well within its bounds.
-        edge: the number that a record at the bounds has; NULL elsewhere.
+        number: what is added up of a record, clipped; NULL for nothing. None for a count.
+        centre: of the bounds, from which it is counted.
+        within: a number is well within its bounds up to there.
         beyond: whether it was clipped, and how that is called.
         key: the group that a record is in, NULL for none; None without groups.
         groups: all groups.
@@ -54,8 +53,7 @@ class Words:
     unit: int
     number: Column | None = None
     centre: float = 0.0
-    inside: Column | None = None
-    edge: Column | None = None
+    within: float = 0.0
     beyond: tuple[Column, str] | None = None
     key: Column | None = None
     groups: tuple[str, ...] = ()
@@ -66,14 +64,27 @@ class Words:
         """Numbers of the statistic in all groups."""
         return int(self.statistic.dimension * max(1, len(self.groups)))
 
-    @property
-    def wanted(self) -> list[Column]:
+    def stages(self, place: int) -> list[dict[str, Column]]:
+        """Columns that the frame needs, one set after another: each is computed once for a record."""
+        first = {} if self.key is None else {f"anechoic key {place}": self.key}
+        if self.number is None:
+            return [first, {}, {}]
+        given, moved = F.col(f"anechoic number {place}"), F.col(f"anechoic moved {place}")
+        whole = (moved * F.lit(float(self.unit))).cast("bigint")
+        near = F.abs(moved) <= F.lit(self.within)
+        last = {
+            f"anechoic whole {place}": F.when(near, whole),
+            f"anechoic edge {place}": F.when(~near, given),
+        }
+        first[f"anechoic number {place}"] = self.number
+        return [first, {f"anechoic moved {place}": given - F.lit(self.centre)}, last]
+
+    def wanted(self, place: int) -> list[Column]:
         """What to ask of each group, for `read`."""
-        if self.number is None or self.beyond is None:
+        if self.beyond is None:
             return []
-        whole = (self.number * F.lit(float(self.unit))).cast("bigint")
-        conditions = self.inside, self.beyond[0]
-        return [F.sum(F.when(self.inside, whole)), *(F.count(F.when(one, 1)) for one in conditions)]
+        whole, edge = F.col(f"anechoic whole {place}"), F.col(f"anechoic edge {place}")
+        return [F.sum(whole), F.count(whole), F.count(F.when(edge.isNotNull() & self.beyond[0], 1))]
 
     def read(self, count: int, edge: float | None, given: list[Any]) -> tuple[Any, dict[str, int]]:
         """Sums of a group and remarks on it, of what Spark gave."""
@@ -142,18 +153,13 @@ def _number(said: Words, low: float, high: float, remark: str, schema: StructTyp
         return None
     given = quoted(said.statistic.column).cast("double")
     finite = F.abs(given) < F.lit(math.inf)  # NaN is above infinity
-    clipped = F.least(F.greatest(given, F.lit(low)), F.lit(high))  # of NULL they make a number: see finite
-    centre = low / 2 + high / 2
-    number = clipped - F.lit(centre)
-    within = F.abs(number) <= F.lit((high - low) / 2 * (1 - _EDGE))
-    beyond = finite & ((given < F.lit(low)) | (given > F.lit(high)))
+    clipped = F.least(F.greatest(given, F.lit(low)), F.lit(high))  # of NULL they make a number
     return replace(
         said,
-        number=number,
-        centre=centre,
-        inside=finite & within,
-        edge=F.when(finite & ~within, clipped),
-        beyond=(beyond, remark),
+        number=F.when(finite, clipped),
+        centre=low / 2 + high / 2,
+        within=(high - low) / 2 * (1 - _EDGE),
+        beyond=((given < F.lit(low)) | (given > F.lit(high)), remark),
     )
 
 
@@ -176,22 +182,22 @@ class Spoken:
 
         Args:
             frame: of records.
-            step: of a record, BIGINT; NULL for none.
+            step: of a record, BIGINT; NULL or below 0 for none.
             time: of a record, BIGINT.
         """
-        keys: dict[str, Column] = {}
-        for place, one in enumerate(self.said.values()):
-            both = {f"anechoic key {place}": one.key, f"anechoic edge {place}": one.edge}
-            keys |= {name: column for name, column in both.items() if column is not None}
-        wanted = [column for one in self.said.values() for column in one.wanted]
-        groups = frame.groupBy(step, *(column.alias(name) for name, column in keys.items()))
+        stages = [one.stages(place) for place, one in enumerate(self.said.values())]
+        for some in zip(*stages, strict=True):
+            frame = frame.withColumns({name: column for one in some for name, column in one.items()})
+        keys = [name for name in frame.columns if name.startswith(("anechoic key ", "anechoic edge "))]
+        wanted = [column for place, one in enumerate(self.said.values()) for column in one.wanted(place)]
+        groups = frame.groupBy(step, *map(quoted, keys))
         found: dict[int, _Step] = {}
         times, without = [], 0
         for at, *row in groups.agg(F.max(time), F.count("*"), *wanted).collect():
             held = dict(zip(keys, row, strict=False))
             latest, count, *given = row[len(keys) :]
             times += [] if latest is None else [latest]
-            if at is None:
+            if at is None or at < 0:
                 without += count
             else:
                 made = found.setdefault(
@@ -207,7 +213,8 @@ class Spoken:
         made.count += count
         begin = 0
         for place, (name, one) in enumerate(self.said.items()):
-            own, given = given[: len(one.wanted)], given[len(one.wanted) :]
+            size = 0 if one.beyond is None else 3
+            own, given = given[:size], given[size:]
             sums, remarks = one.read(count, held.get(f"anechoic edge {place}"), own)
             made.remarks.update({f"{name}: {why}": number for why, number in remarks.items()})
             group = held.get(f"anechoic key {place}")
@@ -240,5 +247,5 @@ def spoken(layout: StreamLayout, schema: StructType) -> Spoken | None:
     shared = layout.shared
     said = {name: words(one, shared.units[name], schema) for name, one in shared.statistics.items()}
     known = {name: one for name, one in said.items() if one is not None}
-    sizes = [(len(one.groups) + 1) * (1 if one.edge is None else 3) for one in known.values()]
+    sizes = [(len(one.groups) + 1) * (1 if one.number is None else 3) for one in known.values()]
     return Spoken(layout, known) if len(known) == len(said) and math.prod(sizes) <= _GROUPS else None
