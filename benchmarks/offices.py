@@ -1,6 +1,6 @@
 """What offices publish: open categories, distinct units, hierarchies, late records; error and coverage.
 
-    python benchmarks/offices.py [--runs 500] [--json FILE]
+    python benchmarks/offices.py [--runs 500] [--only PART …] [--json FILE]
 
 Errors are in units (persons); coverage is the share of 95% intervals that hold the true figure.
 """
@@ -25,7 +25,7 @@ STEPS, EPSILON, DELTA = 24, 1.0, 1e-6
 FOUND: dict[str, float] = {}
 
 
-def planned(participation, dimension=1):
+def planned(participation, dimension=1, **how):
     return planned_mechanism(
         over=streaming.Running(),
         horizon=STEPS,
@@ -33,6 +33,7 @@ def planned(participation, dimension=1):
         epsilon=EPSILON,
         delta=DELTA,
         dimension=dimension,
+        **how,
     )
 
 
@@ -95,9 +96,32 @@ def distinct(runs):
             true = len({unit for batch in batches[begin:] for unit in batch})
             off.append(found.estimate - true)
             inside.append(found.interval[0] <= true <= found.interval[1])
-        error = math.sqrt(np.mean(np.square(off)))
-        print(f"{name:>20} | {error:6.2f} | {found.standard_error:6.2f} | {np.mean(inside):.3f}")
-        told(f"distinct {name}", {"error": error, "coverage": np.mean(inside)})
+        print_distinct(name, off, inside, found.standard_error)
+
+
+def print_distinct(name, off, inside, stated):
+    error = math.sqrt(np.mean(np.square(off)))
+    print(f"{name:>36} | {error:6.2f} | {stated:6.2f} | {np.mean(inside):.3f}")
+    told(f"distinct {name}", {"error": error, "coverage": np.mean(inside)})
+
+
+def within(runs):
+    """Units of the last 8 steps, at every step; of those who come too often some are left out."""
+    print(
+        f"\nUnits of the last 8 steps at each of {STEPS} steps: error, stated error, coverage; of all steps"
+    )
+    rng, mechanism = np.random.default_rng(4), planned(Single(), buffered=True)
+    for visits in (1, 2, 3):  # more than 3 do not fit
+        off, inside = [], []
+        for _ in range(runs):
+            stream = streaming.Stream(streaming.Count(within=8, visits=visits), mechanism=mechanism)
+            batches = [rng.integers(300, size=40).tolist() for _ in range(STEPS)]
+            for t, made in enumerate(stream.steps(batches, unit_ids=batches)):
+                true = len({unit for batch in batches[max(0, t - 7) : t + 1] for unit in batch})
+                off.append(made.estimate - true)
+                inside.append(made.interval[0] <= true <= made.interval[1])
+        stated = np.mean([stream.standard_deviations(t)["count"] for t in range(STEPS)])
+        print_distinct(f"of the last 8 steps, {visits} visits", off, inside, stated)
 
 
 def hierarchy(runs):
@@ -173,9 +197,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="PART", help="categories distinct within hierarchy late")
     options = parser.parse_args()
-    for part in (categories, distinct, hierarchy, late):
-        part(options.runs)
+    for part in (categories, distinct, within, hierarchy, late):
+        if options.only is None or part.__name__ in options.only:
+            part(options.runs)
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(f"\n{used.ru_utime + used.ru_stime:.0f} s of processor time")
     if options.json:

@@ -1,6 +1,6 @@
-"""Streaming: error against t with and without horizon, against a binary tree, releases per second, a peer.
+"""Streaming: errors with and without horizon, against a binary tree and a peer; speed, beside plain tools.
 
-python benchmarks/streaming.py [--quick]
+python benchmarks/streaming.py [--quick] [--only horizons tree speed commits keys command peer]
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import re
+import resource
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -187,7 +191,6 @@ def print_commits(quick: bool) -> None:
         plain.execute("CREATE TABLE sums (name TEXT PRIMARY KEY, total INTEGER)")
         promise: dict[str, Any] = {"epsilon": 1.0, "horizon": 10**6, "state": Path(folder) / "stream"}
         with streaming.Stream(streaming.Count(), **promise) as stream:
-            batch = streaming.Accumulator(stream).add(3)
 
             def write(name: str) -> None:
                 plain.execute("BEGIN IMMEDIATE")
@@ -196,7 +199,9 @@ def print_commits(quick: bool) -> None:
 
             ways: dict[str, Callable[[str], Any]] = {
                 "plain SQLite, one row a commit": write,
-                "stream, add_sums with its batch id": lambda name: stream.add_sums(batch, batch_id=name),
+                "stream, add_sums with its batch id": lambda name: stream.add_sums(
+                    streaming.Accumulator(stream).add(3), batch_id=name
+                ),
                 "stream, update and release": lambda name: stream.steps([3], batch_ids=[name]),
             }
             for number in range(rounds):
@@ -218,6 +223,85 @@ def print_commits(quick: bool) -> None:
         each = float(np.median(some))
         print(f"| {way} | {each:.2e} | {each / least:.1f} | {1 / each:,.0f} |")
         FOUND[f"processor seconds of a commit: {way}"] = each
+
+
+KEYS, KEYED_STEPS, KEYED_RECORDS = 10**4, 1000, 10**4
+
+
+def print_keys(quick: bool) -> None:
+    """A state file of many keys, step by step: the first and the last tenth of the steps, memory and disk."""
+    steps = KEYED_STEPS // (10 if quick else 1)
+    names = np.array([f"key {i}" for i in range(KEYS)])
+    rng = np.random.default_rng(0)
+    print(f"\n{KEYS:,} keys, {KEYED_RECORDS:,} records a step, {steps:,} steps, seconds of the processor:\n")
+    print("| | a step of the first tenth | of the last | MB more in memory | MB of disk |")
+    print("|---|---|---|---|---|")
+    kinds: dict[str, dict[str, Any]] = {
+        "counts": {"statistics": streaming.Histogram(names.tolist(), "key")},
+        "means": {"statistics": streaming.Mean(0, 1, "x"), "by": ("key", names.tolist())},
+    }
+    for kind, what in kinds.items():
+        with tempfile.TemporaryDirectory() as folder:
+            stream = streaming.Stream(**what, epsilon=1.0, horizon=steps, state=Path(folder) / "s")
+            seconds, before = [], resident()
+            for _ in range(steps):
+                batch = {"key": names[rng.integers(KEYS, size=KEYED_RECORDS)], "x": rng.random(KEYED_RECORDS)}
+                began = time.process_time()
+                stream.update(batch)
+                stream.release()
+                seconds.append(time.process_time() - began)
+            more, tenth = resident() - before, steps // 10
+            disk = sum(file.stat().st_size for file in Path(folder).iterdir()) / 2**20
+            first, last = np.mean(seconds[1 : 1 + tenth]), np.mean(seconds[-tenth:])
+            stream.close()
+        print(f"| {kind} | {first:.3f} | {last:.3f} | {more:.0f} | {disk:.0f} |")
+        FOUND[f"processor seconds of a step of {KEYS} {kind}"] = float(np.mean(seconds))
+        FOUND[f"last steps over first, {kind}"] = float(last / first)
+        FOUND[f"MB of disk, {kind}"] = disk
+
+
+def resident() -> float:
+    """Memory of this process, in MB."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return float(found[1]) / 1024 if found else math.nan
+
+
+SITES = ["north", "south", "east", "west"]
+
+
+def print_command(quick: bool) -> None:
+    """`anechoic stream` of a file beside Polars' own group-by, each a process of its own."""
+    import polars as pl
+
+    rows, hours = 10 ** (6 if quick else 7), 24 * 30
+    choice = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        file, begin = Path(folder) / "records.parquet", np.datetime64("2024-01-01", "us")
+        when = begin + np.sort(choice.integers(0, hours * 3600 * 10**6, rows))
+        sites = pl.Series(choice.integers(0, 4, rows, np.uint8)).replace_strict(range(4), SITES)
+        delay = choice.normal(5, 40, rows)
+        pl.DataFrame({"time": when, "site": sites, "delay": delay}).write_parquet(file)
+        plain = (
+            "import polars as pl; delay = pl.col('delay').clip(-60, 360); "
+            "hour = pl.col('time').dt.truncate('1h'); "
+            f"pl.scan_parquet({str(file)!r}).group_by(hour, 'site').agg(pl.len(), delay.sum())"
+            ".collect(engine='streaming').sort('time', 'site')"
+            f".write_csv({str(Path(folder) / 'plain.csv')!r})"
+        )
+        ours = ["-m", "anechoic", "stream", "--input", str(file), "--time", "time", "--every", "1h"]
+        ours += ["--start", "2024-01-01", "--timezone", "UTC", "--count", "--mean", "delay:-60:360"]
+        ours += ["--histogram", f"site:{','.join(SITES)}", "--epsilon", "1", "--horizon", str(hours)]
+        ours += ["--state", f"{folder}/state", "--out", f"{folder}/out.csv"]
+        seconds = {}
+        for way, told in (("Polars", ["-c", plain]), ("anechoic stream", ours)):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *told], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds[way] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    times = seconds["anechoic stream"] / seconds["Polars"]
+    print(f"\n{rows:,} records of {hours} hours: Polars {seconds['Polars']:.1f} s of the processor,")
+    print(f"anechoic stream {seconds['anechoic stream']:.1f} s, {times:.1f} times as much.")
+    FOUND[f"anechoic stream over Polars, {rows} records"] = times
 
 
 def tree_sums(nodes: np.ndarray, steps: int) -> np.ndarray:
@@ -298,12 +382,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parts: dict[str, Callable[[bool], None]] = {
+        "horizons": lambda _: print_horizons(),
+        "tree": lambda _: print_tree(),
+        "speed": print_speed,
+        "commits": print_commits,
+        "keys": print_keys,
+        "command": print_command,
+        "peer": print_peer,
+    }
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), metavar="PART")
     options = parser.parse_args()
-    print_horizons()
-    print_tree()
-    print_speed(options.quick)
-    print_commits(options.quick)
-    print_peer(options.quick)
+    for part in options.only:
+        parts[part](options.quick)
     if options.json:
         options.json.write_text(json.dumps(FOUND, indent=1), encoding="utf-8")
 

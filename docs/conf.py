@@ -27,37 +27,29 @@ exclude_patterns = ["_site", "images/**/*.md"]
 templates_path = ["_templates"]
 highlight_language = "none"  # a block without a language is output, or several languages
 
-#: Landing page -> the pages under it, in this order. Pages stay plain Markdown, so their menu stands here.
-#: A page that nobody lists comes at the end of the guides.
+#: Landing page -> the pages under it, in this order, or groups of them by their captions. Pages stay plain
+#: Markdown, so their menu stands here. A page that nobody lists comes at the end of the guides.
 navigation = {
     "index": ["start", "guides", "concepts", "api/index", "evidence"],
     "start": ["from-opacus", "notebooks/*"],
-    "guides": [
-        "choosing",
-        "app",
-        "training",
-        "gradients",
-        "losses",
-        "users",
-        "resuming",
-        "selecting",
-        "fine-tuning",
-        "frameworks",
-        "many-devices",
-        "linear",
-        "releases",
-        "streaming",
-        "streaming-operators",
-        "offices",
-        "engines",
-        "federated",
-        "flower",
-        "secure-sums",
-        "theory",
-        "extending",
-        "reviewer",
-        "audit",
-    ],
+    "guides": {
+        "Time order": ["choosing", "app"],
+        "Training": [
+            "training",
+            "gradients",
+            "losses",
+            "users",
+            "resuming",
+            "selecting",
+            "many-devices",
+        ],
+        "Fine-tuning": ["fine-tuning", "frameworks"],
+        "Tables": ["linear", "releases"],
+        "Streams": ["streaming", "streaming-operators", "offices", "engines"],
+        "Federated": ["federated", "flower", "secure-sums"],
+        "Research": ["theory", "extending"],
+        "Review": ["reviewer", "budget", "audit"],
+    },
     "concepts": [
         "notation",
         "guarantees",
@@ -84,7 +76,23 @@ navigation = {
 }
 unlisted = "guides"
 #: What a page is called in a menu, where its title is too long for one.
-short_titles = {"start": "Start", "api/index": "API"}
+short_titles = {
+    "start": "Start",
+    "api/index": "API",
+    "choosing": "Choosing a mechanism",
+    "app": "The planner",
+    "gradients": "Gradients",
+    "losses": "Losses and models",
+    "selecting": "Selecting by trial",
+    "many-devices": "Many processes",
+    "frameworks": "Training frameworks",
+    "streaming": "Streams",
+    "engines": "Many machines",
+    "federated": "Federated learning",
+    "flower": "Flower",
+    "extending": "Adding your own",
+    "federated-study": "Federated study",
+}
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
 executed = ["start", "notebooks/*"]
 

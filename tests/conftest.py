@@ -8,6 +8,8 @@ from hypothesis import settings
 
 from tests.marks import spread
 
+gc.disable()  # until all tests are collected, see below
+
 settings.register_profile("anechoic", derandomize=True, deadline=None, print_blob=False)
 settings.load_profile("anechoic")
 
@@ -34,3 +36,4 @@ def pytest_collection_finish():
     """Imports and collection leave a million objects: let the collector pass them by, test after test."""
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -24,6 +24,8 @@ READ = (
                 "flower",
             ),
             *("fine-tuning", "frameworks", "linear", "audit"),
+            *("streaming-operators", "secure-sums", "theory", "extending", "federated-study", "many-devices"),
+            *("start", "from-opacus", "reviewer"),
         )
     ),
 )

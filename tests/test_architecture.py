@@ -48,6 +48,7 @@ ALSO = {
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.noise.fused_columns": {"torch"},
     "anechoic.noise.fused_kernels": {"triton"},
+    "anechoic.noise.host_memory": {"torch"},
     "anechoic.budget.entries": {"psycopg"},
     "anechoic.statement.charts": {"matplotlib"},
     "anechoic.planning.chart": {"matplotlib"},

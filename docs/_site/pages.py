@@ -16,21 +16,29 @@ RUN = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n  display_name: p
 
 
 def menu(app, landing):
-    """The pages under a landing page, in the order of the menu; those that are not there yet are left out."""
+    """Caption -> pages under a landing page, in order of the menu; those that are not there are left out."""
     found = sorted(app.env.found_docs)
-    navigation = app.config.navigation
-    listed = [name for children in navigation.values() for name in children]
-    pages = []
-    for pattern in navigation[landing]:
-        pages += [name for name in found if fnmatch(name, pattern) and name not in (landing, *pages)]
+    navigation = {name: grouped(pages) for name, pages in app.config.navigation.items()}
+    pages = {
+        caption: [
+            name for pattern in patterns for name in found if fnmatch(name, pattern) and name != landing
+        ]
+        for caption, patterns in navigation[landing].items()
+    }
     if landing == app.config.unlisted:
+        listed = [one for groups in navigation.values() for patterns in groups.values() for one in patterns]
         known = [*listed, *navigation]
-        pages += [
+        pages[[*pages][-1]] += [
             name
             for name in found
             if not any(fnmatch(name, one) for one in known) and not name.startswith("api/")
         ]
     return pages
+
+
+def grouped(pages):
+    """A menu as groups by their captions; a list is one group without."""
+    return pages if isinstance(pages, dict) else {"": pages}
 
 
 def is_markdown(app, docname):
@@ -46,10 +54,12 @@ def read(app, docname, source):
             text = RUN + text.replace("```python\n", "```{code-cell} python\n")
         if docname in app.config.navigation:
             short = app.config.short_titles
-            names = "\n".join(
-                f"{short[name]} </{name}>" if name in short else f"/{name}" for name in menu(app, docname)
-            )
-            text += f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+            for caption, pages in menu(app, docname).items():
+                names = "\n".join(
+                    f"{short[name]} </{name}>" if name in short else f"/{name}" for name in pages
+                )
+                said = f":caption: {caption}\n" if caption else ""
+                text += f"\n```{{toctree}}\n:hidden:\n{said}\n{names}\n```\n"
     source[0] = text
 
 

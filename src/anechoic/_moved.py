@@ -35,9 +35,7 @@ _MOVED = {
         "audit.observation": "score_weights",
         "audit.power": "canaries_needed",
     },
-    "batches": {
-        "extend": "Batches batches_of",
-    },
+    "batches": {"extend": "Batches batches_of"},
     "extend": {
         "accounting.laws.sampled_gaussian": "sampled_gaussian_pld",
         "noise.recurrence": "StackStep",
@@ -46,40 +44,22 @@ _MOVED = {
             " hazards>ParticipationLaw log_ratio>ParticipationLaw"
         ),
     },
-    "flower": {
-        "flower.grid": "InProcessGrid",
-    },
-    "losses": {
-        "": "error loss",
-        "losses.result": "StepErrors",
-    },
+    "flower": {"flower.grid": "InProcessGrid"},
+    "losses": {"": "error loss", "losses.result": "StepErrors"},
     "lower_bounds": {
         "lower_bounds.prefix_sums": (
             "logarithmic_lower_bound logarithmic_upper_bound mathias_lower_bound mathias_upper_bound"
-        ),
+        )
     },
     "mechanism": {
         "": "Composition EndlessMechanism Mechanism compose",
         "mechanism.moments": "MomentPairs PairedMoments calibrate_moments",
     },
-    "optimize": {
-        "optimize.full.conjecture": "conjecture_4_7",
-    },
-    "participation": {
-        "extend": "Participation",
-        "participation.accounts": "accounts_of",
-    },
-    "planning": {
-        "": "plan",
-        "planning.records": "PlanRow",
-        "planning.result": "Plan",
-    },
-    "runs": {
-        "runs.journal": "read_journal",
-    },
-    "sampling": {
-        "extend": "Sampling",
-    },
+    "optimize": {"optimize.full.conjecture": "conjecture_4_7"},
+    "participation": {"extend": "Participation", "participation.accounts": "accounts_of"},
+    "planning": {"": "plan", "planning.records": "PlanRow", "planning.result": "Plan"},
+    "runs": {"runs.journal": "read_journal"},
+    "sampling": {"extend": "Sampling"},
     "sensitivity": {
         "": "sensitivity",
         "extend": "Sensitivity",
@@ -136,15 +116,9 @@ _MOVED = {
         "theory.regression": ("clipping_probability finite_time_rates half_exponential_decay theorem_d13"),
         "theory.spectra": "Spectrum",
     },
-    "torch": {
-        "torch.optimizer": "CorrelatedOptimizer",
-    },
-    "units": {
-        "units.batch": "UnitBatch check_item_fits",
-    },
-    "workloads": {
-        "extend": "GeneralWorkload Workload",
-    },
+    "torch": {"torch.optimizer": "CorrelatedOptimizer"},
+    "units": {"units.batch": "UnitBatch check_item_fits"},
+    "workloads": {"extend": "GeneralWorkload Workload"},
 }
 
 

@@ -78,7 +78,7 @@ def write_files(folder):
         os.utime(path, (1_700_000_000 + place,) * 2)
 
 
-def expected(units=False):
+def expected(units=False, direct=None):
     """Releases and remarks by one loop over the records, and a stream that gets them itself."""
     closed, late, kept = 0, 0, {}
     seconds = DELAY
@@ -90,7 +90,7 @@ def expected(units=False):
             if step >= closed:
                 kept.setdefault(step, []).append((who, x, kind))
         closed = max(closed, int((max(times) - seconds) // 3600))
-    direct, found = all_of(**(UNITS if units else {})), []
+    direct, found = direct or all_of(**(UNITS if units else {})), []
     clock = Clock(START.timestamp(), 3600.0)
     for step in range(closed):
         batch, ids = columns(kept.get(step, []))

@@ -6,6 +6,7 @@ pytest.importorskip("apache_beam")
 
 import apache_beam as beam
 
+from anechoic import streaming
 from anechoic.engines.beam import CombineSums, received
 from anechoic.participation import MinSep
 from tests.streaming.test_accumulator import all_of, columns
@@ -46,3 +47,20 @@ def test_records_are_added_some_at_a_time_and_merged():
     sent = combine.extract_output(combine.merge_accumulators(states))
     (made,) = received([(0, sent)], stream)
     assert made.count == len(RECORDS) * 50 and made.step == 0
+
+
+def test_an_open_histogram_takes_what_comes_out():
+    direct, of = (streaming.OpenHistogram("kind", epsilon=4.0, horizon=3, key=bytes(32)) for _ in range(2))
+    combine, found = CombineSums(of.accumulator_spec()), []
+    for step in range(3):
+        own = [named(pair)[1] for pair in RECORDS if pair[0] == step]
+        direct.update({"kind": [record["kind"] for record in own]})
+        direct.release()
+        parts = [combine.create_accumulator() for _ in range(3)]
+        for i, record in enumerate(own):
+            parts[i % 3] = combine.add_input(parts[i % 3], record)
+        found.append((step, combine.extract_output(combine.merge_accumulators(parts))))
+    of.add_sums(received(found, of), batch_id="night")
+    of.end_steps([None] * 3)
+    assert direct.get().named()
+    assert [one.to_bytes() for one in of.releases()] == [one.to_bytes() for one in direct.releases()]

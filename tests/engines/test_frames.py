@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from anechoic import streaming
 from anechoic.engines.frames import accumulated
 from anechoic.participation import MinSep
 from tests.streaming.test_accumulator import all_of, columns
@@ -116,3 +117,23 @@ def test_what_is_missing_is_named():
         all_of().update(frame.lazy())
     with pytest.raises(ValueError, match="must be a frame"):
         accumulated(7, all_of())
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_an_open_histogram_takes_frames(units):
+    direct, *others = (open_histogram(units) for _ in range(3))
+    for step in range(4):
+        batch, ids = columns([one for one, at in zip(RECORDS, STEPS, strict=True) if at == step])
+        direct.update(batch, ids if units else None)
+        direct.release()
+    for of, name in zip(others, ("polars lazy", "batches"), strict=True):
+        made = accumulated(dict(frames())[name], of, step="step", unit="who" if units else None, rows=64)
+        of.add_sums(made, batch_id="all")
+        of.end_steps([None] * 4)
+        assert [one.to_bytes() for one in of.releases()] == [one.to_bytes() for one in direct.releases()]
+        assert of.diagnostics().get("without a category") == direct.diagnostics()["without a category"]
+
+
+def open_histogram(units):
+    promise = {"participation": MinSep(1, 4), "categories_per_unit": 3} if units else {}
+    return streaming.OpenHistogram("kind", epsilon=4.0, horizon=4, key=bytes(32), **promise)

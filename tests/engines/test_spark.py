@@ -61,6 +61,17 @@ def test_releases_are_those_of_a_stream_that_gets_the_records(spark, folder, uni
         assert list(map(tuple, shown)) == list(rows_of(stream.releases()))
 
 
+@pytest.mark.parametrize("units", [False, True])
+def test_an_open_histogram_takes_batches(spark, folder, units):
+    promise = {"participation": UNITS["participation"], "categories_per_unit": 3} if units else {}
+    direct, of = (
+        streaming.OpenHistogram("kind", epsilon=8.0, horizon=24, key=bytes(32), **promise) for _ in range(2)
+    )
+    wanted, _ = expected(units, direct)
+    query(spark, folder, sink_of(of, unit="who" if units else None))
+    assert bytes_of(of) == wanted and of.get().named()
+
+
 def test_a_query_whose_checkpoint_was_deleted_is_refused_and_adds_nothing(spark, folder):
     with all_of(state=folder / "state") as stream:
         query(spark, folder, sink_of(stream))

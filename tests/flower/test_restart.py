@@ -5,7 +5,8 @@ import shutil
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from anechoic.errors import MismatchError
+from anechoic.budget import BudgetBook
+from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.flower import Partitions, PublicKeys
 from anechoic.flower.grid import Fate
 from anechoic.flower.records import arrays_of, record_of
@@ -153,3 +154,14 @@ def test_a_mechanism_of_another_unit_is_refused():
     made = small.mechanism(unit="user")
     with pytest.raises(MismatchError, match="tells clients apart"):
         small.strategy(mechanism=made).open(record_of(small.initial()))
+
+
+def test_a_run_that_the_budget_book_does_not_cover_does_not_begin(tmp_path):
+    book = BudgetBook(tmp_path / "b.db", "phones")
+    book.grant(9.0, 1e-5, unit="client")
+    small.strategy(book=book, key=None).start(small.grid(), record_of(small.initial()), 1)
+    assert [one.status for one in book.account().live] == ["spent"]
+    second = small.strategy(book=book, key=None)
+    with pytest.raises(GuaranteeError, match="does not cover"):
+        second.start(small.grid(), record_of(small.initial()), 1)
+    assert second.server is None and len(book.account().live) == 1

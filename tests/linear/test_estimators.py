@@ -1,6 +1,7 @@
 """The interface of scikit-learn, and what a fit says of privacy."""
 
 import copy
+import inspect
 import pickle
 import warnings
 from dataclasses import replace
@@ -451,3 +452,20 @@ def test_classes_are_fixed_by_the_first_call():
     model = made(SGDClassifier, steps=5, classes=None).partial_fit(x, y, classes=[0, 1])
     with pytest.raises(ValueError, match="not those of the first call"):
         model.partial_fit(x, y, classes=[0, 2])
+
+
+def test_constructors_put_first_what_is_given_by_place_and_have_the_defaults_of_their_pages():
+    first = {
+        LogisticRegression: {"epsilon": 1.0, "delta": None},
+        LinearSVC: {"epsilon": 1.0, "delta": None},
+        LinearRegression: {"epsilon": 1.0, "delta": None},
+        Ridge: {"alpha": 1.0, "epsilon": 1.0, "delta": None},
+        SGDClassifier: {"loss": "log_loss", "epsilon": 1.0, "delta": None},
+        SGDRegressor: {"loss": "squared_error", "epsilon": 1.0, "delta": None},
+    }
+    for kind, places in first.items():
+        found = inspect.signature(kind).parameters.values()
+        assert {one.name: one.default for one in found if one.kind is one.POSITIONAL_OR_KEYWORD} == places
+        online = kind in (SGDClassifier, SGDRegressor)
+        assert kind().max_iter == (1 if online else 100)
+    assert (SGDClassifier().momentum, SGDRegressor().momentum) == (0.0, 0.9)

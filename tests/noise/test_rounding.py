@@ -249,18 +249,18 @@ def test_memory_that_grows_is_refused():
 
 
 def test_drift_is_bounded_before_the_run():
-    assert rounded_filter(KINDS["blt"].recurrence(), 1.0).drift(10**6) < 2.0**-40
-    assert rounded_filter(KINDS["recurrent"].recurrence(), 1.0).drift(10**6) < 2.0**-40
-    assert rounded_filter(KINDS["scaled-tree"].recurrence(), 1.0).drift(10**6) < 2.0**-40
-    assert rounded_filter(KINDS["tree"].recurrence(), 1.0).drift(10**6) == 0
-    assert rounded_filter(KINDS["smooth"].recurrence(), 1.0).drift(10**6) == 0
-    assert 0 < rounded_filter(KINDS["recursive"].recurrence(), 1.0).drift(10**6) < 2.0**-40
+    assert rounded_filter(KINDS["blt"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
+    assert rounded_filter(KINDS["recurrent"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
+    assert rounded_filter(KINDS["scaled-tree"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
+    assert rounded_filter(KINDS["tree"].recurrence(), 1.0, 10**6).drift() == 0
+    assert rounded_filter(KINDS["smooth"].recurrence(), 1.0, 10**6).drift() == 0
+    assert 0 < rounded_filter(KINDS["recursive"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
     wide = RecursiveTree(2**17 + 1, s.BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
     with pytest.raises(GuaranteeError, match="too many to bound"):
-        rounded_filter(wide, 1.0).drift(1)
+        rounded_filter(wide, 1.0, 1).drift()
     endless = s.BLT(2**62, [0.2], [1 - 2.0**-40]).recurrence()
     with pytest.raises(GuaranteeError, match="fades faster"):
-        rounded_filter(endless, 1.0).drift(10**6)
+        rounded_filter(endless, 1.0, 10**6).drift()
 
 
 class TestNearest:

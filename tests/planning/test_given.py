@@ -69,6 +69,17 @@ def test_schemes_are_named():
     assert names(both) == {"Poisson", "FixedOrder"}
 
 
+def test_schemes_that_nobody_asked_for_are_not_computed(monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("of another scheme")
+
+    monkeypatch.setattr("anechoic.planning.in_bins.InBins.candidates", never)
+    monkeypatch.setattr("anechoic.planning.amplified.random_allocation_noise_multiplier", never)
+    assert names(plan(**RUN, epsilon=2.0, strategy="identity", sampling="fixed_order")) == {"FixedOrder"}
+    with pytest.raises(AssertionError, match="another scheme"):
+        plan(**RUN, epsilon=2.0, strategy="identity", sampling="random_allocation")
+
+
 @pytest.mark.parametrize("steps", range(1, 11))
 @pytest.mark.slow
 def test_a_run_may_be_shorter_than_a_pass(steps):

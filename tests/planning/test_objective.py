@@ -57,6 +57,7 @@ def test_the_error_of_an_average_is_at_most_what_is_planned_for_it():
 @pytest.mark.parametrize("keep", ["all", "last", 0.9])
 @pytest.mark.parametrize("update", [UpdateRule(), UpdateRule("sgd", 0.9), UpdateRule("sgd", 0.9, 0.02)])
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.few(5)
 def test_designs_are_near_the_best_of_all_matrices(keep, update, schedule):
     # much weight on the last iterate is what Toeplitz matrices cannot follow
     n = 40

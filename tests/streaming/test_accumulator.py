@@ -123,6 +123,14 @@ def test_of_units_with_too_many_records_the_same_count_whatever_the_partition(da
         assert (held == alone[1].toarray()).all()
 
 
+def test_which_record_of_a_unit_counts_is_no_matter_of_order():
+    stream = all_of(participation=MinSep(2, 2), statistics=streaming.Sum(2.0, column="x"))
+    batch = [("ann", x, "a") for x in (0.1, 0.25, 1.0)]
+    parts = [[Accumulator(stream).add(*columns([one])) for one in batch] for _ in range(2)]
+    one, two = (reduce(Accumulator.merge, some) for some in (parts[0], parts[1][::-1]))
+    assert one.to_bytes() == two.to_bytes() and one.by_unit()[1].shape[0] == 1
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(records=st.lists(RECORD, max_size=8), data=st.data())
@@ -159,6 +167,8 @@ def test_an_id_that_was_seen_is_not_added_twice(tmp_path):
         first = stream._standing.open
     with board(tmp_path / "s", key=KEY) as stream:
         assert not stream.add_sums(made, batch_id=("q", 0))
+        again = Accumulator.from_bytes(made.to_bytes(), stream)  # as another process would send it
+        assert not stream.add_sums(again, batch_id=("q", 0))
         assert (stream._standing.open == first).all()
         assert stream.add_sums(Accumulator(stream), batch_id=("q", 1))
         with pytest.raises(GuaranteeError, match="checkpoint was deleted"):
@@ -227,6 +237,10 @@ def test_no_sum_leaves_its_integers():
         stream.add_sums(ahead, batch_id="b")
     assert (stream._standing.open == before).all() and not stream._standing.ahead
     assert stream.add_sums(Accumulator(stream, 1).add(1), batch_id="b")  # nothing of it was kept
+    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
+    assert stream.add_sums(Accumulator(stream, 1).add(half), batch_id="a")
+    with pytest.raises(HorizonError, match="64 bits"):  # of two later steps, with nothing in the open one
+        stream.add_sums(Accumulator(stream, 2).add(half), batch_id="b")
 
 
 def test_sums_of_another_stream_statistic_or_step_are_refused():
@@ -303,20 +317,19 @@ def of_four(**more):
     return all_of(statistics=kinds, **more)
 
 
-ONE = of_four().shared.reach(1)
 WRONG_OF_UNITS = {
-    "a unit in all cells": {"rows": (1, [4], [0, 1, 2, 3], [ONE] * 4), "count": 1},
-    "a little in two cells": {"rows": (1, [2], [0, 1], [ONE, 2**16])},
-    "more than one": {"rows": (1, [1], [0], [2 * ONE])},
-    "a cell twice": {"rows": (1, [2], [0, 0], [ONE // 2, ONE // 2])},
+    "a unit in all cells": lambda one: {"rows": (1, [4], [0, 1, 2, 3], [one] * 4), "count": 1},
+    "a little in two cells": lambda one: {"rows": (1, [2], [0, 1], [one, 2**16])},
+    "more than one": lambda one: {"rows": (1, [1], [0], [2 * one])},
+    "a cell twice": lambda one: {"rows": (1, [2], [0, 0], [one // 2, one // 2])},
     "cells out of order": {"rows": (1, [2], [1, 0], [1, 1])},
     "no such cell": {"rows": (1, [1], [4], [1])},
     "a cell below": {"rows": (1, [1], [-1], [1])},
     "lengths below 0": {"rows": (2, [3, -1], [0, 1], [1, 1]), "count": 2},
     "more rows than records": {"rows": (2, [1, 1], [0, 1], [1, 1]), "count": 1},
     "records of one unit": {"rows": (3, [1, 1, 1], [0, 1, 2], [1, 1, 1]), "count": 3},
-    "sums beside units": {"sums": [ONE, 0, 0, 0], "count": 2},
-    "sums without units": {"rows": (0, [], [], []), "sums": [ONE, 0, 0, 0]},
+    "sums beside units": lambda one: {"sums": [one, 0, 0, 0], "count": 2},
+    "sums without units": lambda one: {"rows": (0, [], [], []), "sums": [one, 0, 0, 0]},
     "shares beside units": {"head": {"shares": [1, [0]]}},
     "shares of none": {"rows": (0, [], [], []), "head": {"shares": [1, [0, 5]]}},
     "no share": {"rows": (0, [], [], []), "head": {"shares": [2, []]}},
@@ -337,6 +350,7 @@ WRONG_OF_UNITS = {
 def test_no_bytes_add_more_than_records_do(wrong):
     """The attack: a worker with a mistake, whose checksum is right."""
     stream = of_four(participation=FullBatch())
+    wrong = wrong(of_four().shared.reach(1)) if callable(wrong) else wrong
     made = Accumulator(stream).add({"kind": ["a", "b"]}, ["u", "v"])
     assert Accumulator.from_bytes(forged(made), stream).to_bytes() == made.to_bytes()
     with pytest.raises(CheckpointError, match="an accumulator is damaged"):
@@ -347,11 +361,13 @@ def test_nor_where_records_are_units_or_units_are_bounded():
     stream, other = of_four(), of_four(participation=FullBatch())
     made = Accumulator(stream).add({"kind": ["a", "b"]})
     bounded = Accumulator(other).add({"kind": ["a", "b"]}, ["u", "v"]).bounded(0, 1)
+    whole = stream.shared.reach(1)
     for one, of in ((made, stream), (bounded, other)):
-        for sums in ([3 * ONE, 0, 0, 0], [2 * ONE, ONE, 0, 0], [2 * ONE, 2**16, 0, 0], [-(2**63), 0, 0, 0]):
+        first = [[3 * whole, 0], [2 * whole, whole], [2 * whole, 2**16], [-(2**63), 0]]
+        for sums in ([*two, 0, 0] for two in first):
             with pytest.raises(CheckpointError, match="more than its records add"):
                 Accumulator.from_bytes(forged(one, sums=sums), of)
-        assert Accumulator.from_bytes(forged(one, sums=[2 * ONE, 0, 0, 0]), of).count == 2
+        assert Accumulator.from_bytes(forged(one, sums=[2 * whole, 0, 0, 0]), of).count == 2
     for wrong in ({"head": {"shares": [1, [0]]}}, {"head": {"units": 1}, "more": bytes(24)}):
         with pytest.raises(CheckpointError):
             Accumulator.from_bytes(forged(made, **wrong), stream)

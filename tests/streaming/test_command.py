@@ -16,6 +16,7 @@ pytest.importorskip("polars")
 import polars
 
 from anechoic import cli, streaming
+from anechoic.budget import BudgetBook
 from anechoic.participation import MinSep
 from anechoic.streaming.chart import short
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
@@ -467,3 +468,22 @@ def test_the_demo_counts_the_first_days_of_2013(tmp_path, capsys):
     assert "30 hourly releases" in capsys.readouterr().out
     assert page.read_text().count("<img") == 1 + 4 + 4
     assert len((tmp_path / "releases.csv").read_text().splitlines()) == 1 + 24 * (1 + 16 + 84)
+
+
+def test_the_command_line_keeps_to_a_book(table, tmp_path, capsys, monkeypatch):
+    key = bytes(range(32))
+    book = BudgetBook(tmp_path / "b.db", "flights", key=key)
+    book.grant(1.3, 1e-6, unit="event")
+    monkeypatch.setenv("BOOK_KEY", key.hex())
+    given = ["--input", table, "--time", "when", "--every", "1h", "--start", "2013-01-01T05:00", "--count"]
+    given += ["--epsilon", 1.0, "--horizon", 9, "--book", tmp_path / "b.db", "--book-key-env", "BOOK_KEY"]
+    code, _, err = run(capsys, *given)
+    assert code == 2 and "--book and --data belong together" in err
+    kept = [*given, "--data", "flights", "--state", tmp_path / "s.db"]
+    for _ in range(2):  # the same command goes on, and costs nothing
+        assert run(capsys, *kept)[0] == 0
+        assert [one.status for one in book.account().live] == ["spent"]
+    out = tmp_path / "out.csv"
+    code, said, err = run(capsys, *given, "--data", "flights", "--out", out)
+    assert code != 0 and "does not cover" in err and "released" not in said and not out.exists()
+    assert len(book.account().live) == 1

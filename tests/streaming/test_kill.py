@@ -202,8 +202,8 @@ def test_the_power_fails_between_write_and_sync(tmp_path):
     assert met == [0] * 12 + [1]
 
 
-def killed_at_sync(run, number, *given):
-    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
+def traced(run, given, *how):
+    """Call `run` in a child process under strace; the child's status."""
     ready, go = os.pipe()
     child = os.fork()
     if child == 0:
@@ -212,17 +212,42 @@ def killed_at_sync(run, number, *given):
             run(*given)
         finally:
             os._exit(0)
-    inject = f"inject=fdatasync:signal=KILL:when={number}"
-    command = ["strace", "-p", f"{child}", "-o", os.devnull, "-e", "trace=fdatasync", "-e", inject]
+    command = ["strace", "-p", f"{child}", *how]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         attached = "attached" in tracer.stderr.readline()
         os.write(go, b".")
-        died = os.waitpid(child, 0)[1] == signal.SIGKILL
+        status = os.waitpid(child, 0)[1]
     os.close(ready)
     os.close(go)
     if not attached:
         pytest.skip("processes cannot be traced here")
-    return died
+    return status
+
+
+def killed_at_sync(run, number, *given):
+    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
+    how = ["-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={number}"]
+    return traced(run, given, *how) == signal.SIGKILL
+
+
+def commit(path, count):
+    with board(path, key=KEY) as stream:
+        for i in range(count):
+            stream.update({"x": [0.5]}, unit_ids=[i], batch_id=f"{i}")
+            stream.add_sums(Accumulator(stream).add({"x": [0.5]}, [f"u{i}"]), batch_id=("q", i))
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.slow
+def test_a_commit_waits_once_for_the_disk(tmp_path):
+    waits = []
+    for count in (2, 12):
+        log = tmp_path / f"{count}.log"
+        assert (
+            traced(commit, (tmp_path / f"{count}.db", count), "-o", log, "-e", "trace=fsync,fdatasync") == 0
+        )
+        waits.append(log.read_text().count("sync("))
+    assert waits[1] - waits[0] == 20  # of twice ten commits
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")

@@ -225,6 +225,22 @@ def test_times_are_read_as_one_by_one(zone):
     assert same_bits(found, expected)
 
 
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_so_are_times_of_a_parquet_file(unit):
+    """Numbers of any century, parts of seconds, around changes of the clocks, with and without a zone."""
+    choice = np.random.default_rng(0)
+    turns = np.array([-1784822400, 1710054000, 1710057600, 1699160400, 1699164000]) * 10**6
+    moments = [choice.integers(-9 * 10**15, 9 * 10**15, 200), [0, -1, 2**53 - 1], turns, turns + 250001]
+    moments = np.concatenate(moments)
+    ticks = {"ms": moments // 1000, "us": moments, "ns": moments * 1000 + 1}[unit]
+    column = polars.Series([*ticks.tolist(), None], dtype=polars.Int64).cast(polars.Datetime(unit))
+    for own in (None, "UTC", "America/New_York"):
+        times = column if own is None else column.dt.replace_time_zone("UTC").dt.convert_time_zone(own)
+        for zone in ("UTC", "America/New_York"):
+            expected = seconds_of(texts_of(times), zone_of(zone))
+            assert same_bits(times_of(times, zone_of(zone)), expected)
+
+
 def test_a_part_of_a_long_column_has_its_own_categories():
     whole = categories_of(column_of([f"{i}" for i in range(1000)] * 2))
     values, places = coded(whole[[5, 1005, 7]])

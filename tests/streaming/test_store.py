@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import stat
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,22 +19,20 @@ from anechoic.streaming.store import Store
 from anechoic.streaming.stream_state import InMemory
 
 KEY = bytes(range(32))
-PROMISE = {
-    "mechanism": planned_mechanism(
-        over=streaming.Running(),
-        horizon=12,
-        participation=MinSep(2, 3),
-        epsilon=1.0,
-        delta=1e-6,
-        dimension=3,
-    ),
-    "participation": MinSep(2, 3),
-}
+
+
+@cache  # and not where tests are collected, in every process
+def promise():
+    over, promised = streaming.Running(), MinSep(2, 3)
+    mechanism = planned_mechanism(
+        over=over, horizon=12, participation=promised, epsilon=1.0, delta=1e-6, dimension=3
+    )
+    return {"mechanism": mechanism, "participation": promised}
 
 
 def board(path=None, **options):
     statistics = {"n": streaming.Count("x"), "m": streaming.Mean(-1, 1, "x")}
-    return streaming.Stream(statistics, state=path, **{**PROMISE, **options})
+    return streaming.Stream(statistics, state=path, **{**promise(), **options})
 
 
 def feed(stream, steps):
@@ -374,7 +373,7 @@ def test_another_stream_is_refused(tmp_path, change, words):
 def test_other_statistics_are_refused(tmp_path):
     board(tmp_path / "s").close()
     with pytest.raises(MismatchError, match="statistics"):
-        streaming.Stream({"n": streaming.Count("x")}, state=tmp_path / "s", **PROMISE)
+        streaming.Stream({"n": streaming.Count("x")}, state=tmp_path / "s", **promise())
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ def test_q_two_is_gaussian(order, shift):
     gaussian = order * shift**2 / (2 * noise.std**2)
     assert noise.std == pytest.approx(1.5 / math.sqrt(2))
     assert noise.divergence(order, shift) == pytest.approx(gaussian, rel=1e-7, abs=1e-12)
+    near = ExponentialPower(2.0 + 1e-9, 1.5)  # which is integrated
+    assert near.divergence(order, shift) == pytest.approx(gaussian, rel=1e-7, abs=1e-12)
     # for q = 2 all shifts of one norm cost the same, in any dimension
     worst = noise.worst_divergence(order, shift, 10)
     assert gaussian <= worst * (1 + 1e-9)

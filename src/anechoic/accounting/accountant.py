@@ -79,7 +79,15 @@ class Accountant(ABC):
         if self.taking_part <= delta:
             return 0.0
         plain = gaussian_epsilon(delta, self.unamplified / std)
-        return 0.0 if plain == 0.0 else min(plain, self.amplified_bound(delta, std))
+        if plain == 0.0:
+            return 0.0
+        if (delta, std) not in self._bounds:  # a statement asks for several, in each of its formats
+            self._bounds[delta, std] = self.amplified_bound(delta, std)
+        return min(plain, self._bounds[delta, std])
+
+    @cached_property
+    def _bounds(self) -> dict[tuple[float, float], float]:
+        return {}
 
     def noise_std(self, epsilon: float, delta: float) -> float:
         """About the least noise std at which `epsilon` is at most `epsilon`.

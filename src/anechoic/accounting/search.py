@@ -12,11 +12,7 @@ _BITS = 33  # of a noise that was searched for
 
 
 def least_noise(
-    epsilon_at: Callable[[float], float],
-    epsilon: float,
-    guess: float,
-    tolerance: float,
-    slope: float = -1.0,
+    epsilon_at: Callable[[float], float], epsilon: float, guess: float, tolerance: float, slope: float = -1.0
 ) -> float:
     """A noise at which `epsilon_at` is at most `epsilon`, about `tolerance` above the least or less.
 

@@ -55,9 +55,8 @@ def series(r: GeneratingFunction | ArrayLike, n: int) -> Array:
     scaled = np.fft.irfft(values.conj(), size)
     if np.abs(scaled[-size // 16 :]).max() > 1e-9 * np.abs(values).max():
         raise ValueError(
-            "r is not analytic in the open unit disc: its Laurent series on the circle"
-            f" |x|={radius:.6g} has negative powers, or its coefficients grow. Take a branch without cuts"
-            " inside."
+            f"r is not analytic in the open unit disc: its Laurent series on the circle |x|={radius:.6g} has"
+            " negative powers, or its coefficients grow. Take a branch without cuts inside."
         )
     return np.asarray(scaled[:n] * np.exp(np.arange(n) * (DAMPING / size)))
 
@@ -260,10 +259,6 @@ def _on_circle(r: GeneratingFunction, radius: float, size: int) -> Complex:
             "r is not real on the real line (r(conj x) differs from conj r(x)), so that the coefficients of C"
             " would not be real."
         )
-    return _half_circle(r, radius, size)
-
-
-def _half_circle(r: GeneratingFunction, radius: float, size: int) -> Complex:
     return _values(r, _points(radius, np.linspace(0.0, math.pi, size // 2 + 1)))
 
 

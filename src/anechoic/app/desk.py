@@ -89,7 +89,9 @@ class Desk:
         forks = sys.platform == "linux"
         context: Any = get_context("forkserver" if forks else "spawn")
         if forks:
-            context.set_forkserver_preload([work.__module__, "matplotlib.figure"])
+            # a second of imports that a question would wait for
+            later = ["matplotlib.figure", "scipy.interpolate", "scipy.signal", "scipy.sparse"]
+            context.set_forkserver_preload([work.__module__, *later])
         mine, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs,), daemon=True)
         process.start()

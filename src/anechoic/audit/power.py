@@ -14,12 +14,7 @@ import scipy
 from scipy.special import ndtr, ndtri
 
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
-from anechoic.audit.bounds import (
-    epsilon_by_threshold,
-    lower_proportion,
-    noncentral_tail,
-    upper_proportion,
-)
+from anechoic.audit.bounds import epsilon_by_threshold, lower_proportion, noncentral_tail, upper_proportion
 from anechoic.audit.draws import draw_test
 from anechoic.audit.law import law_of
 from anechoic.audit.ratios import likelihood_ratios

@@ -15,6 +15,7 @@ from typing import Any
 from anechoic.budget.account import Account, Booked, Cost, Grant, account_of, changed, charges_of
 from anechoic.budget.entries import Entries
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
+from anechoic.keys import derive
 from anechoic.mechanism.composition import Composition
 
 
@@ -54,12 +55,7 @@ class BudgetBook:
     """
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        data: str,
-        *,
-        who: str | None = None,
-        key: bytes | None = None,
+        self, place: str | os.PathLike[str], data: str, *, who: str | None = None, key: bytes | None = None
     ) -> None:
         if not isinstance(data, str) or not data.strip():
             raise ValueError(f"data={data!r} must be the name of a data set.")
@@ -204,6 +200,9 @@ class BudgetBook:
             lines = [line for one in shown for line in (str(one), *map(_line, one.runs.values()))]
             return "\n".join([*lines, f"{self._entries.end}"])
 
+    def __deepcopy__(self, memo: Any) -> BudgetBook:
+        return self  # there is nothing to change in it; scikit-learn's `clone` hands it on
+
     def __repr__(self) -> str:
         return f"BudgetBook({self._entries.name}, {self.data!r})"
 
@@ -247,6 +246,24 @@ class Reservation:
         if not self._spent:
             self._book._spend(self.token, self._goes_on)
             self._spent = True
+
+
+def booked(book: BudgetBook, cost: Cost, run: Any) -> Reservation:
+    """The cost of a stream or server in a book, once however often its state is opened.
+
+    Raises:
+        GuaranteeError, MismatchError: as `BudgetBook.reserve`; the state is closed then.
+    """
+    state, goes_on = run._state, run.step > 0
+    name = derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
+    if not goes_on and any((one.run, one.status) == (name, "spent") for one in book.account().live):
+        # its first release failed, or is missing here: what is made now has other noise, and another cost
+        name = derive(state.key, f"budget {state.openings[-1][1].hex()}", size=16).hex()
+    try:
+        return book.reserve(cost, run=name, goes_on=goes_on)
+    except BaseException:
+        run._give_back()
+        raise
 
 
 def _fingerprint(what: Cost) -> str:

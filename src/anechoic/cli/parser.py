@@ -160,6 +160,11 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--counter", type=Path, metavar="FILE", help="shows an older state put back")
     stream.add_argument("--key-env", metavar="NAME", help="variable with the key of --state, 64 hex digits")
     stream.add_argument("--adopt", action="store_true", help="take a state file that was moved or copied")
+    stream.add_argument(
+        "--book", metavar="BOOK", help="a budget book, file or postgresql://…, that is charged"
+    )
+    stream.add_argument("--data", metavar="NAME", help="of the data in --book")
+    stream.add_argument("--book-key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
     stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
     stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")
     stream.set_defaults(run=do.stream)

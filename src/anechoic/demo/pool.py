@@ -26,11 +26,7 @@ class WorkerError(AnechoicError):
 
 
 def execute_all(
-    runs: Sequence[TrainingRun],
-    *,
-    jobs: int,
-    execute: Executor,
-    listen: Listener = lambda *_: None,
+    runs: Sequence[TrainingRun], *, jobs: int, execute: Executor, listen: Listener = lambda *_: None
 ) -> list[Outcome]:
     """The outcomes of `runs`, in their order.
 

@@ -77,10 +77,9 @@ def _head(record: Record) -> str:
     if len(words.units(record)) > 1:
         differs += " between the two, and what is protected between the rows"
     lead = (
-        f"{record['task']['description']}. Independent noise (DP-SGD) and the planned, correlated"
-        " noise have the same"
-        f" guarantee (ε, {_power(record['delta'])}), the same model and the same"
-        f" {record['steps']:,} steps; {differs}."
+        f"{record['task']['description']}. Independent noise (DP-SGD) and the planned, correlated noise have"
+        f" the same guarantee (ε, {_power(record['delta'])}), the same model and the same {record['steps']:,}"
+        f" steps; {differs}."
     )
     return (
         f'<header><p class="kicker">anechoic · {escape(record["title"])}</p>'
@@ -199,9 +198,8 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism], setting: words.Set
         f" After the last step it is {curves[0][-1] / curves[-1][-1]:.2g} times smaller." if rivals else ""
     )
     caption = (
-        "Predicted standard deviation, per coordinate, of the noise in the sum of all clipped"
-        " gradients so far, in"
-        f" gradient units, at ε = {arm['epsilon']:g}.{ratio}"
+        "Predicted standard deviation, per coordinate, of the noise in the sum of all clipped gradients so"
+        f" far, in gradient units, at ε = {arm['epsilon']:g}.{ratio}"
     )
     size = min(BLOCK, mechanism.steps)
     block = mechanism.strategy.truncate(size)
@@ -213,18 +211,15 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism], setting: words.Set
         )
     )
     maps_text = (
-        f"First {size} of {mechanism.steps:,} steps, row by row: step t injects row t of C⁻¹Z,"
-        " where Z is fresh"
-        " independent noise. Orange entries of C⁻¹ take back part of the noise of earlier steps;"
-        " in the sum over all"
-        " steps what was added and what was taken back cancel. Colours follow the square root of the entries."
+        f"First {size} of {mechanism.steps:,} steps, row by row: step t injects row t of C⁻¹Z, where Z is"
+        " fresh independent noise. Orange entries of C⁻¹ take back part of the noise of earlier steps; in the"
+        " sum over all steps what was added and what was taken back cancel. Colours follow the square root of"
+        " the entries."
     )
     text = (
-        "An optimiser applies sums of gradients. Independent noise piles up in them; correlated"
-        " noise is arranged so"
-        " that later steps subtract part of what earlier steps added. The price is a larger noise"
-        " at each single"
-        " step, for the same privacy."
+        "An optimiser applies sums of gradients. Independent noise piles up in them; correlated noise is"
+        " arranged so that later steps subtract part of what earlier steps added. The price is a larger noise"
+        " at each single step, for the same privacy."
     )
     return section(
         f"Why: the noise cancels{how}",

@@ -77,11 +77,9 @@ class Flights:
     def describe(self, data: Data) -> str:
         """One sentence on the data and the model."""
         return (
-            f"{len(data.labels):,} flights that left New York City in 2013, in order of scheduled"
-            " departure; logistic"
-            " model on 46 features (hour, carrier, origin, weekday, distance) of whether a flight"
-            " arrives more than"
-            f" 15 minutes late; one pass, batches of {self.batch_size}, plain SGD"
+            f"{len(data.labels):,} flights that left New York City in 2013, in order of scheduled departure;"
+            " logistic model on 46 features (hour, carrier, origin, weekday, distance) of whether a flight"
+            f" arrives more than 15 minutes late; one pass, batches of {self.batch_size}, plain SGD"
         )
 
     def score(self, model: nn.Module, data: Data, logits: list[Tensor], labels: list[Tensor]) -> float:

@@ -23,9 +23,8 @@ WIDENED = ", and further where an arm does best at an end of its grid"
 NOT_COVERED = (
     "The metric is computed from the private data and published: each published figure is one"
     " more look at it, and so is the choice of a best rate by this metric.",
-    "The noise keys follow from the seeds, so that the figures can be reproduced. A run that"
-    " protects anyone passes"
-    " no keys, and the engine draws them from the operating system.",
+    "The noise keys follow from the seeds, so that the figures can be reproduced. A run that protects anyone"
+    " passes no keys, and the engine draws them from the operating system.",
     "Several runs on the same data add up: each statement above is that of one run of its mechanism.",
 )
 
@@ -215,9 +214,8 @@ def headline(record: Mapping[str, Any]) -> str:
         row = central([r for r in record["comparisons"] if r["scheme"] == record["comparisons"][0]["scheme"]])
         planned, independent = (arms[row[kind]]["best"]["mean"] for kind in ("planned", "independent"))
         return (
-            f"At ε = {row['epsilon']:g}, correlated noise reaches {metric} {planned:.3f} where"
-            " independent noise"
-            f" reaches {independent:.3f}{without}."
+            f"At ε = {row['epsilon']:g}, correlated noise reaches {metric} {planned:.3f} where independent"
+            f" noise reaches {independent:.3f}{without}."
         )
     private = [arm for arm in record["arms"] if arm["epsilon"] is not None]
     if private:

@@ -64,7 +64,7 @@ class CombineSums(beam.CombineFn):  # type: ignore[misc]  # Beam's classes are n
         """Add what waits."""
         if some := accumulator.waiting:
             made = accumulator.made
-            names = made.layout.shared.columns
+            names = made.layout.columns
             columns: Any = {name: [record[name] for record in some] for name in names} or len(some)
             made.add(columns, None if self._unit is None else [record[self._unit] for record in some])
             accumulator.waiting = []

@@ -47,7 +47,7 @@ def accumulated(
     layout = layout_of(of)
     if unit is None and layout.secret is not None:
         raise ValueError("unit=None, but the stream tells units by ids: unit= names the column of ids.")
-    kinds = layout.shared.columns
+    kinds = layout.columns
     names = [*kinds, *(name for name in (step, unit) if name is not None and name not in kinds)]
     found: dict[int | None, Accumulator] = {}
     without = 0

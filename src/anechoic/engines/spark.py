@@ -17,8 +17,9 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from anechoic.engines.frames import ROWS, accumulated
 from anechoic.engines.spark_sums import quoted, spoken
-from anechoic.streaming import Accumulator, Stream, read_releases
+from anechoic.streaming import Accumulator, OpenHistogram, Stream, read_releases
 from anechoic.streaming.clock import Clock, length_of, seconds_of
+from anechoic.streaming.layout import layout_of
 from anechoic.streaming.tables import HEAD, rows_of
 
 __all__ = ["StreamSink", "releases"]
@@ -52,7 +53,8 @@ class StreamSink:
     record sets for others, as that of the server; or give `over`, a rule that no record changes.
 
     Args:
-        stream: with a state file, so that it outlives the driver. Its `setting` may hold start and every.
+        stream: or an `OpenHistogram`; with a state file, so that it outlives the driver. Its `setting` may
+            hold start and every.
         time: column of type TIMESTAMP.
         start: begin of step 0 in ISO 8601; UTC where it has no offset.
         every: length of a step, as "15min" or "1h".
@@ -75,7 +77,7 @@ class StreamSink:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: Stream | OpenHistogram,
         *,
         time: str,
         start: str,
@@ -103,12 +105,12 @@ class StreamSink:
                 f"step {made.step} of the stream ended at {made.time}, and by start={start!r},"
                 f" every={every!r} it ends at {self.clock.end_of(made.step)}: give those that it began with."
             )
-        for name, statistic in stream.shared.statistics.items():
-            if not statistic.reads:
-                raise ValueError(f"{name!r} names no column of a frame, as Count('site') does: name one.")
+        layout = layout_of(stream)
+        for name in layout.unread:
+            raise ValueError(f"{name!r} names no column of a frame, as Count('site') does: name one.")
         self.stream, self._time, self._over = stream, time, over
         self._delay = 0 if delay is None else round(length_of(delay, "delay") * _MICROS)
-        self._columns = [name for name in dict.fromkeys([*stream.shared.columns, unit]) if name is not None]
+        self._columns = [name for name in dict.fromkeys([*layout.columns, unit]) if name is not None]
         grid = round(begin * _MICROS), round(self.clock.every * _MICROS)
         self._task = Adding(stream.accumulator_spec(), unit, *grid)
 
@@ -156,11 +158,10 @@ class StreamSink:
 
     def _end_before(self, closed: int) -> None:
         """End the steps below `closed` that are open."""
-        closed = min(closed, self.stream.mechanism.steps)
+        closed = min(closed, self.stream.horizon)
         while self.stream.step < closed:
             group = range(self.stream.step, min(self.stream.step + _GROUP, closed))
-            nothing = [Accumulator(self.stream) for _ in group]
-            self.stream.steps(nothing, times=[self.clock.end_of(step) for step in group])
+            self.stream.end_steps(self.clock.end_of(step) for step in group)
 
 
 @dataclass(frozen=True)

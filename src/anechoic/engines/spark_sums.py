@@ -240,11 +240,11 @@ class _Step:
     count: int = 0
 
 
-def spoken(layout: StreamLayout, schema: StructType) -> Spoken | None:
+def spoken(layout: Any, schema: StructType) -> Spoken | None:
     """The statistics of a stream, if Spark has words for all of them; None where records go to Python."""
-    if layout.secret is not None:
+    shared = getattr(layout, "shared", None)  # an open histogram has none
+    if layout.secret is not None or shared is None:
         return None
-    shared = layout.shared
     said = {name: words(one, shared.units[name], schema) for name, one in shared.statistics.items()}
     known = {name: one for name, one in said.items() if one is not None}
     sizes = [(len(one.groups) + 1) * (1 if one.number is None else 3) for one in known.values()]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array, positive_int
+from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.federated.client_selection import Attempts, Starved, chosen
 from anechoic.federated.clients import Clients
@@ -67,6 +68,7 @@ class Server(OfOneProcess):
         adopt: take a state that was moved or copied.
         setting: what else must be the same whenever the state is opened, as plain data: how clients are
             known, say.
+        book: a `BudgetBook`, which refuses the run, or books it: once, however often its state is opened.
 
     Attributes:
         mechanism, discipline, layout, clients_per_round, min_replies, optimizer: as given.
@@ -75,7 +77,8 @@ class Server(OfOneProcess):
     Raises:
         ValueError: for an argument out of range or of another kind.
         MismatchError: for a mechanism that is for something else than these rounds.
-        CheckpointError, GuaranteeError: as `store.RunStore`, for a state that cannot be continued.
+        CheckpointError, GuaranteeError: as `store.RunStore`, for a state that cannot be continued;
+            GuaranteeError also where the book does not cover the run.
     """
 
     _state: RunInMemory | RunStore
@@ -97,6 +100,7 @@ class Server(OfOneProcess):
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
+        book: BudgetBook | None = None,
     ) -> None:
         check_fits(mechanism, discipline, clients_per_round, clip_norm)
         self.mechanism, self.discipline = as_begun(mechanism, mechanism_in(state)), discipline
@@ -110,7 +114,10 @@ class Server(OfOneProcess):
         self._setting = checked_setting(setting)
         self._like = {name: np.array(array) for name, array in initial.items()}
         self.owner, self._failed = OwnProcess("server"), False
+        if book is not None:
+            book.check(self.mechanism)  # before a state is begun
         self._start(state, key=key, counter=counter, adopt=adopt)
+        self._booked = None if book is None else booked(book, self.mechanism, self)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         shown = {MECHANISM: self.mechanism.to_json()}
@@ -265,9 +272,11 @@ class Server(OfOneProcess):
                 f"the round of step {asked.step}, attempt {asked.attempt}, is not the open one: it was"
                 " closed, or asked for again. Close what `ask` returned last, once."
             )
+        enough = asked.answered >= self.min_replies
+        if enough and self._booked is not None:
+            self._booked.spend()
         asked.open = False
         self._failed = True  # until all is done: what is in memory may be between two steps
-        enough = asked.answered >= self.min_replies
         after = _copy(self._standing)
         with self._state.transaction():
             update = self._end(after, asked, enough)

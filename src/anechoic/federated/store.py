@@ -60,11 +60,7 @@ class RunStore(StateFile):
     )
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        counter: str | os.PathLike[str] | None = None,
-        **how: Any,
+        self, path: str | os.PathLike[str], *, counter: str | os.PathLike[str] | None = None, **how: Any
     ) -> None:
         folder = check_folder(path)
         if counter is not None and folder in Path(os.path.realpath(counter)).parents:

@@ -211,10 +211,7 @@ class ClippedUpdate:
             _told(error, "the server learns no more than that")
             return _refused(message, "training failed; the client's log says why")
         content = RecordDict(
-            {
-                UPDATE: vector_record(vector, _bits(ask)),
-                COUNT: MetricRecord({"num-examples": 1}),
-            }
+            {UPDATE: vector_record(vector, _bits(ask)), COUNT: MetricRecord({"num-examples": 1})}
         )
         named = self._named_metrics(reply, ask)
         if named:

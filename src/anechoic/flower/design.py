@@ -83,13 +83,7 @@ class Design:
             )
 
     def made(
-        self,
-        dimension: int,
-        *,
-        discipline: Discipline,
-        clients_per_round: int,
-        clip_norm: float,
-        unit: str,
+        self, dimension: int, *, discipline: Discipline, clients_per_round: int, clip_norm: float, unit: str
     ) -> Mechanism:
         """The mechanism for a model of so many trained parameters.
 

@@ -113,11 +113,9 @@ class Partitions(ClientIdentity):
             ValueError: where nodes answer, but none has the entry.
         """
         nodes = list(grid.get_node_ids())
-        self._ask(grid, exchange, [node for node in nodes if self._unknown(node)])
+        unknown = [node for node in nodes if node not in self._known and self._tries[node] < _TRIES]
+        self._ask(grid, exchange, unknown)
         return {self._known[node]: Place(node) for node in nodes if node in self._known}
-
-    def _unknown(self, node: int) -> bool:
-        return node not in self._known and self._tries[node] < _TRIES
 
     def _ask(self, grid: Grid, exchange: Exchange, nodes: Sequence[int]) -> None:
         content = RecordDict({ASK: ConfigRecord({"stage": WHO, "key": self.key})})

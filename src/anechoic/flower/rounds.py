@@ -59,7 +59,9 @@ class PlainRound:
 
     def take(self, replies: Iterable[Message]) -> None:
         """Give each reply to the server, which refuses what it must, until it has enough of them."""
-        for client, sent in self._letters.answered(replies, _update_in):
+        for client, sent in self._letters.answered(
+            replies, lambda found: (vector_of(found), _numbers(found))
+        ):
             vector, numbers = (None, {}) if sent is None else sent
             # no `round`: the message that it answers binds a reply to this round, whatever it says of itself
             if self.asked.add(client, vector) is None:
@@ -80,9 +82,6 @@ class PlainRound:
 class MaskedRound:
     """An open round whose replies are added up under masks.
 
-    Attributes:
-        asked: of the server.
-
     The threshold is two thirds of those that were *asked*, whoever of them is still there: after a restart,
     or where most have gone, there is no sum of the few that are left.
 
@@ -90,6 +89,7 @@ class MaskedRound:
         smallest_sum: fewest clients in a sum.
 
     Attributes:
+        asked: of the server.
         blamed: a client whose secrets did not fit what it had sent before, so that no sum could be made.
     """
 
@@ -218,11 +218,6 @@ def context_of(ask: Mapping[str, Any]) -> bytes:
 def client_id(client: ClientId) -> str:
     """A name for what a node keeps of one of its clients between stages."""
     return f"{HELD}masked {client!r}"
-
-
-def _update_in(content: RecordDict) -> tuple[Any, dict[str, float]]:
-    """The update on the grid, and the unprotected numbers beside it."""
-    return vector_of(content), _numbers(content)
 
 
 def _numbers(content: RecordDict) -> dict[str, float]:

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from anechoic._validate import flag, positive_float, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.client_selection import Starved
 from anechoic.federated.clients import ClientId
@@ -80,7 +81,7 @@ class CorrelatedFedOpt(Strategy):
         min_replies: fewest answers for a release; None for 1, or `smallest_sum` with masks.
         exclude: names of arrays that are sent but not trained.
         state: absolute path of a directory by which the run outlives this process; key, counter (an absolute
-            path too), adopt: as in `Server` (without a state, a key is for one run only).
+            path too), adopt, book: as in `Server` (without a state, a key is for one run only).
         min_available: clients to wait for before a round; None for `clients_per_round`.
         patience: seconds that one round may take, waiting and repeating, before the run stops.
         unprotected_metrics: names of numbers that each client asked sends along **without any protection**,
@@ -126,6 +127,7 @@ class CorrelatedFedOpt(Strategy):
         patience: float = 600.0,
         unprotected_metrics: Collection[str] = (),
         unprotected_evaluation: Strategy | None = None,
+        book: BudgetBook | None = None,
     ) -> None:
         if not isinstance(identity, ClientIdentity):
             raise ValueError(
@@ -169,6 +171,7 @@ class CorrelatedFedOpt(Strategy):
             "counter": counter,
             "over_selection": over_selection,
             "adopt": flag("adopt", adopt),
+            "book": book,
             "setting": {"identity": identity.describe(), **self.seen.setting},
         }
         available = self.clients_per_round if min_available is None else min_available

@@ -101,8 +101,7 @@ def of_round(closed: Closed, per_round: int, min_replies: int) -> Iterable[tuple
         yield (
             logging.WARNING,
             f"{answered}, below min_replies={min_replies}: nothing is released and no noise is used, but"
-            f" their participations stay charged. The round is repeated, after a pause that"
-            f" doubles{refused}",
+            f" their participations stay charged. The round is repeated, after a pause that doubles{refused}",
         )
         return
     yield logging.INFO, f"{answered}{refused}"

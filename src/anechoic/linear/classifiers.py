@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -21,22 +22,26 @@ from anechoic.linear.privacy import (
     warn_of_noise,
     warn_of_selection,
 )
-from anechoic.mechanism.mechanism import Adjacency
+from anechoic.linear.scaling import FeatureScale
 from anechoic.units.batch import Indices
 
 #: Of the rate, for two classes and one output, which gets half the gradient that two outputs get.
 BINARY = 2.0
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """What linear classifiers share: classes, the fit, and coefficients."""
 
-    _loss: str
+    classes: Sequence[Any] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
         return tags
+
+    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
+        self.coef_, self.intercept_ = scale.coefficients(weights)
 
     def _fit(
         self, features: Any, labels: Any, unit_ids: Any, *, loss: str, penalty: float, mean: bool = False
@@ -53,8 +58,8 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         X, y = self._checked(features, labels)
         check_classification_targets(y)
         units = units_of(unit_ids, len(X))
-        public = given_classes(self.classes)  # type: ignore[attr-defined]
-        self.classes_, codes = coded(y, self.classes)  # type: ignore[attr-defined]
+        public = given_classes(self.classes)
+        self.classes_, codes = coded(y, self.classes)
         outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
         residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
         scale = self._scale(X.shape[1])
@@ -63,12 +68,13 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         asked = self._in_order(
             self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         )
-        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, warn_of_noise)
-        self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
+        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
+        self._set_weights(fitted.weights, scale)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
 
 
+@dataclass(eq=False, repr=False)
 class LogisticRegression(PrivateClassifier):
     """Logistic regression, of two classes or several, with a guarantee for every row or unit.
 
@@ -99,6 +105,8 @@ class LogisticRegression(PrivateClassifier):
         random_state: None for keys from the operating system; an integer for figures that can be reproduced,
             which protects from nobody who guesses it; or 32 secret bytes, with which the fit can be repeated
             and its noise be taken off. A pickle of the fitted model has them no more.
+        book: a `BudgetBook`: every fit is charged to it, or refused, before there is any noise. A pickle of
+            the fitted model has the name of the book alone, and is refused another fit.
 
     Attributes:
         coef_, intercept_: shape (1 or classes, d), (1 or classes,), for the features as given.
@@ -109,6 +117,7 @@ class LogisticRegression(PrivateClassifier):
 
     Raises:
         ValueError, MismatchError: in `fit`, for an argument out of range or a mechanism for other data.
+        GuaranteeError: in `fit`, where the book does not cover it.
 
     Example:
         >>> import numpy as np
@@ -125,38 +134,10 @@ class LogisticRegression(PrivateClassifier):
         Practical and Private (Deep) Learning without Sampling or Shuffling (arXiv 2103.00039).
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        clip_norm: Any = "auto",
-        C: float = np.inf,
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        batch_size: Any = "auto",
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.clip_norm = clip_norm
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    C: float = np.inf
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients.
@@ -179,6 +160,7 @@ class LogisticRegression(PrivateClassifier):
         return np.asarray(np.log(self.predict_proba(X)))
 
 
+@dataclass(eq=False, repr=False)
 class LinearSVC(PrivateClassifier):
     """A linear support vector machine, one class against the rest, with a guarantee for every row or unit.
 
@@ -187,7 +169,7 @@ class LinearSVC(PrivateClassifier):
     Args:
         loss: "squared_hinge" or "hinge".
         epsilon, delta, feature_bounds, classes, clip_norm, C, fit_intercept, max_iter, batch_size, mechanism,
-            sampling, adjacency, unit, random_state: see `LogisticRegression`.
+            sampling, adjacency, unit, random_state, book: see `LogisticRegression`.
 
     Attributes:
         coef_, intercept_, classes_, mechanism_, epsilon_, delta_, plan_, n_iter_: see `LogisticRegression`.
@@ -196,40 +178,11 @@ class LinearSVC(PrivateClassifier):
         ValueError, MismatchError: in `fit`, as `LogisticRegression`.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        loss: str = "squared_hinge",
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        clip_norm: Any = "auto",
-        C: float = np.inf,
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        batch_size: Any = "auto",
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss = loss
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.clip_norm = clip_norm
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    loss: str = "squared_hinge"
+    C: float = np.inf
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients; see `LogisticRegression.fit`."""

@@ -106,6 +106,7 @@ def fit_by_descent(
     outputs: int,
     units: Units | None,
     keys_for: Callable[[Problem, Units | None, Planned], FitKeys],
+    book: Callable[[Mechanism], None],
     warn: Callable[[Planned, int], None] = lambda found, dimension: None,
 ) -> Fitted:
     """Plan, and descend.
@@ -116,11 +117,14 @@ def fit_by_descent(
         outputs: of the model.
         units: who owns what, or None.
         keys_for: of what is fitted.
+        book: told of the mechanism before there is any noise.
         warn: told of the plan and of the entries of the model, before the data are read.
     """
     found = planned(asked)
     warn(found, asked.dimension)
     keys = keys_for(problem, units, found)
-    sums, descent = sums_of(found.mechanism, problem), descent_of(asked, found, problem, outputs, keys)
+    sums = sums_of(found.mechanism, problem)
     batches = batches_for(asked, found.mechanism, units, keys.sampling)
+    book(found.mechanism)
+    descent = descent_of(asked, found, problem, outputs, keys)
     return Fitted(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)

@@ -37,7 +37,8 @@ def classifier_loss(name: str, outputs: int) -> Derivative:
     """
     one_of("loss", name, CLASSIFIER_LOSSES)
     if name == "log_loss":
-        return _logistic if outputs == 1 else _multinomial
+        squash = expit if outputs == 1 else softmax
+        return lambda scores, targets: np.asarray(squash(scores) - targets)
     return {"hinge": _hinge, "squared_hinge": _squared_hinge, "modified_huber": _modified_huber}[name]
 
 
@@ -61,10 +62,6 @@ def regressor_loss(name: str, width: float) -> Derivative:
     return lambda scores, targets: np.where(np.abs(scores - targets) > width, np.sign(scores - targets), 0.0)
 
 
-def _logistic(scores: Array, targets: Array) -> Array:
-    return np.asarray(expit(scores) - targets)
-
-
 def softmax(scores: Array) -> Array:
     """Over the first axis, shape (outputs, k)."""
     powers = exp2((scores - scores.max(axis=0)) * math.log2(math.e))
@@ -79,10 +76,6 @@ def probabilities(scores: Array) -> Array:
     if scores.ndim == 1:
         scores = np.stack([np.zeros_like(scores), scores], axis=1)
     return np.ascontiguousarray(softmax(scores.T).T)
-
-
-def _multinomial(scores: Array, targets: Array) -> Array:
-    return softmax(scores) - targets
 
 
 def _margin(scores: Array, targets: Array) -> tuple[Array, Array]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.linear_model._base import LinearModel
 from sklearn.utils.metaestimators import available_if
 
 from anechoic._validate import Array, at_least, fraction, positive_int
@@ -28,9 +25,8 @@ from anechoic.linear.privacy import (
     units_of,
     warn_of_selection,
 )
-from anechoic.linear.regressors import CLIP_NORM
-from anechoic.linear.scaling import FeatureScale, TargetScale
-from anechoic.mechanism.mechanism import Adjacency
+from anechoic.linear.regressors import CLIP_NORM, LinearNumbers
+from anechoic.linear.scaling import TargetScale
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
 from anechoic.sampling import External
@@ -42,10 +38,15 @@ STEPS = 100
 SLOWER = 0.1
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Online(PrivateLinear):
     """What both have: passes in the order of the data, and steps that are called for one by one."""
 
-    _run: OnlineRun
+    alpha: float = 0.0
+    max_iter: int = 1
+    momentum: float = 0.0
+    steps: int = 1000
+    participation: Participation | None = None
 
     def _in_order(self, asked: FitRequest) -> FitRequest:
         """Of `fit`: passes over chunks of the data as they stand."""
@@ -53,7 +54,7 @@ class Online(PrivateLinear):
         size = asked.batch_size
         if isinstance(size, str) and size == "auto":
             size = -(-asked.units // STEPS)
-        momentum = self.momentum  # type: ignore[attr-defined]
+        momentum = self.momentum
         if momentum != 0.0:
             fraction("momentum", momentum, remedy="Or 0 for none.")
         period = -(-asked.units // positive_int("batch_size", size, remedy='Or "auto".'))
@@ -87,13 +88,13 @@ class Online(PrivateLinear):
                 " depend on the rows of later calls, so that two runs would share it and differ by their rows"
                 " alone. Leave random_state out."
             )
-        promise = Single() if self.participation is None else self.participation  # type: ignore[attr-defined]
+        promise = Single() if self.participation is None else self.participation
         if not isinstance(promise, Participation):
             raise ValueError(
                 f"participation={promise!r} must be a Participation, such as MinSep(100), or None for"
                 " Single()."
             )
-        given: Any = self.steps  # type: ignore[attr-defined]
+        given: Any = self.steps
         steps = positive_int("steps", given, remedy="It counts calls of partial_fit.")
         size = self.batch_size
         if isinstance(size, str) and size == "auto":
@@ -103,6 +104,7 @@ class Online(PrivateLinear):
         asked = self._asked(size * steps, units, outputs * problem.scale.dimension, outside=sampling, **more)
         asked = replace(self._in_order(asked), steps=steps, schedule="constant", batch_size=size)
         found, keys = planned(asked), fresh_keys()
+        self._book(found.mechanism)
         self._run = OnlineRun.of(asked, found, problem, outputs, keys)
         self.plan_ = found.plan
         self._released(found.mechanism, keys, *problem.caveats)
@@ -112,10 +114,8 @@ class Online(PrivateLinear):
         state.pop("_run", None)  # noise goes with one process: what is loaded predicts
         return state
 
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        raise NotImplementedError  # pragma: no cover - abstract
 
-
+@dataclass(eq=False, repr=False)
 class SGDClassifier(Online, PrivateClassifier):
     """A linear classifier by stochastic gradient descent in time order, with correlated noise.
 
@@ -129,8 +129,9 @@ class SGDClassifier(Online, PrivateClassifier):
     Args:
         loss: "log_loss", "hinge", "squared_hinge" or "modified_huber".
         epsilon, delta, feature_bounds, classes, clip_norm, fit_intercept, sampling, adjacency, unit,
-            random_state: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x steps,
-            and keys are always fresh: an integer is of no effect, and bytes are refused.
+            random_state, book: see `LogisticRegression`. Under `partial_fit` the N of delta is batch size x
+            steps, keys are always fresh (an integer is of no effect, and bytes are refused), and the first
+            call books all steps.
         alpha: of the penalty alpha / 2 |w|^2 beside the mean loss, >= 0, on scaled features.
         max_iter: passes of `fit`.
         momentum: of heavy ball, in [0, 1).
@@ -167,46 +168,9 @@ class SGDClassifier(Online, PrivateClassifier):
         Federated Learning Systems (arXiv 2408.08868), for BLTs.
     """
 
-    def __init__(
-        self,
-        loss: str = "log_loss",
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        feature_bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        clip_norm: Any = "auto",
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        max_iter: int = 1,
-        momentum: float = 0.0,
-        steps: int = 1000,
-        batch_size: Any = "auto",
-        participation: Participation | None = None,
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.loss = loss
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.clip_norm = clip_norm
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.momentum = momentum
-        self.steps = steps
-        self.batch_size = batch_size
-        self.participation = participation
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    loss: str = "log_loss"
+    epsilon: float = 1.0
+    delta: float | None = None
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit in the order of the rows, and release the coefficients; see `LogisticRegression.fit`."""
@@ -243,16 +207,14 @@ class SGDClassifier(Online, PrivateClassifier):
         self._step(problem, outputs, units_of(unit_ids, len(X)), unit_ids)
         return self
 
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        self.coef_, self.intercept_ = scale.coefficients(weights)
-
     @available_if(lambda self: self.loss == "log_loss")
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, shape (rows, classes), of `loss="log_loss"`."""
         return probabilities(self.decision_function(X))
 
 
-class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class SGDRegressor(Online, LinearNumbers):
     """A linear regressor by stochastic gradient descent in time order, with correlated noise.
 
     As `SGDClassifier`, for numbers.
@@ -263,7 +225,7 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for
             targets of about that size.
         epsilon, delta, feature_bounds, clip_norm, alpha, fit_intercept, max_iter, momentum, steps,
-            batch_size, participation, mechanism, sampling, adjacency, unit, random_state: see
+            batch_size, participation, mechanism, sampling, adjacency, unit, random_state, book: see
             `SGDClassifier`. The momentum is .9 here.
 
     Attributes:
@@ -274,53 +236,12 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         ValueError, MismatchError, HorizonError, GuaranteeError: as `SGDClassifier`.
     """
 
-    def __init__(
-        self,
-        loss: str = "squared_error",
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        loss_width: float = 0.1,
-        feature_bounds: Any = None,
-        target_bounds: Any = None,
-        clip_norm: Any = "auto",
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        max_iter: int = 1,
-        momentum: float = 0.9,
-        steps: int = 1000,
-        batch_size: Any = "auto",
-        participation: Participation | None = None,
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.loss = loss
-        self.epsilon = epsilon
-        self.delta = delta
-        self.loss_width = loss_width
-        self.feature_bounds = feature_bounds
-        self.target_bounds = target_bounds
-        self.clip_norm = clip_norm
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.momentum = momentum
-        self.steps = steps
-        self.batch_size = batch_size
-        self.participation = participation
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
-        return tags
+    loss: str = "squared_error"
+    epsilon: float = 1.0
+    delta: float | None = None
+    _: KW_ONLY
+    loss_width: float = 0.1
+    momentum: float = 0.9
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit in the order of the rows, and release the coefficients; see `Ridge.fit`."""
@@ -328,15 +249,9 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         self.__dict__.pop("_run", None)
         problem = self._problem(X, y, reset=True)
         units = units_of(unit_ids, problem.count)
-        asked = self._asked(
-            counted(problem.count, units),
-            units,
-            problem.scale.dimension,
-            clip_norm=CLIP_NORM,
-            slower=SLOWER,
-            curvature=1.0,
-        )
-        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys)
+        how: dict[str, Any] = {"clip_norm": CLIP_NORM, "slower": SLOWER, "curvature": 1.0}
+        asked = self._asked(counted(problem.count, units), units, problem.scale.dimension, **how)
+        fitted = fit_by_descent(self._in_order(asked), problem, 1, units, self._keys, self._book)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._set_weights(fitted.weights, problem.scale)
         self._released(fitted.planned.mechanism, fitted.keys)
@@ -357,8 +272,3 @@ class SGDRegressor(RegressorMixin, LinearModel, Online):  # type: ignore[misc]
         scaled = self._target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss(self.loss, self.loss_width), scaled)
         return Problem(X, scaled, residuals, self._scale(X.shape[1]), at_least("alpha", self.alpha))
-
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        coefficients, intercepts = scale.coefficients(weights)
-        self.coef_ = coefficients[0] * self._target.unit
-        self.intercept_ = float(intercepts[0] * self._target.unit + self._target.centre)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
 from anechoic.linear.descent import FitRequest, Planned
 from anechoic.linear.fitting import Problem
@@ -39,7 +40,8 @@ _SEEDED = (
     "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
     " release that protects anyone"
 )
-_CLASSES = "which classes there are: they were read from y. Give classes= where that is private"
+#: What statements say of classes that were read from the data.
+CLASSES_READ = "which classes there are: they were read from y. Give classes= where that is private"
 _ROWS = "how many rows and features there are, and settings that were chosen by looking at the data"
 _SELECTION = (
     "the choice among several fits, by GridSearchCV for instance: each fit is a release of its own, and the"
@@ -47,25 +49,35 @@ _SELECTION = (
 )
 
 
-class PrivateLinear(BaseEstimator):
-    """Base of the estimators: no more than what they share of privacy."""
+class Released:
+    """What the estimators declare themselves, the first of their arguments, and what `fit` leaves."""
 
-    if TYPE_CHECKING:  # parameters of the subclasses, and what fit() leaves
-        epsilon: float
-        delta: float | None
-        clip_norm: Any
-        mechanism: Any
-        sampling: Any
-        batch_size: Any
-        max_iter: int
-        feature_bounds: Any
-        fit_intercept: bool
-        adjacency: Adjacency
-        unit: str
-        random_state: Any
-        mechanism_: Mechanism
-        epsilon_: float
-        delta_: float
+    epsilon: float
+    delta: float | None
+    mechanism_: Mechanism
+    epsilon_: float
+    delta_: float
+    n_iter_: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateLinear(Released, BaseEstimator):
+    """Base of the estimators: the arguments that all have by keyword, and no more than they share of privacy.
+
+    Constructors are those of dataclasses: scikit-learn reads the parameters from their signature.
+    """
+
+    feature_bounds: Any = None
+    clip_norm: Any = "auto"
+    fit_intercept: bool = True
+    max_iter: int = 100
+    batch_size: Any = "auto"
+    mechanism: Any = "auto"
+    sampling: Any = "auto"
+    adjacency: Adjacency = "zero_out"
+    unit: str = "example"
+    random_state: Any = None
+    book: BudgetBook | None = None
 
     # -- before the fit ------------------------------------------------------------------------
 
@@ -85,6 +97,12 @@ class PrivateLinear(BaseEstimator):
     ) -> FitRequest:
         """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
+        if not isinstance(self.book, BudgetBook | None):
+            raise ValueError(
+                f"book={self.book!r} must be a BudgetBook, or None. A fitted model that was saved has its"
+                " book's name alone, without key or address: set_params(book=BudgetBook(…)) before another"
+                " fit, or set_params(book=None) where none is to be kept."
+            )
         unit = self.unit
         if not isinstance(unit, str) or not unit.strip():
             raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'patient'.")
@@ -123,6 +141,10 @@ class PrivateLinear(BaseEstimator):
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
 
+    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
+        """Leaves coef_ and intercept_, for features as they were given."""
+        raise NotImplementedError  # pragma: no cover - abstract
+
     def _in_order(self, asked: FitRequest) -> FitRequest:
         """What the order of the rows means for a fit: nothing, where they are shuffled."""
         return asked
@@ -133,6 +155,7 @@ class PrivateLinear(BaseEstimator):
         What stands below of the mechanism follows from these, and may follow otherwise in a later version.
         """
         parameters = self.get_params(deep=False)
+        parameters.pop("book")  # what a fit is, not what it is charged to
         return keys_of(
             parameters.pop("random_state"),
             {
@@ -145,6 +168,11 @@ class PrivateLinear(BaseEstimator):
             },
         )
 
+    def _book(self, mechanism: Mechanism) -> None:
+        """Charge a fit, as a run of its own each time."""
+        if self.book is not None:
+            self.book.reserve(mechanism).spend()
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name, as scikit-learn has it; 32 secret bytes are there, and are not shown."""
         found: dict[str, Any] = super().get_params(deep)
@@ -155,8 +183,11 @@ class PrivateLinear(BaseEstimator):
 
     def __getstate__(self) -> Any:
         state = dict(super().__getstate__())
-        if hasattr(self, "mechanism_") and isinstance(state.get("random_state"), bytes):
-            state["random_state"] = None  # a model is published: with its key its noise can be taken off
+        if hasattr(self, "mechanism_"):  # a model is published
+            if isinstance(state.get("random_state"), bytes):
+                state["random_state"] = None  # with its key its noise can be taken off
+            if state.get("book") is not None:
+                state["book"] = repr(state["book"])  # neither key nor password; the next fit is refused
         return state
 
     # -- after it ------------------------------------------------------------------------------
@@ -326,7 +357,3 @@ def given_target_bounds(bounds: Any) -> None:
             UserWarning,
             stacklevel=4,
         )
-
-
-#: What statements say of classes that were read from the data.
-CLASSES_READ = _CLASSES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from anechoic.linear.privacy import (
     warn_of_selection,
 )
 from anechoic.linear.scaling import FeatureScale, TargetScale
-from anechoic.mechanism.mechanism import Adjacency, Mechanism
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.units.ownership import Units
 
 SOLVERS = ("auto", "descent", "moments")
@@ -34,8 +35,11 @@ SLOWER, CLIP_NORM = 0.25, 0.05
 LEFT, SPREAD = 5e-3, 12.0
 
 
-class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
-    """What linear regressors share: the scale of targets, the choice of a solver, and coefficients."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearNumbers(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
+    """What linear regressors share: the scale of targets, and coefficients."""
+
+    target_bounds: Any = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -43,13 +47,25 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         tags.input_tags.sparse = False
         return tags
 
+    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
+        coefficients, intercepts = scale.coefficients(weights)
+        self.coef_ = coefficients[0] * self._target.unit
+        self.intercept_ = float(intercepts[0] * self._target.unit + self._target.centre)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateRegressor(LinearNumbers):
+    """Least squares, and the choice of a solver."""
+
+    solver: str = "auto"
+
     def _fit_numbers(self, features: Any, targets: Any, unit_ids: Any, penalty: float) -> None:
         """Fit; leaves coef_, intercept_, solver_, predicted_errors_, and what `_released` leaves."""
         warn_of_selection()
         X, y = self._checked(features, targets, y_numeric=True)
         units = units_of(unit_ids, len(X))
         scale = self._scale(X.shape[1])
-        target = TargetScale.of(self.target_bounds)  # type: ignore[attr-defined]
+        target = self._target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
         problem = Problem(X, scaled, residuals, scale, penalty / len(X))
@@ -57,24 +73,22 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
             counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
         )
         self.solver_, self.predicted_errors_ = self._chosen(asked, scale, target, units)
-        given_target_bounds(self.target_bounds)  # type: ignore[attr-defined]
+        given_target_bounds(self.target_bounds)
         if self.solver_ == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             self.plan_, self.n_iter_ = None, 1
         else:
-            fitted = fit_by_descent(asked, problem, 1, units, self._keys, warn_of_noise)
+            fitted = fit_by_descent(asked, problem, 1, units, self._keys, self._book, warn_of_noise)
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
             self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
-        coefficients, intercepts = scale.coefficients(weights)
-        self.coef_ = coefficients[0] * target.unit
-        self.intercept_ = float(intercepts[0] * target.unit + target.centre)
+        self._set_weights(weights, scale)
         self._released(mechanism, keys)
 
     def _chosen(
         self, asked: FitRequest, scale: FeatureScale, target: TargetScale, units: Units | None
     ) -> tuple[str, dict[str, float]]:
         """(solver, predicted squared errors of both, of targets in [-1, 1])."""
-        solver = one_of("solver", self.solver, SOLVERS)  # type: ignore[attr-defined]
+        solver = one_of("solver", self.solver, SOLVERS)
         bounded = scale.bounds is not None and target.low is not None
         if solver == "moments" and not bounded:
             raise ValueError(
@@ -107,12 +121,14 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         sums, mechanism = MomentSums(problem.scale), moments_mechanism(asked)
         found = with_advice(asked, mechanism)
         keys = self._keys(problem, units, found)
+        self._book(mechanism)
         weights = fit_by_moments(
             sums, mechanism, problem.features, problem.targets, units, problem.penalty, keys.noise
         )
         return weights, mechanism, keys
 
 
+@dataclass(eq=False, repr=False)
 class Ridge(PrivateRegressor):
     """Least squares with a penalty, with a guarantee for every row or unit.
 
@@ -133,7 +149,7 @@ class Ridge(PrivateRegressor):
             targets of about that size.
         solver: "descent", "moments" (which needs both bounds), or "auto".
         clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" for 0.05.
-        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state: see
+        fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state, book: see
             `LogisticRegression`.
 
     Attributes:
@@ -161,40 +177,9 @@ class Ridge(PrivateRegressor):
         `LogisticRegression` for descent.
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        feature_bounds: Any = None,
-        target_bounds: Any = None,
-        solver: str = "auto",
-        clip_norm: Any = "auto",
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        batch_size: Any = "auto",
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.alpha = alpha
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.target_bounds = target_bounds
-        self.solver = solver
-        self.clip_norm = clip_norm
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    alpha: float = 1.0
+    epsilon: float = 1.0
+    delta: float | None = None
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients.
@@ -208,12 +193,13 @@ class Ridge(PrivateRegressor):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class LinearRegression(PrivateRegressor):
     """Least squares, with a guarantee for every row or unit: `Ridge` without a penalty.
 
     Args:
         epsilon, delta, feature_bounds, target_bounds, solver, clip_norm, fit_intercept, max_iter, batch_size,
-            mechanism, sampling, adjacency, unit, random_state: see `Ridge`.
+            mechanism, sampling, adjacency, unit, random_state, book: see `Ridge`.
 
     Attributes:
         coef_, intercept_, solver_, predicted_errors_, mechanism_, epsilon_, delta_, plan_, n_iter_: see
@@ -223,38 +209,8 @@ class LinearRegression(PrivateRegressor):
         ValueError, MismatchError: in `fit`, as `Ridge`.
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float | None = None,
-        *,
-        feature_bounds: Any = None,
-        target_bounds: Any = None,
-        solver: str = "auto",
-        clip_norm: Any = "auto",
-        fit_intercept: bool = True,
-        max_iter: int = 100,
-        batch_size: Any = "auto",
-        mechanism: Any = "auto",
-        sampling: Any = "auto",
-        adjacency: Adjacency = "zero_out",
-        unit: str = "example",
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.target_bounds = target_bounds
-        self.solver = solver
-        self.clip_norm = clip_norm
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.mechanism = mechanism
-        self.sampling = sampling
-        self.adjacency = adjacency
-        self.unit = unit
-        self.random_state = random_state
+    epsilon: float = 1.0
+    delta: float | None = None
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients; see `Ridge.fit`."""

@@ -116,10 +116,7 @@ def _(strategy: BLT, workload: Workload) -> StepErrors | None:
 
 
 def loss(
-    workload: Workload,
-    strategy: Strategy,
-    participation: Participation = SINGLE,
-    kind: LossKind = "rms",
+    workload: Workload, strategy: Strategy, participation: Participation = SINGLE, kind: LossKind = "rms"
 ) -> float:
     """Sensitivity times error: what the error is per unit of noise multiplier, in root scale.
 

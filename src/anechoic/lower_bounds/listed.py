@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.nuclear import MARGIN
@@ -37,7 +36,9 @@ def listed_bound(workload: Workload, participation: Patterns, kind: LossKind) ->
     n = workload.n
     if not participation.touched(n) or n > NUMBERS // 2:
         return None
-    found = [_of_last_row(workload, participation)] if _counts_last(kind) else []
+    found = (
+        [_of_last_row(workload, participation)] if isinstance(kind, str) and kind in ("max", "last") else []
+    )
     if n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
         found += [
             bound
@@ -56,16 +57,6 @@ def maximal(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
             kept.append(pattern)
             sets.append(set(pattern))
     return kept
-
-
-def affordable(patterns: Sequence[tuple[int, ...]]) -> NDArray[np.intp]:
-    """As many of the patterns, from the first on, as a dual takes in a second; shape (count, longest)."""
-    longest = len(patterns[0])
-    return padded(patterns[: max(1, PARAMETERS // longest**2)])
-
-
-def _counts_last(kind: LossKind) -> bool:
-    return isinstance(kind, str) and kind in ("max", "last")
 
 
 def _weights(kind: LossKind, n: int) -> list[Array]:
@@ -98,7 +89,9 @@ def _of_columns(workload: Workload, participation: Patterns, weights: Array) -> 
         return None
     place = {int(step): index for index, step in enumerate(steps)}
     cut = [[place[step] for step in pattern if step in place] for pattern in participation.patterns(n)]
-    patterns = affordable(maximal([pattern for pattern in cut if pattern]))
+    longest_first = maximal([pattern for pattern in cut if pattern])
+    # as many as a dual takes in a second
+    patterns = padded(longest_first[: max(1, PARAMETERS // len(longest_first[0]) ** 2)])
     # R has the nuclear norms of W^½ A; the square one has even weights that undo its scale
     square = np.zeros((len(steps), len(steps)))
     triangle = np.linalg.qr(rows, mode="r")

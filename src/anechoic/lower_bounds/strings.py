@@ -120,10 +120,7 @@ class _Rule:
         if self._short is not None:
             crossed = both[:, :-1, :-1]
             more = self._short.pulled(
-                mu,
-                first[:, :-1, :-1] + second[:, :-1, :-1],
-                -crossed - crossed.transpose(0, 2, 1),
-                weights,
+                mu, first[:, :-1, :-1] + second[:, :-1, :-1], -crossed - crossed.transpose(0, 2, 1), weights
             )
             by_r[:-1, :-1] += more[0]
             by_mass[:-1] += more[1]

@@ -35,9 +35,7 @@ _REFINED = 4  # times that the grid is made finer, as long as epsilon falls
 
 
 def compose(
-    *mechanisms: Part | Composition | Iterable[Part | Composition],
-    times: int = 1,
-    disjoint: bool = False,
+    *mechanisms: Part | Composition | Iterable[Part | Composition], times: int = 1, disjoint: bool = False
 ) -> Composition:
     """The guarantee of several mechanisms together, for a unit whose data all of them may use.
 

@@ -13,6 +13,7 @@ from anechoic.noise.backends import make_arrays
 from anechoic.noise.filters.make import make_filter
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
+from anechoic.noise.host_memory import PINNED
 from anechoic.noise.memory_choice import BYTES, chosen
 from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding.make import make_rounded
@@ -122,7 +123,8 @@ class NoiseStream:
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
             noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
             moving averages alone. A number of bytes, or a text such as "2GB", stores what fits into it, and
-            makes the rows of moving averages again that do not.
+            makes the rows of moving averages again that do not. "pinned" stores in pinned memory of the host
+            for a stream on a CUDA device: with the same bits, and the states of "store".
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.
@@ -130,7 +132,8 @@ class NoiseStream:
             where the rows are. A saved state belongs to one of them, and goes on with it on any device. The
             first is the faster one on CPUs that have instructions for it.
 
-    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`.
+    Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`. The
+    attribute `memory` is the word of those above that was chosen.
 
     Raises:
         ValueError: if an argument is out of range, or the dtype is below float32.
@@ -190,10 +193,13 @@ class NoiseStream:
         recurrence = strategy.recurrence()
         made: Any = partial(make_filter, recurrence, self.std, self.arrays.precision)
         if self.grid is not None:
-            made = partial(make_rounded, recurrence, self.std / self.grid)
-        self.filter: Any = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+            made = partial(make_rounded, recurrence, self.std / self.grid, self.dimension)
+        self.memory, found = chosen(memory, made, recurrence, self.length, self.arrays.precision)
+        self.filter: Any = found
+        if self.memory == PINNED:
+            self.arrays.pin()
         if self.grid is not None:
-            self.filter.drift(self.dimension)  # refuses what would drift too far
+            self.filter.drift()  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)
         self._keys = RowKeys(self._key, self.cipher)
 

@@ -8,6 +8,7 @@ from anechoic.noise.arrays import Plan, checked_precision
 from anechoic.noise.device_rows import made_here
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.fused_columns import columns_for
+from anechoic.noise.host_memory import check_device, pieces
 from anechoic.noise.numpy_arrays import aligned_empty, run_on_numpy
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class TorchArrays:
         self._dtype: torch.dtype = getattr(torch, self.precision)
         self._device = torch.empty(0, device="cpu" if device is None else device).device
         self._on_cpu = self._device.type == "cpu"
+        self.held: dict[str, Any] = {"device": self._device}  # where memory is
+
+    def pin(self) -> None:
+        check_device(self._device)
+        self.held = {"pin_memory": True}
 
     def draws(self, cipher: str) -> bool:
         """Whether fresh rows are made on the device, and not on the CPU for it."""
@@ -38,7 +44,8 @@ class TorchArrays:
         with torch.inference_mode(False):
             if self._on_cpu:
                 return torch.from_numpy(aligned_empty(shape, self.precision))
-            return torch.empty(shape, dtype=self._dtype, device=self._device)
+            held = self.held if len(shape) == 2 else {"device": self._device}
+            return torch.empty(shape, dtype=self._dtype, **held)
 
     def check_row(self, row: Any, dimension: int) -> torch.Tensor:
         import torch
@@ -59,16 +66,17 @@ class TorchArrays:
             if self._on_cpu:
                 run_on_numpy(plan, memory.numpy(), row.numpy(), fresh, torch.get_num_threads())
             else:
-                columns = columns_for(memory, row, fresh, self.precision)
-                plan(columns)
-                columns.settle()
+                for part, here in pieces(memory, len(row), len(row), row.device):
+                    columns = columns_for(here, row[part], fresh.after(part.start), self.precision)
+                    plan(columns)
+                    columns.settle()
 
     def export(self, rows: torch.Tensor, *, copy: bool) -> torch.Tensor:
         import torch
 
         with torch.inference_mode(False):
             plain = rows.detach().to("cpu")
-            return plain.clone() if copy and self._on_cpu else plain
+            return plain.clone() if copy and rows.device.type == "cpu" else plain
 
     def load(self, exported: Any, rows: torch.Tensor) -> None:
         import torch

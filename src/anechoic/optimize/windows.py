@@ -79,6 +79,14 @@ class Windows:
         return np.asarray(shares * (by_share - shares @ by_share))
 
 
+def power_mean(squares: Array, power: float) -> tuple[float, Array]:
+    """The mean of that power of the squared errors as a smooth maximum, and its derivatives."""
+    largest = float(squares.max())
+    shares = (squares / largest) ** (power - 1)
+    mean = float((shares * squares / largest).mean())
+    return largest * mean ** (1 / power), shares * mean ** (1 / power - 1) / len(squares)
+
+
 @singledispatch
 def windows_of(participation: Participation, n: int) -> Windows | None:
     """The windows of a schema that is described by such, else None."""
@@ -150,11 +158,7 @@ class WindowsObjective:
             value, weighted = float(self.weights @ squares), self.weights
             exact = value
         else:
-            exact = float(squares.max())
-            powers = (squares / exact) ** (self.power - 1)
-            mean = float((powers * squares / exact).mean())
-            value = exact * mean ** (1 / self.power)
-            weighted = powers * mean ** (1 / self.power - 1) / len(squares)
+            exact, (value, weighted) = float(squares.max()), power_mean(squares, self.power)
         # the derivative of sum_t w_t e_t^2 by C is -2 B^T diag(w) B C^-T
         gram = b.T @ (weighted[:, None] * b)
         by_c = -solve_triangular(c, gram, lower=True).T / value * self.windows.mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Literal
 
@@ -15,7 +15,7 @@ from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.records import Candidate, Goal
 from anechoic.planning.run_shape import Setting
-from anechoic.sampling import CyclicPoisson, Poisson, RandomAllocation
+from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 from anechoic.strategies.base import Strategy
@@ -45,16 +45,25 @@ class Amplified:
         #: examples in expectation must fill every group
         self.most_groups = min(self.n, max(1, setting.examples // setting.batch_size))
 
-    def candidates(self, families: frozenset[str]) -> Iterable[Candidate]:
-        """Those of the families, the ones beyond the room too, each with its sampling."""
+    def candidates(
+        self, families: frozenset[str], takes: Callable[[type[Sampling]], bool]
+    ) -> Iterable[Candidate]:
+        """Those of the families, the ones beyond the room too, each with its sampling.
+
+        Args:
+            families: of strategies.
+            takes: whether candidates of a class of schemes are wanted; others may come too.
+        """
         if "identity" in families:
-            yield from self._independent(families)
+            yield from self._independent(families, takes(RandomAllocation))
+        if not takes(CyclicPoisson) and not takes(FixedOrder):
+            return
         if "banded_toeplitz" in families and self.n <= BANDED_UP_TO and self.goal.epsilon is not None:
             yield from self._cyclic()
 
     # -- independent noise ---------------------------------------------------------------------
 
-    def _independent(self, families: frozenset[str]) -> Iterable[Candidate]:
+    def _independent(self, families: frozenset[str], allocated: bool) -> Iterable[Candidate]:
         setting, goal, identity = self.setting, self.goal, Identity(self.n)
         sampling = Poisson(setting.examples, setting.batch_size, self.n)
         if goal.noise_multiplier is not None:  # as given, and not found again from its epsilon
@@ -66,14 +75,15 @@ class Amplified:
         else:
             yield Candidate(identity, sampling, self.noise(1), hope=_ESTIMATE)
         if (
-            goal.epsilon is not None
+            allocated
+            and goal.epsilon is not None
             and goal.adjacency != "replace_one"
             and 1 < self.period <= PERIOD_UP_TO
             and self.noise(1) <= NOISE_UP_TO
         ):
             std = random_allocation_noise_multiplier(goal.epsilon, goal.delta, self.period, self.n, _ROUGH)
-            allocated = RandomAllocation(setting.examples, self.period, self.n)
-            yield Candidate(identity, allocated, std, hope=1 - 2 * _ROUGH, enough=std)
+            draw = RandomAllocation(setting.examples, self.period, self.n)
+            yield Candidate(identity, draw, std, hope=1 - 2 * _ROUGH, enough=std)
 
     # -- cyclic Poisson sampling ---------------------------------------------------------------
 

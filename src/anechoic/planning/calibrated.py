@@ -94,7 +94,7 @@ def row_of(mechanism: Mechanism, designs: Designs, room: Room, *, estimated: boo
         estimated: see `PlanRow`.
     """
     recurrence, rms = mechanism.strategy.recurrence(), designs.of(mechanism.strategy)
-    history = recurrence.rows
+    way, history = room.kept(recurrence)
     batch_size = mechanism.expected_batch_size
     one_step = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).rms
     return PlanRow(
@@ -106,11 +106,12 @@ def row_of(mechanism: Mechanism, designs: Designs, room: Room, *, estimated: boo
         predicted=mechanism.noise_std * rms / batch_size,
         step_noise=mechanism.noise_std * one_step / batch_size,
         memory=room.memory(history),
-        seconds=room.seconds(recurrence),
+        seconds=room.seconds(recurrence, way),
         history=history,
         batch_size=batch_size,
         mechanism=mechanism,
         objective=designs.objective,
         estimated=estimated,
+        way=way,
         known=designs.course(mechanism.strategy),
     )

@@ -163,7 +163,8 @@ def draw_steps(axes: Axes, rows: Sequence[PlanRow]) -> None:
     """Standard deviation of the noise in the iterates over the steps, and which of them is kept."""
     from matplotlib.ticker import MaxNLocator
 
-    drawn, colors, several = drawn_over_steps(rows), _colors(rows), _several_batches(rows)
+    drawn, colors, sizes = drawn_over_steps(rows), _colors(rows), [row.batch_size for row in rows]
+    several = max(sizes) > 1.05 * min(sizes)  # by more than the rounding of a scheme
     tops: list[float] = []
     for row, line in zip(drawn, _LINES, strict=False):
         course = row.course
@@ -240,12 +241,6 @@ def _mark(axes: Axes, row: PlanRow, place: tuple[float, float], color: str) -> N
             fontweight="bold",
             zorder=6,
         )
-
-
-def _several_batches(rows: Sequence[PlanRow]) -> bool:
-    """Whether batches differ by more than the rounding of a scheme."""
-    sizes = [row.batch_size for row in rows]
-    return max(sizes) > 1.05 * min(sizes)
 
 
 def _described(row: PlanRow, several: bool) -> str:

@@ -48,10 +48,10 @@ class Scored:
         return family(self.candidate.strategy), type(self.candidate.sampling).__name__
 
 
-def scored(setting: Setting, candidates: Iterable[Candidate]) -> list[Scored]:
+def scored(setting: Setting, candidates: Iterable[Candidate], room: Room) -> list[Scored]:
     """Candidates of a setting with their errors."""
     return [
-        Scored(one, setting, setting.designs.of(one.strategy), one.strategy.recurrence().rows)
+        Scored(one, setting, setting.designs.of(one.strategy), room.kept(one.strategy.recurrence())[1])
         for one in candidates
     ]
 
@@ -178,15 +178,16 @@ def choose(
 
 def noise_state(best: PlanRow) -> str:
     """How much noise state the choice holds, against the model in float32."""
+    recurrence = best.mechanism.strategy.recurrence()
+    slower = (nanoseconds_again(recurrence) or 0.0) / nanoseconds(recurrence)
+    if best.way == "regenerate":
+        return f"It keeps no noise state: rows are made again in each step, in {slower:.1f} times the time."
     if best.memory is None or best.history == 0:
         return ""
     models = best.history * best.number_bytes // BYTES
     said = f"Its noise state is {size(best.memory)}, {models} times the model (float{8 * best.number_bytes})."
-    recurrence = best.mechanism.strategy.recurrence()
-    again = nanoseconds_again(recurrence)
-    if again is None:
+    if not slower:
         return said
-    slower = again / nanoseconds(recurrence)
     return f"{said} With memory='regenerate' a stream keeps none of it, and takes {slower:.1f} times as long."
 
 
@@ -255,7 +256,7 @@ def _independent(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:
     """Rows of independent noise with the steps of the choice and about its batches, the best one first."""
     plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
     alike = [row for row in plain if abs(row.batch_size / best.batch_size - 1) <= _ALIKE]
-    return [row for row in alike if _steps(row) == _steps(best)]
+    return [row for row in alike if row.mechanism.steps == best.mechanism.steps]
 
 
 def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
@@ -273,15 +274,11 @@ def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
     return ""
 
 
-def _steps(row: PlanRow) -> int:
-    return row.mechanism.steps
-
-
 def _against_other_schemes(best: PlanRow, rows: list[PlanRow]) -> str:
     others: dict[str, PlanRow] = {}
     for row in rows:
         correlated = family(row.mechanism.strategy) != "identity"
-        alike = row.batch_size == best.batch_size and _steps(row) == _steps(best)
+        alike = row.batch_size == best.batch_size and row.mechanism.steps == best.mechanism.steps
         if row.sampling != best.sampling and correlated and alike:
             others.setdefault(row.sampling, row)
     return " ".join(

@@ -29,7 +29,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.strategies import Strategies
 from anechoic.planning.update import Interval, update_of, with_schedule
-from anechoic.sampling import Poisson
+from anechoic.sampling import BallsInBins, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 from anechoic.strategies.base import Strategy
@@ -176,7 +176,7 @@ def plan(
         notes += [note] if note else []
         candidates, unsupported = _candidates(setting, goal, space, wanted)
         notes += unsupported
-        here = scored(setting, candidates)
+        here = scored(setting, candidates, space)
         found += here
         rows += rows_of(here, goal, space, quiet=quiet)
         if accounting == "verified" and setting.sampled and "banded_toeplitz" in wanted.families:
@@ -188,9 +188,11 @@ def plan(
             + "".join(f" {note}" for note in notes)
         )
     if not rows:
+        least = min((one.history for one in found), default=0)
+        takes = f" (the least of them takes {space.memory(least)} bytes)" if least else ""
         raise ValueError(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
-            " raise the budget, or take 'identity'."
+            f" raise the budget{takes}, or take 'identity'."
         )
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
@@ -223,12 +225,13 @@ def _candidates(
     covered = True
     if setting.sampled:
         drawn = Amplified(setting, goal, space)
-        found += drawn.candidates(families)
-        found += InBins(drawn).candidates(families)
-        found += where_drawn(given, drawn)
+        found += drawn.candidates(families, wanted.takes)
+        if binned := wanted.takes(BallsInBins):
+            found += InBins(drawn).candidates(families)
+        found += where_drawn(given, drawn, binned=binned)
         as_given = goal.noise_multiplier is not None and families == {"identity"}
         covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
-    if covered:
+    if covered and wanted.takes(type(unsampled)):
         fixed = Strategies(setting.designs, unsampled.participation, space).of(families)
         for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
             made = calibrated_to(goal, strategy, unsampled)

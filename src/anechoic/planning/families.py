@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Literal
 
 from anechoic.strategies import BLT, Banded, BandedToeplitz, Dense, Identity, Output
@@ -37,30 +37,17 @@ def _(strategy: ColumnScaled) -> str:
     return family(strategy.base)
 
 
-@family.register(Identity)
-def _(strategy: Identity) -> str:
-    return "identity"
-
-
-@family.register(Output)
-def _(strategy: Output) -> str:
-    return "output"
-
-
-@family.register(Banded)
-@family.register(BandedToeplitz)
-def _(strategy: Banded | BandedToeplitz) -> str:
-    return "banded_toeplitz"
-
-
-@family.register(BLT)
-def _(strategy: BLT) -> str:
-    return "blt"
-
-
-@family.register(Dense)
-def _(strategy: Dense) -> str:
-    return "dense"
+#: The classes that have one of their own.
+_FAMILIES: dict[type[Strategy], str] = {
+    Identity: "identity",
+    Output: "output",
+    Banded: "banded_toeplitz",
+    BandedToeplitz: "banded_toeplitz",
+    BLT: "blt",
+    Dense: "dense",
+}
+for _class, _name in _FAMILIES.items():
+    family.register(_class, partial(lambda name, strategy: name, _name))
 
 
 @singledispatch

@@ -122,7 +122,11 @@ class Permitted:
 
     def permits(self, candidate: Candidate) -> bool:
         """Whether its scheme is among those asked for."""
-        return self.schemes is None or type(candidate.sampling).__name__ in self.schemes
+        return self.takes(type(candidate.sampling))
+
+    def takes(self, scheme: type[Sampling]) -> bool:
+        """Whether a class of schemes is among those asked for."""
+        return self.schemes is None or scheme.__name__ in self.schemes
 
     def made(self, workload: Workload, schema: Participation, loss: LossKind) -> list[Strategy]:
         """All strategies from outside, for a run.
@@ -149,8 +153,8 @@ def _several(given: Any) -> Sequence[Any]:
     return found
 
 
-def where_drawn(strategies: Iterable[Strategy], drawn: Amplified) -> Iterable[Candidate]:
-    """Strategies with groups for their bands, and in bins where they have no negative coefficient."""
+def where_drawn(strategies: Iterable[Strategy], drawn: Amplified, *, binned: bool) -> Iterable[Candidate]:
+    """Strategies with groups for their bands and, if `binned`, in bins without a negative coefficient."""
     if drawn.goal.epsilon is None:
         return
     bins = InBins(drawn)
@@ -159,7 +163,7 @@ def where_drawn(strategies: Iterable[Strategy], drawn: Amplified) -> Iterable[Ca
         groups = [b for b in drawn.quietest if bands is not None and b >= bands]
         if groups:
             yield drawn.in_groups(strategy, *drawn.quietest[min(groups)])
-        if bins.apply and strategy.structure.nonnegative:
+        if binned and bins.apply and strategy.structure.nonnegative:
             yield bins.candidate(strategy)
 
 

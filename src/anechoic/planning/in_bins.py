@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 from typing import cast
 
 import numpy as np
-from scipy.special import logsumexp
 
 from anechoic._validate import Array
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
@@ -173,7 +172,9 @@ class InBins:
 def _level(gram: Array, std: float) -> float:
     """Logarithm of the mean of exp(_TILT <m_i, m_j> / s^2): about how well bins are told apart."""
     rows = np.linspace(0, len(gram) - 1, min(_ROWS, len(gram))).astype(int)
-    return float(logsumexp(_TILT * gram[rows] / std**2)) - math.log(len(rows) * len(gram))
+    tilted = gram[rows] * (_TILT / std**2)
+    top = float(tilted.max())
+    return top + math.log(float(np.exp(tilted - top).mean()))
 
 
 @lru_cache(maxsize=12)

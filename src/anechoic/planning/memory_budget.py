@@ -15,6 +15,8 @@ BYTES = 4
 MODELS = 4
 #: Or as large as this, whichever is more: a few milliseconds of a step, whatever the model.
 FLOOR = 64 * 2**20
+#: Where there is no room for rows, they are made again if a row is a sum of at most so many fresh ones.
+MOST_AGAIN = 16
 #: Nanoseconds of one core for a fresh entry of the noise, for an entry of a row that is read, and for one
 #: that is read and written: measured with `NoiseStream` at two million entries, on one machine.
 FRESH, READ, WRITTEN = 6.3, 0.18, 0.9
@@ -58,9 +60,20 @@ class Room:
         """Bytes of so many rows; None where the dimension is unknown."""
         return None if self.dimension is None else BYTES * self.dimension * rows
 
-    def seconds(self, recurrence: Recurrence) -> float | None:
+    def kept(self, recurrence: Recurrence, rows: int | None = None) -> tuple[str, int]:
+        """A word for `NoiseStream(memory=…)`, and the rows of noise state that it then has.
+
+        Args:
+            rows: that it has where it stores them; None for those of float32.
+        """
+        rows = recurrence.rows if rows is None else rows
+        few = recurrence.sources is not None and recurrence.sources <= MOST_AGAIN
+        return ("regenerate", 0) if few and not self.fits(rows) else ("store", rows)
+
+    def seconds(self, recurrence: Recurrence, way: str) -> float | None:
         """About the time of one core for the noise of one step; None where the dimension is unknown."""
-        return None if self.dimension is None else 1e-9 * self.dimension * nanoseconds(recurrence)
+        again = nanoseconds_again(recurrence) if way == "regenerate" else None
+        return None if self.dimension is None else 1e-9 * self.dimension * (again or nanoseconds(recurrence))
 
 
 def room(dimension: int | None, memory_budget: float | str | None) -> Room:

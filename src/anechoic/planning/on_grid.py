@@ -10,6 +10,8 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.grid import FEWEST
 from anechoic.noise.rounding.make import rounded_filter
 from anechoic.planning.choice import noise_state
+from anechoic.planning.memory_budget import Room
+from anechoic.planning.records import PlanRow
 from anechoic.planning.result import Plan
 
 #: Bytes of one number in the memory of rounded noise.
@@ -23,7 +25,14 @@ _FEWER = 4
 _TRIAL_KEY = bytes(32)
 
 
-def on_finest_grid(plan: Plan, dimension: int, epsilon: float | None, most: int, fewer: int = _FEWER) -> Plan:
+def on_finest_grid(
+    plan: Plan,
+    dimension: int,
+    epsilon: float | None,
+    most: int,
+    fewer: int = _FEWER,
+    budget: int | None = None,
+) -> Plan:
     """`plan` on a grid of `most` bits, or on the finest coarser one that its noise permits.
 
     Args:
@@ -32,6 +41,7 @@ def on_finest_grid(plan: Plan, dimension: int, epsilon: float | None, most: int,
         epsilon: that the mechanism must keep within, or None.
         most: bits of the finest grid, such as `noise.grid.default_bits(dimension)`.
         fewer: of them that may be given up.
+        budget: bytes of noise state: what is beyond, and can be made again, is; None for any number.
 
     Raises:
         GuaranteeError: if the noise is too large for any of them, or its memory drifts.
@@ -39,18 +49,18 @@ def on_finest_grid(plan: Plan, dimension: int, epsilon: float | None, most: int,
     least = max(FEWEST, most - fewer)
     for bits in range(most, least, -2):
         try:
-            found = on_grid(plan, dimension, epsilon, bits)
+            found = on_grid(plan, dimension, epsilon, bits, budget)
             try_noise(found.mechanism, dimension)
         except GuaranteeError:
             continue
         return found
-    found = on_grid(plan, dimension, epsilon, least)
+    found = on_grid(plan, dimension, epsilon, least, budget)
     try_noise(found.mechanism, dimension)
     return found
 
 
-def on_grid(plan: Plan, dimension: int, epsilon: float | None, bits: int) -> Plan:
-    """`plan`, its choice on a grid and still within `epsilon`.
+def on_grid(plan: Plan, dimension: int, epsilon: float | None, bits: int, budget: int | None = None) -> Plan:
+    """`plan`, its choice on a grid and still within `epsilon`, and `budget` where it can be.
 
     The memory of every row, and what is said of it, is that on a grid.
     """
@@ -58,23 +68,25 @@ def on_grid(plan: Plan, dimension: int, epsilon: float | None, bits: int) -> Pla
     found = replace(chosen, grid_bits=bits)
     while found.drift and epsilon is not None and found.epsilon() > epsilon:
         found, growth = replace(found, noise_std=chosen.noise_std * (1 + growth)), 4 * growth
-    rows = tuple(
-        replace(
+    room = Room(None if budget is None else budget // (_WIDE * dimension), dimension)
+
+    def widened(row: PlanRow) -> PlanRow:
+        recurrence = row.mechanism.strategy.recurrence()
+        way, history = "regenerate", 0
+        if row.way == "store":
+            way, history = room.kept(recurrence, rounded_filter(recurrence, 1.0).rows)
+        return replace(
             row,
-            memory=grid_memory(row.mechanism, dimension),
-            history=rounded_filter(row.mechanism.strategy.recurrence(), 1.0).rows,
+            memory=_WIDE * dimension * history,
+            seconds=row.seconds if way == row.way else room.seconds(recurrence, way),
+            history=history,
             mechanism=found if row.chosen else row.mechanism,
             number_bytes=_WIDE,
+            way=way,
         )
-        for row in plan.rows
-    )
-    wide = replace(plan, rows=rows, mechanism=found)
+
+    wide = replace(plan, rows=tuple(map(widened, plan.rows)), mechanism=found)
     return replace(wide, reason=plan.reason.replace(noise_state(plan.chosen), noise_state(wide.chosen)))
-
-
-def grid_memory(mechanism: Mechanism, dimension: int) -> int:
-    """Bytes of the noise state on a grid."""
-    return _WIDE * dimension * rounded_filter(mechanism.strategy.recurrence(), 1.0).rows
 
 
 def try_noise(mechanism: Mechanism, dimension: int) -> None:

@@ -87,7 +87,7 @@ class PlanRow:
             coordinate: the noise-to-batch ratio. It is what an adaptive optimiser divides by.
         memory: bytes of noise state, None where the dimension is unknown.
         seconds: about the time of one core for the noise of one step, None where the dimension is unknown.
-        history: rows of noise state.
+        history: rows of noise state: none where they are made again.
         batch_size: B, the expected one where batches are drawn.
         mechanism: with this noise: calibrated, so that its epsilon is at most the one asked for, unless
             `estimated`.
@@ -97,6 +97,8 @@ class PlanRow:
             then verifies what this noise gives, which takes minutes and may exceed what was asked for.
         frontier: whether no row has both less noise state and a smaller predicted error.
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
+        way: the word for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the budget,
+            and are sums of few fresh ones, which are made again in each step.
         known: the errors over the steps for unit noise, where they were computed for `rms_error`.
     """
 
@@ -117,6 +119,7 @@ class PlanRow:
     estimated: bool = False
     frontier: bool = False
     number_bytes: int = 4
+    way: str = "store"
     known: Course | None = field(default=None, repr=False, compare=False)
 
     @property

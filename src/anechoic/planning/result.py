@@ -66,11 +66,7 @@ class Plan:
         return plan_figure(self.rows, axes)
 
     def noise_costs(
-        self,
-        dimension: int,
-        *,
-        bandwidth: float | str | None = None,
-        keystream: float | str | None = None,
+        self, dimension: int, *, bandwidth: float | str | None = None, keystream: float | str | None = None
     ) -> tuple[NoiseCost, ...]:
         """Bytes and predicted milliseconds of the choice's noise, for each way to have it in a step.
 

@@ -16,6 +16,7 @@ LEGEND = (
     " One step is the same for the mean gradient of a single step. Time is what the noise of a step takes on"
     " one core, about."
 )
+AGAIN = "again: no noise state; the fresh rows that a row is a sum of are drawn again in each step."
 ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 
 
@@ -30,8 +31,9 @@ def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
 
 
 def notes(rows: Sequence[PlanRow]) -> list[str]:
-    """What the columns mean, and of estimates what they are."""
-    return [LEGEND, ESTIMATED] if any(row.estimated for row in rows) else [LEGEND]
+    """What the columns mean, and words that stand in them."""
+    again, estimated = any(row.way != "store" for row in rows), any(row.estimated for row in rows)
+    return [LEGEND, *[AGAIN] * again, *[ESTIMATED] * estimated]
 
 
 def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:
@@ -55,7 +57,7 @@ def table(rows: Sequence[PlanRow]) -> list[str]:
 
 def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
     """One line of the table; `long` with the columns of runs of different length."""
-    rows = f"{row.history} row{'s' * (row.history != 1)}"
+    held = f"{row.history} row{'s' * (row.history != 1)}" if row.memory is None else size(row.memory)
     about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
     numbers = [
         f"{about}{row.noise_multiplier:.4g}",
@@ -68,7 +70,7 @@ def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
         row.sampling,
         f"{row.batch_size:g}",
         *numbers,
-        rows if row.memory is None else size(row.memory),
+        held if row.way == "store" else "again",
         "" if row.seconds is None else duration(row.seconds),
         *((str(row.mechanism.steps), f"{about}{row.relative:.3g}") if long else ()),
     )

@@ -186,11 +186,7 @@ class Selection:
         return " ".join("none" if part is None else part.fingerprint for part in parts)
 
     def _held(
-        self,
-        settings: Sequence[Any],
-        key: bytes | None,
-        state: str | os.PathLike[str] | None,
-        adopt: bool,
+        self, settings: Sequence[Any], key: bytes | None, state: str | os.PathLike[str] | None, adopt: bool
     ) -> SelectionInMemory | SelectionFile:
         if state is None:
             return SelectionInMemory(new_key() if key is None else checked_key(key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from functools import cache
 
 #: Imported by every computation, and by some.
 ALWAYS = ("anechoic", "numpy", "scipy", "dp-accounting")
@@ -17,6 +18,7 @@ def software() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
+@cache
 def _version(name: str) -> str:
     from importlib import metadata  # a tenth of a second
 

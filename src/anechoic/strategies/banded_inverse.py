@@ -13,15 +13,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import (
-    Array,
-    decaying,
-    finite_array,
-    fraction,
-    positive_int,
-    rows_of,
-    steps_within,
-)
+from anechoic._validate import Array, decaying, finite_array, fraction, positive_int, rows_of, steps_within
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import MovingAverage, Recurrence

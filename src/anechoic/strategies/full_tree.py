@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, positive_int, rows_of, steps_within
+from anechoic._validate import Array, positive_int, rows_of
 from anechoic.algebra import trees
-from anechoic.noise.recurrence import Nested, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.tree import KAryTree
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class FullTree(SquareStrategy):
+class FullTree(KAryTree, SquareStrategy):
     """Sums over the nodes of a tree, with Honaker's full estimator B = A C_tree^+ ("full H2").
 
     C_tree is that of `Tree`: a row for each complete node. The pseudo-inverse uses nodes that are finished
@@ -55,18 +55,16 @@ class FullTree(SquareStrategy):
         Monograph, Sections 2.7 and 2.12 and Remark 1.17; Honaker, TPDP 2015; Hay et al., VLDB 2010.
     """
 
-    branching: int = 2
     horizon: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n))
-        object.__setattr__(self, "branching", positive_int("branching", self.branching, minimum=2))
+        super().__post_init__()
         horizon = self.n if self.horizon is None else self.horizon
         remedy = f"The tree has at least n={self.n} steps."
         object.__setattr__(self, "horizon", positive_int("horizon", horizon, minimum=self.n, remedy=remedy))
 
     @property
-    def _steps(self) -> int:
+    def _leaves(self) -> int:
         return cast("int", self.horizon)
 
     @cached_property
@@ -109,7 +107,7 @@ class FullTree(SquareStrategy):
         return self.gram_diagonal(0)
 
     def largest_column_norm(self) -> float:
-        if self.n == self._steps:
+        if self.n == self._leaves:
             return float(np.sqrt(1.0 + self._height))
         return super().largest_column_norm()
 
@@ -142,8 +140,8 @@ class FullTree(SquareStrategy):
         """
         k, v = self.branching, trees.variances(self.branching, self._height)
         t = np.arange(self.n)
-        height = trees.heights(self.n, k, self._steps).astype(np.int64)
-        whole = np.cumsum([self._steps // k**h % k * v[h] for h in range(self._height, -1, -1)])[::-1]
+        height = trees.heights(self.n, k, self._leaves).astype(np.int64)
+        whole = np.cumsum([self._leaves // k**h % k * v[h] for h in range(self._height, -1, -1)])[::-1]
         larger = np.append(whole, 0.0)[height + 1]  # trees of greater height, all of them finished
         width = k**height
         part = t % width + 1
@@ -153,33 +151,19 @@ class FullTree(SquareStrategy):
             found += np.where(h <= height, v[h - 1] * (d + b**2 - np.square(d + b) / k), 0.0)
         return found
 
-    def recurrence(self) -> Recurrence:
-        return Nested(self.n, branching=self.branching, leaves=self._steps, row=self._row)
-
-    def truncate(self, steps: int) -> FullTree:
-        return FullTree(steps_within(self.n, steps), self.branching, self._steps)
-
     def describe(self) -> str:
-        cut = "" if self.n == self._steps else f", horizon={self._steps}"
+        cut = "" if self.n == self._leaves else f", horizon={self._leaves}"
         return f"FullTree(n={self.n}, branching={self.branching}{cut})"
-
-    @cached_property
-    def _height(self) -> int:
-        return trees.top_height(self.branching, self._steps)
 
     def _row(self, s: int) -> Array:
         """Coefficients of step s: of the fresh row, and of the sums over finished children."""
-        k, height = self.branching, trees.height_at(s, self.branching, self._steps)
+        k, height = self.branching, trees.height_at(s, self.branching, self._leaves)
         rho, q = np.empty(height), 0.0
         for h in range(height - 1, -1, -1):
             later = k - 1 - s // k**h % k
             q = 1.0 / (1.0 / (1.0 + q) + later * self._v[h])
             rho[h] = q / (1.0 + q)
         return np.concatenate([[1.0 / np.sqrt(1.0 + q)], -np.cumprod(rho)])
-
-    @cached_property
-    def _v(self) -> Array:
-        return trees.variances(self.branching, self._height)
 
     @cached_property
     def _messages(self) -> tuple[list[Array], Array]:
@@ -190,7 +174,7 @@ class FullTree(SquareStrategy):
             node = np.arange(-(-self.n // k**h))
             q = np.zeros(len(node))
             if h < self._height:
-                below = (node // k + 1) * k ** (h + 1) <= self._steps  # its parent is complete
+                below = (node // k + 1) * k ** (h + 1) <= self._leaves  # its parent is complete
                 q[below] = 1.0 / (1.0 / precision[node[below] // k] + (k - 1 - node[below] % k) * self._v[h])
             precision = 1.0 + q
             rho.append(q / precision)
@@ -206,7 +190,7 @@ class FullTree(SquareStrategy):
 
     @cached_property
     def _open(self) -> _Open:
-        return _open_nodes(self.n, self.branching, self._steps)
+        return _open_nodes(self.n, self.branching, self._leaves)
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import (
-    LARGEST,
-    SMALLEST,
-    Array,
-    finite_array,
-    rows_of,
-    scale_rows,
-    steps_within,
-)
+from anechoic._validate import LARGEST, SMALLEST, Array, finite_array, rows_of, scale_rows, steps_within
 from anechoic.noise.recurrence import Recurrence
 from anechoic.strategies.base import Strategy, Structure, Wrapper
 

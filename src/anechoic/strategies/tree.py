@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,9 +17,46 @@ from anechoic.noise.recurrence import Nested, Recurrence
 from anechoic.strategies.base import Strategy, Structure
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class KAryTree(Strategy):
+    """A strategy of the nodes of a tree with `branching` children a node; a stream keeps a row a height."""
+
+    branching: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", positive_int("n", self.n))
+        object.__setattr__(self, "branching", positive_int("branching", self.branching, minimum=2))
+
+    @property
+    def _leaves(self) -> int:
+        """Steps of the whole tree."""
+        return self.n
+
+    @abstractmethod
+    def _row(self, s: int) -> Array:
+        """Coefficients of step s in the stream: of the fresh row, and of what is kept of each height."""
+
+    def recurrence(self) -> Recurrence:
+        return Nested(self.n, branching=self.branching, leaves=self._leaves, row=self._row)
+
+    def truncate(self, steps: int) -> Self:
+        return replace(self, n=steps_within(self.n, steps))
+
+    def describe(self) -> str:
+        return f"{type(self).__name__}(n={self.n}, branching={self.branching})"
+
+    @cached_property
+    def _height(self) -> int:
+        return trees.top_height(self.branching, self._leaves)
+
+    @cached_property
+    def _v(self) -> Array:
+        return trees.variances(self.branching, self._height)
+
+
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class Tree(Strategy):
+class Tree(KAryTree):
     """Sums over the nodes of a tree, with Honaker's estimation from below ("streaming H2").
 
     Node i of height h covers the steps i k^h, …, (i + 1) k^h - 1, k = branching. C has one row of zeros and
@@ -57,12 +95,6 @@ class Tree(Strategy):
     References:
         Monograph, Section 2.7; Honaker, Efficient use of differentially private binary trees, TPDP 2015.
     """
-
-    branching: int = 2
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n))
-        object.__setattr__(self, "branching", positive_int("branching", self.branching, minimum=2))
 
     @property
     def rows(self) -> int:
@@ -110,23 +142,6 @@ class Tree(Strategy):
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre L, shape (n,): the digits of t + 1 weigh the variances v_h."""
         return trees.digits(self.n, self.branching, self._v)
-
-    def recurrence(self) -> Recurrence:
-        return Nested(self.n, branching=self.branching, leaves=self.n, row=self._row)
-
-    def truncate(self, steps: int) -> Tree:
-        return Tree(steps_within(self.n, steps), self.branching)
-
-    def describe(self) -> str:
-        return f"Tree(n={self.n}, branching={self.branching})"
-
-    @cached_property
-    def _height(self) -> int:
-        return trees.top_height(self.branching, self.n)
-
-    @cached_property
-    def _v(self) -> Array:
-        return trees.variances(self.branching, self._height)
 
     def _rows_of_height(self, h: int) -> NDArray[Any]:
         """Rows of C of the nodes of height h: all nodes finished earlier or lower come first."""

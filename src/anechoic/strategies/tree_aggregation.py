@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, positive_int, steps_within
+from anechoic._validate import Array
 from anechoic.algebra import trees
-from anechoic.noise.recurrence import Nested, Recurrence
 from anechoic.strategies.base import Structure
 from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.tree import KAryTree
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class TreeAggregation(IntervalStrategy):
+class TreeAggregation(KAryTree, IntervalStrategy):
     """Tree aggregation without any refinement; the "binary mechanism" for branching 2 (Section 2.7).
 
     A prefix sum of t steps adds the noisy sums of the nodes that the base-k digits of t name, k = branching:
@@ -50,12 +50,6 @@ class TreeAggregation(IntervalStrategy):
         Song, Private and continual release of statistics, TISSEC 2011.
     """
 
-    branching: int = 2
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n))
-        object.__setattr__(self, "branching", positive_int("branching", self.branching, minimum=2))
-
     @cached_property
     def starts(self) -> NDArray[Any]:
         stops = self._stops()
@@ -76,19 +70,6 @@ class TreeAggregation(IntervalStrategy):
         """Squared row norms of A_pre C^-1, the sums of the digits of 1, …, n, shape (n,)."""
         self._stops()  # refuses too many
         return trees.digits(self.n, self.branching, np.ones(self._height + 1))
-
-    def recurrence(self) -> Recurrence:
-        return Nested(self.n, branching=self.branching, leaves=self.n, row=self._row)
-
-    def truncate(self, steps: int) -> TreeAggregation:
-        return TreeAggregation(steps_within(self.n, steps), self.branching)
-
-    def describe(self) -> str:
-        return f"TreeAggregation(n={self.n}, branching={self.branching})"
-
-    @cached_property
-    def _height(self) -> int:
-        return trees.top_height(self.branching, self.n)
 
     def _row(self, s: int) -> Array:
         """x_s is the noise of its node less that of the nodes it replaces: all children finished below."""

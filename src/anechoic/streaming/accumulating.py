@@ -10,27 +10,23 @@ from typing import Any
 
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
-from anechoic.participation.base import Participation
-from anechoic.runs.fork_guard import alone
+from anechoic.runs.fork_guard import OfOneProcess, alone
 from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step, check_once, take
 from anechoic.streaming.ingest import Addition, checked_batch, query_marks
-from anechoic.streaming.layout import StreamLayout, check_same
-from anechoic.streaming.published import Published
-from anechoic.streaming.stream_state import AHEAD, Standing
+from anechoic.streaming.layout import SumsLayout, check_same
+from anechoic.streaming.release import Release
+from anechoic.streaming.stream_state import Standing
 from anechoic.units.ids import secret_of
 
 
-class Accumulating(Published):
-    """The part of a `Stream` that workers add up for.
+class Accumulating(OfOneProcess):
+    """The part of a `Stream` or an `OpenHistogram` that workers add up for.
 
     Attributes:
-        participation, per_step, by_unit, dimension: of the stream.
+        by_unit: whether units are told by ids, and held to their participation.
     """
 
-    participation: Participation
-    per_step: int
     by_unit: bool
-    dimension: int
     _standing: Standing
 
     def add_sums(self, sums: Accumulator | Iterable[Accumulator], *, batch_id: str | tuple[str, int]) -> bool:
@@ -73,7 +69,7 @@ class Accumulating(Published):
                 at = first if step is None else step
                 additions.append((at, self._read(made, None, at)))
         check_once(one.accumulator for _, one in additions)
-        self._standing.check_room(self.shared.reach(sum(one.count for _, one in additions)))
+        self._check_room(sum(one.count for _, one in additions))
         with self._state.transaction():
             for mark in (name, *marks):
                 self._state.mark(mark, first)
@@ -110,7 +106,7 @@ class Accumulating(Published):
         """Why sums of a step are left out; empty where they are not."""
         if step < self._standing.step:
             return "of steps that were released before"
-        most = min(self.mechanism.steps, self._standing.step + max(1, AHEAD // self.dimension))
+        most = min(self.horizon, self._standing.step + self._ahead)
         return "of steps too far ahead" if step >= most else ""
 
     def _check_of(self, batch: Any, step: int) -> None:
@@ -123,16 +119,15 @@ class Accumulating(Published):
                 )
 
     @cached_property
-    def layout(self) -> StreamLayout:
+    def layout(self) -> SumsLayout:
         """Of accumulators.
 
         Raises:
             UnsupportedError: where a statistic learns from releases.
         """
-        state, named = self._state, self.participation if self.by_unit else None
+        state = self._state
         stream = derive(state.key, f"sums of {state.salt.hex()} {self._identity()}", size=16).hex()
-        secret = secret_of(state.key) if self.by_unit else None
-        return StreamLayout.of(self.shared, stream, self.per_step, secret, named)
+        return self._layout(stream, secret_of(state.key) if self.by_unit else None)
 
     def accumulator_spec(self) -> str:
         """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger.
@@ -141,6 +136,33 @@ class Accumulating(Published):
             UnsupportedError: where a statistic learns from releases.
         """
         return self.layout.text
+
+    def end_steps(self, times: Iterable[str | float | None]) -> None:
+        """Release the open step, and others after it that have no more records, one for each time."""
+        for time in times:
+            self.release(time)
+
+    @property
+    @abstractmethod
+    def horizon(self) -> int:
+        """Steps that are planned; 2**40 without a horizon."""
+
+    @abstractmethod
+    def release(self, time: str | float | None = None) -> Release:
+        """End the open step, and publish."""
+
+    @property
+    @abstractmethod
+    def _ahead(self) -> int:
+        """Steps, from the open one on, whose sums are kept."""
+
+    @abstractmethod
+    def _layout(self, stream: str, secret: bytes | None) -> SumsLayout:
+        """Of accumulators, for this name of the stream and this secret of digests."""
+
+    @abstractmethod
+    def _check_room(self, count: int) -> None:
+        """Refuse so many records where a sum could leave its range."""
 
     @abstractmethod
     def _identity(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
-from anechoic.streaming.layout import StreamLayout, check_same, layout_of
+from anechoic.streaming.layout import SumsLayout, check_same, layout_of
 from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
 from anechoic.streaming.sent_sums import SentSums, read_sums, written
-from anechoic.streaming.statistic import Integers
+from anechoic.streaming.statistic import Integers, sum_of
 from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
 
@@ -42,7 +43,8 @@ class Accumulator:
     Where units are told by ids, it holds by keyed digest of each unit what its records add, at most
     `per_step` of them, and the ledger of the stream decides which units count. A unit whose records are on
     several workers is bounded when these are merged: of more than `per_step` those count that a hash of what
-    they add puts first, which no order can change. `bounded` gives sums without units.
+    they add puts first, which no order can change. `bounded` gives sums without units. One of an
+    `OpenHistogram` holds categories as they stand in the records: see `OpenAccumulator`.
 
     It is as private as its records. So is the description of a stream whose units are told by ids: with it
     one can test whose account is in a state file. Workers are trusted with records, and with their sums.
@@ -73,16 +75,22 @@ class Accumulator:
     """
 
     def __init__(self, of: Any, step: int | None = None) -> None:
-        self.layout = layout_of(of)
+        self.layout: Any = layout_of(of)
         self.step = None if step is None else positive_int("step", step, minimum=0)
         self.count = 0
         self.remarks: Counter[str] = Counter()
         self.shares: tuple[int, frozenset[int]] | None = None
+        self._held: set[Held] = set()
+        self._own = Held()
+        self._empty()
+
+    def __new__(cls, of: Any, step: int | None = None) -> Accumulator:
+        return object.__new__(class_for(layout_of(of)))
+
+    def _empty(self) -> None:
         self._sums = np.zeros(self.layout.shared.dimension, np.int64)
         self._parts: list[tuple[NDArray[np.bytes_], Any]] = []
         self._sorted = self._rows = 0
-        self._held: set[Held] = set()
-        self._own = Held()
 
     @np.errstate(all="ignore")  # a caller's setting must not make contents an error
     def add(self, batch: Any, unit_ids: Any = None) -> Accumulator:
@@ -97,15 +105,24 @@ class Accumulator:
             ValueError: for a wrong shape, unit ids that are missing or not wanted, sums that were `bounded`,
                 or more records than 64 bits hold.
         """
-        layout = self.layout
         if self.shares is not None:
             raise ValueError("units were bounded and forgotten: add records before bounded().")
-        if (unit_ids is None) != (layout.secret is None):
+        if (unit_ids is None) != (self.layout.secret is None):
             raise ValueError(
                 "unit_ids were given, and every record of this stream is a unit of its own."
-                if layout.secret is None
+                if self.layout.secret is None
                 else "unit_ids=None, but the stream holds units to a participation: give one id a record."
             )
+        count, found = self._read(batch, unit_ids)
+        self.remarks.update(+found)
+        self.count += count
+        if count:
+            self._held.add(self._own)
+        return self
+
+    def _read(self, batch: Any, unit_ids: Any) -> tuple[int, Counter[str]]:
+        """Add records; how many, and how many were changed or left out, by reason."""
+        layout = self.layout
         records, count = layout.shared.read(batch)
         self._check_room(self.count + count)
         found: Counter[str] = Counter()
@@ -113,19 +130,19 @@ class Accumulator:
             found.update({f"{name}: {why}": number for why, number in read.remarks.items() if number})
         if layout.secret is None:
             self._sums = self._sums + layout.shared.sums(records, None)
-        else:
-            listed = digests(unit_ids, layout.secret)
-            if len(listed) != count:
-                raise ValueError(f"{len(listed)} unit_ids for {count} records: give one id a record.")
-            named = np.array([unit is not None for unit in listed], bool)
-            units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
-            self._take(units, layout.shared.each(records)[named])
-            found[NAMELESS] += count - len(units)
-        self.remarks.update(+found)
-        self.count += count
-        if count:
-            self._held.add(self._own)
-        return self
+            return count, found
+        listed = self._digests(unit_ids, count)
+        named = np.array([unit is not None for unit in listed], bool)
+        units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
+        self._take(units, layout.shared.each(records)[named])
+        found[NAMELESS] += count - len(units)
+        return count, found
+
+    def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
+        listed = digests(unit_ids, self.layout.secret)
+        if len(listed) != count:
+            raise ValueError(f"{len(listed)} unit_ids for {count} records: give one id a record.")
+        return listed
 
     def merge(self, other: Accumulator) -> Accumulator:
         """Add what another one holds, and return this; the other stays as it is.
@@ -143,12 +160,16 @@ class Accumulator:
             raise MismatchError("records of this accumulator are in the other one: they would count twice.")
         self._check_room(self.count + other.count)
         self._held |= other._held
-        if other._parts:
-            self._take(*other._compact())
+        self._join(other)
         self.shares, self.count = shares, self.count + other.count
-        self._sums = self._sums + other._sums
         self.remarks.update(other.remarks)
         return self
+
+    def _join(self, other: Any) -> None:
+        """What the other one holds, besides this."""
+        if other._parts:
+            self._take(*other._compact())
+        self._sums = self._sums + other._sums
 
     def _shares_with(self, other: Accumulator) -> tuple[int, frozenset[int]] | None:
         if self.shares is None or other.shares is None:
@@ -198,7 +219,7 @@ class Accumulator:
             )
         made = Accumulator(self.layout, self.step)
         made.count, made.remarks = self.count, Counter(self.remarks)
-        made.shares, made._sums = (shares, frozenset([share])), _sum_of(rows)
+        made.shares, made._sums = (shares, frozenset([share])), sum_of(rows)
         made._held = set(self._held)
         return made
 
@@ -215,10 +236,10 @@ class Accumulator:
     # -- inside ----------------------------------------------------------------------------------
 
     def _check_room(self, count: int) -> None:
-        if self.layout.shared.reach(count) >= MOST:
+        if self.layout.reach(count) >= MOST:
             raise ValueError(f"{count} records are more than 64 bits hold: begin another accumulator.")
 
-    def _check_of(self, layout: StreamLayout) -> None:
+    def _check_of(self, layout: SumsLayout) -> None:
         """Refuse what is of another stream."""
         check_same(layout.stream, layout.mark, self.layout)
 
@@ -272,19 +293,22 @@ class Accumulator:
             CheckpointError: if they are damaged, of another format, or more than so many records can add.
             MismatchError: if they are of another stream or statistic.
         """
-        layout = layout_of(of)
-        sent = read_sums(bytes(data), layout)
-        made = cls(layout, sent.step)
-        made.count, made.remarks, made._sums = sent.count, Counter(sent.remarks), sent.sums
-        made.shares = None if sent.shares is None else (sent.shares[0], frozenset(sent.shares[1]))
+        made = cls(of)
+        made._restore(bytes(data))
+        made._held = {Held()} if made.count else set()
+        return made
+
+    def _restore(self, data: bytes) -> None:
+        sent = read_sums(data, self.layout)
+        self.step = sent.step
+        self.count, self.remarks, self._sums = sent.count, Counter(sent.remarks), sent.sums
+        self.shares = None if sent.shares is None else (sent.shares[0], frozenset(sent.shares[1]))
         if len(sent.units):
-            made._parts, made._sorted, made._rows = (
+            self._parts, self._sorted, self._rows = (
                 [(sent.units, sent.rows)],
                 len(sent.units),
                 len(sent.units),
             )
-        made._held = {Held()} if made.count else set()
-        return made
 
     def __reduce__(self) -> Any:
         return Accumulator.from_bytes, (self.to_bytes(), self.layout.text)
@@ -293,15 +317,15 @@ class Accumulator:
         return f"Accumulator({self.count} records, step {self.step})"
 
 
-def _sum_of(rows: Any) -> Integers:
-    found = np.zeros(rows.shape[1], np.int64)
-    np.add.at(found, rows.indices, rows.data)
-    return found
+@singledispatch
+def class_for(layout: SumsLayout) -> type[Accumulator]:
+    """Of the accumulators of a layout."""
+    return Accumulator
 
 
 def sums_of(rows: Any, kept: NDArray[np.bool_]) -> Integers:
     """The sum of the rows that are kept."""
-    return _sum_of(rows[kept])
+    return sum_of(rows[kept])
 
 
 def _key(rows: Any, place: int) -> bytes:
@@ -345,9 +369,7 @@ def take(given: Iterable[Accumulator | None]) -> None:
             records.taken = True
 
 
-def by_step(
-    given: Accumulator | Iterable[Accumulator], layout: StreamLayout
-) -> dict[int | None, Accumulator]:
+def by_step(given: Accumulator | Iterable[Accumulator], layout: SumsLayout) -> dict[int | None, Accumulator]:
     """Those of one step merged, in the order of steps.
 
     Raises:

@@ -20,6 +20,8 @@ from anechoic.units.ids import DIGEST
 
 #: Rows of noise of a category that are made at once.
 _AHEAD = 64
+#: Why records are left out.
+UNNAMED = "without a category"
 #: How often a unit was in its categories, in a table of accounts: how many, and two numbers of no use here.
 _COUNT = np.dtype("<i8")
 
@@ -32,10 +34,11 @@ def names_of(batch: Any) -> list[str | None]:
     Raises:
         ValueError: if the batch is no list of records.
     """
-    return [_name(entry) for entry in entries(batch, "batch")]
+    return [name_of(entry) for entry in entries(batch, "batch")]
 
 
-def _name(entry: Any) -> str | None:
+def name_of(entry: Any) -> str | None:
+    """Of one record: see `names_of`."""
     if type(entry) is str:
         return entry.rstrip("\0")
     return str(entry) if type(entry) is int and entry.bit_length() <= 64 else None
@@ -55,6 +58,7 @@ class CategoryNoise:
     Attributes:
         names: the categories, in the order in which they were seen. Private.
         place: of each name.
+        later: records that count in steps after the open one, by step and category. Private.
     """
 
     def __init__(self, mechanism: Mechanism, key: bytes, openings: Iterable[tuple[int, bytes]]) -> None:
@@ -62,6 +66,7 @@ class CategoryNoise:
         self.step = 0
         self.names: list[str] = []
         self.place: dict[str, int] = {}
+        self.later: dict[int, Counter[str]] = {}
         self._rows: dict[str, NoiseRows] = {}
         self._ahead: dict[str, list[int]] = {}
 
@@ -98,11 +103,15 @@ class CategoryNoise:
     # as `Store` keeps it: no row of noise, for all follow from the key
 
     def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
-        return self.step, "", (), json.dumps(self.names).encode()
+        held = [self.names, self.later] if self.later else self.names
+        return self.step, "", (), json.dumps(held).encode()
 
     def restore(self, step: int, dtype: str, shape: tuple[int, ...], data: bytes) -> None:
-        self.step = step
-        self.add(json.loads(data))  # all rows before are made again
+        self.step, held = step, json.loads(data)
+        if held and not isinstance(held[0], str):
+            held, later = held
+            self.later = {int(at): Counter(counted) for at, counted in later.items()}
+        self.add(held)  # all rows before are made again
 
 
 class Pairs:

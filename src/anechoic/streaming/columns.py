@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from typing import Any
 
 import numpy as np
@@ -43,16 +43,24 @@ def numbers_of(column: pl.Series) -> tuple[Array, NDArray[np.bool_]]:
 _PLAIN = r"^[12]\d{3}-\d\d-\d\d[T ]\d\d:\d\d(:[0-5]\d)?$"
 
 
+#: Microseconds since 1970 that float64 holds, in any time zone; times of other centuries are read one by one.
+_EXACT = 2**53 - 2**40
+
+
 def times_of(column: pl.Series, zone: tzinfo) -> Array:
     """A column as seconds since 1970, as `seconds_of` reads its texts."""
-    if column.dtype != pl.String:
+    if column.dtype == pl.String:
+        full = column.str.slice(0, 10) + "T" + column.str.slice(11, 8) + ":00"
+        read = full.str.slice(0, 19).str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=False)
+        known, local = column.str.contains(_PLAIN) & read.is_not_null(), zone
+    elif isinstance(column.dtype, pl.Datetime):
+        read = column.dt.cast_time_unit("us")
+        known, local = read.to_physical().is_between(-_EXACT, _EXACT), UTC if column.dtype.time_zone else zone
+    else:
         return seconds_of(texts_of(column), zone)
-    plain = column.str.contains(_PLAIN).fill_null(False)
-    full = column.str.slice(0, 10) + "T" + column.str.slice(11, 8) + ":00"
-    read = full.str.slice(0, 19).str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=False)
-    known = (plain & read.is_not_null()).to_numpy()
+    known = known.fill_null(False)
     found = np.full(len(column), math.nan)
-    found[known] = seconds_of_local(read.to_physical().filter(pl.Series(known)).to_numpy(), zone)
+    found[known.to_numpy()] = seconds_of_local(read.to_physical().filter(known).to_numpy(), local)
     rest = np.flatnonzero(np.isnan(found))
     if len(rest):
         found[rest] = seconds_of(texts_of(column[rest]), zone)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic.budget.book import BudgetBook
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
@@ -131,12 +132,29 @@ def stream_file(options: Any) -> None:
         counter=options.counter,
         adopt=options.adopt,
         setting=_setting(options),
+        book=book_of(options),
     ) as stream:
         try:
             _release_file(options, stream)
         except KeyboardInterrupt:
             print(f"\n{_kept(options, stream)}", file=sys.stderr)
             raise
+
+
+def book_of(options: Any) -> BudgetBook | None:
+    """That of --book.
+
+    Raises:
+        ValueError: for a book without a name of the data, or the other way round.
+    """
+    if (options.book is None) != (options.data is None):
+        raise ValueError(
+            "--book and --data belong together: the budget book, and the name that the data have in it."
+        )
+    if options.book is None:
+        return None
+    key = None if options.book_key_env is None else key_in_environment(options.book_key_env)
+    return BudgetBook(options.book, options.data, key=key)
 
 
 def _setting(options: Any) -> dict[str, Any]:

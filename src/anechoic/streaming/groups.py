@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from scipy import sparse
 
 from anechoic._validate import Array
 from anechoic.streaming.coded import column_of
-from anechoic.streaming.release import PARTS, Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both
+from anechoic.streaming.release import Estimate
+from anechoic.streaming.statistic import Integers, Records, Statistic, both, sum_of
 from anechoic.streaming.sums import Histogram
+
+#: Up to so many groups are added up one by one; of more, what each record adds, if so many numbers hold it.
+_FEW, _HELD = 16, 2**24
 
 
 class Grouped(Statistic):
@@ -29,14 +33,16 @@ class Grouped(Statistic):
             left out.
 
     Raises:
-        ValueError: for a statistic that learns from releases, or is grouped already; or without a column.
+        ValueError: for a statistic that learns from releases, counts who is there, or is grouped already; or
+            without a column.
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:
-        if not isinstance(statistic, Statistic) or statistic.adaptive or isinstance(statistic, Grouped):
+        fits = isinstance(statistic, Statistic) and not statistic.adaptive and statistic.presence is None
+        if not fits or isinstance(statistic, Grouped):
             raise ValueError(
                 f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that learns"
-                " nothing, and one column of groups."
+                " nothing and counts nobody within steps, and one column of groups."
             )
         if not isinstance(column, str):
             raise ValueError(f"column={column!r:.60} must name the column of groups.")
@@ -75,6 +81,9 @@ class Grouped(Statistic):
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         own, places = records.values
+        if self._by.dimension > _FEW and records.count * self._one.dimension <= _HELD:
+            rows = self.each(records, unit)
+            return sum_of(rows if kept is None else rows[kept])
         return np.concatenate(
             [self._one.total(own, both(kept, places == g), unit) for g in range(self._by.dimension)]
         )
@@ -94,10 +103,8 @@ class Grouped(Statistic):
         return self._one.encoding
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
-        parts = np.split(totals, self._by.dimension)
-        found = [self._one.decode(part, deviation, z) for part in parts]
-        shown = {part: np.stack([getattr(one, part) for one in found]) for part in PARTS}
-        return Estimate(**shown, raw=np.concatenate([one.raw for one in found]))
+        found = self._one.decode_each(totals.reshape(self._by.dimension, -1), deviation, z)
+        return replace(found, raw=found.raw.ravel())
 
     def describe(self) -> dict[str, Any]:
         groups, column = self._by.categories, self._by.column

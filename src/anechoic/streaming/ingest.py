@@ -13,6 +13,7 @@ import numpy as np
 
 from anechoic._validate import positive_int
 from anechoic.streaming.accumulator import Accumulator, as_accumulator, sums_of
+from anechoic.streaming.attendance import Attendance
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.statistic import Integers, Records
@@ -73,10 +74,13 @@ class Intake:
     Args:
         shared: the statistics.
         ledger: of units, or None where every record is a unit of its own.
+        attendance: in its place, where units are counted while they are there; it gives digests.
     """
 
-    def __init__(self, shared: SharedRelease, ledger: Ledger | None) -> None:
-        self._shared, self._ledger = shared, ledger
+    def __init__(
+        self, shared: SharedRelease, ledger: Ledger | None, attendance: Attendance | None = None
+    ) -> None:
+        self._shared, self._ledger, self._attendance = shared, ledger, attendance
 
     @np.errstate(all="ignore")  # a caller's setting must not make contents an error
     def read(self, batch: Any, unit_ids: Any) -> Addition:
@@ -117,8 +121,18 @@ class Intake:
         return Addition(records, count, units)
 
     @np.errstate(all="ignore")
-    def sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str]]:
-        """What it adds, and what was left out or changed by reason. Units are charged with the step."""
+    def sums(self, addition: Addition, step: int) -> tuple[dict[int, Integers], Counter[str]]:
+        """What it adds to which step, and what was left out or changed by reason. Units are charged."""
+        if self._attendance is None:
+            sums, remarks = self._sums(addition, step)
+            return {step: sums}, remarks
+        made = addition.accumulator
+        units, remarks = (addition.units, Counter()) if made is None else (made.by_unit()[0], made.remarks)
+        changes, refused = self._attendance.admit(units or [], step)
+        (one,) = self._shared.units.values()
+        return {at: np.array([many * one], np.int64) for at, many in changes.items()}, remarks + refused
+
+    def _sums(self, addition: Addition, step: int) -> tuple[Integers, Counter[str]]:
         if (made := addition.accumulator) is not None:
             if self._ledger is None:
                 return made.sums, made.remarks

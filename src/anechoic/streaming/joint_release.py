@@ -12,10 +12,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import Array, positive_float
+from anechoic.participation.base import Participation
 from anechoic.streaming.coded import column_of
 from anechoic.streaming.mechanisms import Deviations
+from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
+from anechoic.streaming.stream_state import AHEAD
+from anechoic.streaming.window import Over, Running
 
 
 class SharedRelease:
@@ -131,7 +135,8 @@ class SharedRelease:
 
     def reach(self, records: int) -> int:
         """What so many records add to any entry of the sums, at most in size; an exact integer."""
-        return records * max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
+        most = max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
+        return records * most * (1 if self.presence is None else 2)  # now, and when it leaves
 
     def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
@@ -171,6 +176,11 @@ class SharedRelease:
         """Names of the statistics that encode records by earlier releases."""
         return [name for name, one in self.statistics.items() if one.adaptive]
 
+    @property
+    def presence(self) -> Presence | None:
+        """The rule of a count of who is there, which has no others beside it."""
+        return next((one.presence for one in self.statistics.values() if one.presence is not None), None)
+
     def fresh(self) -> SharedRelease:
         """The same before anything was learned."""
         return SharedRelease(self.statistics, self.weights, self._per_step, self.bits)
@@ -192,6 +202,31 @@ class SharedRelease:
 def dimension_of(statistics: Mapping[str, Statistic]) -> int:
     """Numbers that they release together at each step."""
     return sum(statistic.dimension for statistic in statistics.values())
+
+
+def checked_presence(
+    statistics: Mapping[str, Statistic], participation: Participation | None, over: Over | None
+) -> Presence | None:
+    """The rule of a count of who is there, if there is one.
+
+    Raises:
+        ValueError: for such a count beside other statistics, with participation, or not over all steps.
+    """
+    found = next((one.presence for one in statistics.values() if one.presence is not None), None)
+    if found is None:
+        return None
+    if len(statistics) > 1 or participation is not None or over not in (None, Running()):
+        raise ValueError(
+            f"Count(within={found.within}) has a stream of its own, without participation and over: its"
+            " visits bound units, and what comes and leaves is added up over all steps. Take two streams,"
+            " whose costs add up."
+        )
+    if found.within > AHEAD:
+        raise ValueError(
+            f"within={found.within}: so many later steps are kept beside the open one, in which units leave,"
+            f" and at most {AHEAD:,} are. Take longer steps."
+        )
+    return found
 
 
 def _checked_weights(

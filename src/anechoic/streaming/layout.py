@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.participation import FullBatch
@@ -19,23 +19,72 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
-class StreamLayout:
-    """What a worker has to know of a stream to add up for it: statistics, grid, and how ids are digested.
+class SumsLayout:
+    """What a worker has to know of a stream to add up for it.
 
     Attributes:
         text: all of it, as JSON.
-        shared: the statistics, as they share a release.
         stream: that it is of, and no other.
-        per_step: records of one unit that count in a step.
         secret: of the digests of units; None where every record is a unit of its own.
-        every_step: whether a unit may take part in every step, so that no ledger need know of it.
     """
 
     text: str
-    shared: SharedRelease
     stream: str
-    per_step: int
     secret: bytes | None
+
+    @property
+    def mark(self) -> str:
+        """What tells it from others."""
+        return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class OpenLayout(SumsLayout):
+    """Of an `OpenHistogram`, whose categories are not in it.
+
+    Attributes:
+        column: with the categories; None for the batch itself.
+        one: what one record adds to its category, an integer.
+    """
+
+    column: str | None
+    one: int
+    every_step: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> OpenLayout:
+        """Of a histogram."""
+        held = None if secret is None else secret.hex()
+        said = {"format": FORMAT, "stream": stream, "secret": held, "open": {"column": column, "one": one}}
+        return cls(json.dumps(said, sort_keys=True), stream, secret, column, one)
+
+    @property
+    def columns(self) -> dict[str, set[bool | None]]:
+        """The columns that are read, and as what."""
+        return {} if self.column is None else {self.column: {False}}
+
+    @property
+    def unread(self) -> list[str]:
+        """Statistics that name no column."""
+        return [] if self.column is not None else ["categories"]
+
+    def reach(self, records: int) -> int:
+        """What so many records add to one category, at most."""
+        return records * self.one
+
+
+@dataclass(frozen=True, eq=False)
+class StreamLayout(SumsLayout):
+    """Of a `Stream`: statistics, grid, and how ids are digested.
+
+    Attributes:
+        shared: the statistics, as they share a release.
+        per_step: records of one unit that count in a step.
+        every_step: whether a unit may take part in every step, so that no ledger need know of it.
+    """
+
+    shared: SharedRelease
+    per_step: int
     every_step: bool
 
     @classmethod
@@ -67,23 +116,34 @@ class StreamLayout:
             "secret": None if secret is None else secret.hex(),
             "every_step": every,
         }
-        return cls(json.dumps(said, sort_keys=True), shared, stream, per_step, secret, every)
+        return cls(json.dumps(said, sort_keys=True), stream, secret, shared, per_step, every)
 
     @property
-    def mark(self) -> str:
-        """What tells it from others."""
-        return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
+    def columns(self) -> dict[str, set[bool | None]]:
+        """The columns that are read, and as what."""
+        return self.shared.columns
+
+    @property
+    def unread(self) -> list[str]:
+        """Statistics that name no column."""
+        return [name for name, statistic in self.shared.statistics.items() if not statistic.reads]
+
+    def reach(self, records: int) -> int:
+        """What so many records add to any entry of the sums, at most in size."""
+        return self.shared.reach(records)
 
 
 @lru_cache(maxsize=16)
-def _read_layout(text: str) -> StreamLayout:
+def _read_layout(text: str) -> StreamLayout | OpenLayout:
     try:
         said = json.loads(text)
         if said["format"] != FORMAT:
             raise ValueError(f"format {said['format']}, where this version has {FORMAT}")
+        secret = None if said["secret"] is None else bytes.fromhex(said["secret"])
+        if "open" in said:
+            return OpenLayout(text, said["stream"], secret, **said["open"])
         statistics = {name: statistic_of(said["statistics"][name]) for name in said["order"]}
         shared = SharedRelease(statistics, said["weights"], said["per_step"], said["bits"])
-        secret = None if said["secret"] is None else bytes.fromhex(said["secret"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"the description of a stream's sums cannot be read ({error}): take what accumulator_spec() of"
@@ -94,25 +154,24 @@ def _read_layout(text: str) -> StreamLayout:
             "this machine encodes records in another way than that of the stream (another processor or"
             " version of SciPy): add up on machines of one kind."
         )
-    return StreamLayout(text, shared, said["stream"], said["per_step"], secret, said["every_step"])
+    return StreamLayout(text, said["stream"], secret, shared, said["per_step"], said["every_step"])
 
 
-def layout_of(of: Any) -> StreamLayout:
-    """That of a stream, or of what its `accumulator_spec` gave.
+def layout_of(of: Any) -> Any:
+    """That of a stream, or of what its `accumulator_spec` gave: a `StreamLayout`, or an `OpenLayout`.
 
     Raises:
         ValueError: for something else.
     """
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
-    if not isinstance(found, StreamLayout):
+    if not isinstance(found, SumsLayout):
         raise ValueError(
-            f"of={of!r:.60} must be a Stream, or the text of its accumulator_spec()."
-            " An OpenHistogram takes its records by update alone."
+            f"of={of!r:.60} must be a Stream or an OpenHistogram, or the text of its accumulator_spec()."
         )
     return found
 
 
-def check_same(stream: str, mark: str, layout: StreamLayout) -> None:
+def check_same(stream: str, mark: str, layout: SumsLayout) -> None:
     """Refuse sums of another stream or statistic.
 
     Raises:

@@ -16,7 +16,7 @@ from anechoic.streaming.statistic import entries
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
-_NOBODY = packed(*np.array([[0], [-1], [0]]))[0]
+NOBODY = packed(*np.array([[0], [-1], [0]]))[0]
 
 
 #: Why records are left out, of which `anechoic.streaming.accumulator` counts some too.
@@ -68,7 +68,7 @@ class Ledger:
         rows = np.array([place.setdefault(unit, len(place)) for unit in units if unit is not None], np.int64)
         found = self._table.fetch(place)
         accounts = Accounts(self.participation, len(place))
-        accounts.count, accounts.last, records = unpacked([found.get(unit, _NOBODY) for unit in place], 3)
+        accounts.count, accounts.last, records = unpacked([found.get(unit, NOBODY) for unit in place], 3)
         records[accounts.last != step] = 0
         first = accounts.first(step, rows)
         counts = (first == step) & (records[rows] + earlier(rows) < self._per_step)

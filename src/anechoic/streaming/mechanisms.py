@@ -24,7 +24,7 @@ from anechoic.participation import Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import designs_of
 from anechoic.planning.given import Permitted
-from anechoic.planning.memory_budget import room
+from anechoic.planning.memory_budget import BYTES, MODELS, Room, room
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.result import mechanism_in
 from anechoic.planning.run_shape import buffered_schema
@@ -47,6 +47,8 @@ LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
 _SETTLED = 4096
 #: What is compared up to this horizon; beyond, independent noise and BLTs.
 _FAMILIES, _ALL_UP_TO = frozenset({"identity", "banded_toeplitz", "blt", "dense"}), 2048
+#: Bytes of noise state that are written with every commit, if four rows are not more.
+_WRITTEN = 2**20
 #: Losses that are relatively closer than this count as equal: optimisers end a little apart elsewhere.
 _ALIKE = 1e-3
 
@@ -64,6 +66,7 @@ def planned_mechanism(
     accurate_to: int = ACCURATE_TO,
     loss: LossOfStream = "max",
     buffered: bool = False,
+    kept: bool = False,
 ) -> Mechanism:
     """The mechanism that a stream takes where none is given, for contributions of norm 1.
 
@@ -84,6 +87,7 @@ def planned_mechanism(
             "mean" for that of running means, in which the error of step t counts 1 / (t + 1): that takes from
             the last steps, where means are precise anyway, and gives to the first.
         buffered: compare independent noise and BLTs alone, whose rows take few operations.
+        kept: whether the noise state is written with every commit: then it takes a MiB at most, or four rows.
 
     Raises:
         ValueError: for an argument out of range.
@@ -102,7 +106,8 @@ def planned_mechanism(
             )
         strategy = _endless(over, accurate_to)
     else:
-        strategy = _finite(over, positive_int("horizon", horizon), participation, loss, dimension, buffered)
+        space = room(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None)
+        strategy = _finite(over, positive_int("horizon", horizon), participation, loss, space, buffered)
     sampling = External(participation, 1, steps=strategy.n)
 
     def made(bits: int | None) -> Mechanism:
@@ -143,10 +148,10 @@ def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
 
 
 def _finite(
-    over: Over, n: int, participation: Participation, loss: LossOfStream, dimension: int, buffered: bool
+    over: Over, n: int, participation: Participation, loss: LossOfStream, space: Room, buffered: bool
 ) -> Strategy:
     """The best strategy for n steps; of those about as good, the one of least noise state."""
-    designs, space = designs_of(_objective(over, n, loss)), room(dimension, None)
+    designs = designs_of(_objective(over, n, loss))
     candidates: list[Strategy]
     if buffered or n > _ALL_UP_TO:  # few numbers say what they are, however many steps
         candidates = [Identity(n), *designs.buffered(buffered_schema(participation))]

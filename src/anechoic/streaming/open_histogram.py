@@ -15,31 +15,36 @@ from scipy.special import ndtri
 
 from anechoic._validate import fraction, positive_int
 from anechoic.budget.account import AllBut
-from anechoic.budget.book import BudgetBook
-from anechoic.errors import UnsupportedError
+from anechoic.budget.book import BudgetBook, booked
+from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
 from anechoic.runs.file_head import MECHANISM, checked_setting
-from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
+from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.categories import CategoryNoise, Pairs, names_of
+from anechoic.streaming.accumulating import Accumulating
+from anechoic.streaming.categories import UNNAMED, CategoryNoise, Pairs, names_of
 from anechoic.streaming.coded import column_of
 from anechoic.streaming.confidence_bands import miss_of
-from anechoic.streaming.ingest import checked_id
+from anechoic.streaming.ingest import Addition, checked_id
+from anechoic.streaming.layout import OpenLayout
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
+from anechoic.streaming.open_accumulator import OpenAccumulator
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, booked, check_time, plain_time
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
 from anechoic.streaming.window import Running
 
 #: Name of the statistic in a release.
 NAME = "units"
 #: Share of delta that the choice of categories may cost; the noise has the rest.
 _CHOOSING = 0.5
+#: Steps, from the open one on, of which accumulators are taken; a number that follows from no record.
+_AHEAD = 2**10
 #: Deviations are computed in float64; what BLTs' memory drifts is far below this too.
 _SPARE = 2.0**-30
 
@@ -52,7 +57,7 @@ class OpenStore(Store):
     SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
 
 
-class OpenHistogram(OfOneProcess):
+class OpenHistogram(Accumulating):
     """How many units were in each category so far, step after step; categories come from the data.
 
     A category is released from the step on at which its noisy count exceeds a threshold, and in all steps
@@ -258,25 +263,70 @@ class OpenHistogram(OfOneProcess):
         units = self._digests(unit_ids, len(names))
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
-        standing = self._standing
-        longer = {part: np.append(getattr(standing, part), 0) for part in ("open", "total")}
-        replace(standing, **longer).check_room(len(names) * self._one)
+        self._check_room(len(names))
         with self._state.transaction():
-            kept = np.array([name is not None for name in names], bool)
-            standing.counts += Counter({"without a category": len(names) - int(np.count_nonzero(kept))})
-            if self._pairs is not None:
-                kept, refused = self._pairs.admit(units, names, standing.step)
-                standing.counts += refused
-            counted = Counter(str(name) for name, one in zip(names, kept.tolist(), strict=True) if one)
-            before = self._noise.add(name for name in counted if name not in self._noise.place)
-            standing.open = np.append(standing.open, np.zeros_like(before))
-            standing.total = np.append(standing.total, before)
-            for name, count in counted.items():
-                standing.open[self._noise.place[name]] += count * self._one
+            self._standing.counts += Counter({UNNAMED: names.count(None)})
+            self._put(self._counted(units, names, self.step))
             if batch_id is not None:
-                self._state.mark(batch_id, standing.step)
-            self._state.save(standing, self._noise)
+                self._state.mark(batch_id, self.step)
+            self._save()
         return True
+
+    def _counted(self, units: list[bytes | None], names: list[str | None], step: int) -> Counter[str]:
+        """Records of each category that count in a step."""
+        kept = [True] * len(names)
+        if self._pairs is not None:
+            admitted, refused = self._pairs.admit(units, names, step)
+            self._standing.counts += refused
+            kept = admitted.tolist()
+        return Counter(name for name, one in zip(names, kept, strict=True) if one and name is not None)
+
+    def _put(self, counted: Counter[str]) -> None:
+        """Add records to the open step."""
+        standing = self._standing
+        before = self._noise.add(name for name in counted if name not in self._noise.place)
+        standing.open = np.append(standing.open, np.zeros_like(before))
+        standing.total = np.append(standing.total, before)
+        for name, count in counted.items():
+            standing.open[self._noise.place[name]] += count * self._one
+
+    # -- what was added up elsewhere: see `Accumulating` -----------------------------------------
+
+    @property
+    def horizon(self) -> int:
+        """Steps that are planned; 2**40 without a horizon."""
+        return self.cost.mechanism.steps
+
+    @property
+    def _ahead(self) -> int:
+        return _AHEAD
+
+    def _layout(self, stream: str, secret: bytes | None) -> OpenLayout:
+        return OpenLayout.of(stream, secret, self.column, self._one)
+
+    def _check_room(self, count: int) -> None:
+        now = self._standing
+        longer = replace(now, open=np.append(now.open, 0), total=np.append(now.total, 0))
+        waiting = sum(counted.total() for counted in self._noise.later.values())
+        longer.check_room((count + waiting) * self._one)
+
+    def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
+        self._check_left()
+        return Addition({}, batch.count, None, batch)
+
+    def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
+        made, at = addition.accumulator, self.step if step is None else step
+        if not isinstance(made, OpenAccumulator):  # pragma: no cover - `by_step` refuses others
+            raise MismatchError("an OpenHistogram takes its own accumulators.")
+        self._standing.counts += made.remarks
+        counted = self._counted(*made.pairs(), at) if self.by_unit else made.records
+        if at == self.step:
+            self._put(counted)
+        else:  # a category of later records alone is not there yet: it must not be released
+            self._noise.later.setdefault(at, Counter()).update(counted)
+
+    def _save(self) -> None:
+        self._state.save(self._standing, self._noise)
 
     def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
         if self._pairs is None:
@@ -323,7 +373,8 @@ class OpenHistogram(OfOneProcess):
             new = sorted({self._noise.names[i] for i in above} - shown)  # no trace of who came first
             row = np.array([total[place[name]] for name in (*self._shown, *new)], "<i8")
             self._state.append(step, time, json.dumps(new).encode() + b"\n" + row.tobytes())
-            self._state.save(self._standing, self._noise)
+            self._put(self._noise.later.pop(step + 1, Counter()))
+            self._save()
         self._shown += new
         self._last = self._made(step, time, self._shown, row)
         return self._last

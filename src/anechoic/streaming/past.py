@@ -35,12 +35,7 @@ class Publisher:
         self._delta, self._spent, self._z = mechanism.delta, Spent(mechanism), z
 
     def release(
-        self,
-        shared: SharedRelease,
-        step: int,
-        time: str | float | None,
-        total: NDArray[Any],
-        begin: int = 0,
+        self, shared: SharedRelease, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0
     ) -> Release:
         """The release of a step.
 

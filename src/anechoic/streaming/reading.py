@@ -28,10 +28,7 @@ from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 
 
 def read_releases(
-    path: str | os.PathLike[str],
-    *,
-    since: int = 0,
-    statistics: Mapping[str, Statistic] | None = None,
+    path: str | os.PathLike[str], *, since: int = 0, statistics: Mapping[str, Statistic] | None = None
 ) -> list[Release]:
     """What was released at step `since` and later, made again from the noisy rows that the file keeps.
 

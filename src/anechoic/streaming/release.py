@@ -137,9 +137,7 @@ class Release:
         more = [f"… and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
         head = ("statistic", "", "value", "standard error", "low", "high")
         return cell(
-            paragraph(f"Step {self.step}{when}: {cost}"),
-            table(head, lines[:SHOWN]),
-            *map(paragraph, more),
+            paragraph(f"Step {self.step}{when}: {cost}"), table(head, lines[:SHOWN]), *map(paragraph, more)
         )
 
     def to_bytes(self) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import CheckpointError
-from anechoic.streaming.layout import FORMAT, StreamLayout, check_same
+from anechoic.streaming.layout import FORMAT, StreamLayout, SumsLayout, check_same
 from anechoic.streaming.statistic import Integers
 from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
@@ -46,11 +46,17 @@ class SentSums:
     rows: Any
 
 
+def enveloped(head: Mapping[str, Any], body: bytes, layout: SumsLayout) -> bytes:
+    """As bytes, with a checksum."""
+    said = json.dumps({"stream": layout.stream, "layout": layout.mark, **head}).encode()
+    sizes = FORMAT.to_bytes(4, "little") + len(said).to_bytes(8, "little")
+    content = b"".join([_MAGIC, sizes, said, body])
+    return content + hashlib.blake2b(content, digest_size=_CHECK).digest()
+
+
 def written(sent: SentSums, layout: StreamLayout) -> bytes:
     """As bytes, with a checksum."""
     head = {
-        "stream": layout.stream,
-        "layout": layout.mark,
         "step": sent.step,
         "count": sent.count,
         "remarks": sent.remarks,
@@ -58,27 +64,21 @@ def written(sent: SentSums, layout: StreamLayout) -> bytes:
         "units": len(sent.units),
         "entries": int(sent.rows.nnz),
     }
-    said = json.dumps(head).encode()
     parts = [
-        _MAGIC,
-        FORMAT.to_bytes(4, "little"),
-        len(said).to_bytes(8, "little"),
-        said,
         sent.sums.astype("<i8").tobytes(),
         sent.units.tobytes(),
         np.diff(sent.rows.indptr).astype("<i8").tobytes(),
         sent.rows.indices.astype("<i8").tobytes(),
         sent.rows.data.astype("<i8").tobytes(),
     ]
-    content = b"".join(parts)
-    return content + hashlib.blake2b(content, digest_size=_CHECK).digest()
+    return enveloped(head, b"".join(parts), layout)
 
 
-def read_sums(content: bytes, layout: StreamLayout) -> SentSums:
-    """What `written` gave for this layout.
+Sent = TypeVar("Sent")
 
-    The checksum is no secret: whoever made these bytes, a row is at most what one record adds, and sums are
-    at most what so many records add, or they are refused.
+
+def opened(content: bytes, layout: SumsLayout, read: Callable[[Mapping[str, Any], bytes], Sent]) -> Sent:
+    """What `read` makes of head and body that `enveloped` got for this layout.
 
     Raises:
         CheckpointError, MismatchError: see `Accumulator.from_bytes`.
@@ -100,24 +100,36 @@ def read_sums(content: bytes, layout: StreamLayout) -> SentSums:
         head = json.loads(content[begin + 12 : place])
         stream, mark = str(head["stream"]), str(head["layout"])
     except (KeyError, TypeError, ValueError) as error:
-        raise _wrong(f"its head cannot be read ({error})") from error
+        raise wrong(f"its head cannot be read ({error})") from error
     check_same(stream, mark, layout)
     try:
-        return _checked(_read(content[place:], head, layout), layout)
-    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise error if isinstance(error, CheckpointError) else _wrong(str(error).rstrip(".")) from error
+        return read(head, content[place:])
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise error if isinstance(error, CheckpointError) else wrong(str(error).rstrip(".")) from error
+
+
+def read_sums(content: bytes, layout: StreamLayout) -> SentSums:
+    """What `written` gave for this layout.
+
+    The checksum is no secret: whoever made these bytes, a row is at most what one record adds, and sums are
+    at most what so many records add, or they are refused.
+
+    Raises:
+        CheckpointError, MismatchError: see `Accumulator.from_bytes`.
+    """
+    return opened(content, layout, lambda head, body: _checked(_read(body, head, layout), layout))
 
 
 def _read(body: bytes, head: Mapping[str, Any], layout: StreamLayout) -> SentSums:
-    units, entries, dimension = _number(head, "units"), _number(head, "entries"), layout.shared.dimension
+    units, entries, dimension = number_of(head, "units"), number_of(head, "entries"), layout.shared.dimension
     sizes = 8 * dimension, DIGEST * units, 8 * units, 8 * entries, 8 * entries
     if len(body) != sum(sizes):
-        raise _wrong(f"{len(body)} bytes, where its head says {sum(sizes)}")
+        raise wrong(f"{len(body)} bytes, where its head says {sum(sizes)}")
     ends = np.cumsum(sizes).tolist()
     parts = [body[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     sums, lengths, indices, values = (np.frombuffer(parts[i], "<i8").astype(np.int64) for i in (0, 2, 3, 4))
     if (lengths < 0).any() or (lengths > dimension).any() or lengths.sum() != entries:
-        raise _wrong("the lengths of its rows are none")
+        raise wrong("the lengths of its rows are none")
     pointers = np.concatenate([[0], np.cumsum(lengths)])
     falls = np.ones(
         entries + 1, bool
@@ -125,12 +137,12 @@ def _read(body: bytes, head: Mapping[str, Any], layout: StreamLayout) -> SentSum
     falls[1:-1] = indices[1:] <= indices[:-1]
     falls[pointers] = False
     if falls.any() or (indices < 0).any() or (indices >= dimension).any():
-        raise _wrong("a row names a number twice, or one that is none")
+        raise wrong("a row names a number twice, or one that is none")
     shares = head["shares"]
     return SentSums(
-        step=None if head["step"] is None else _number(head, "step"),
-        count=_number(head, "count"),
-        remarks={name: _number(head["remarks"], name) for name in head["remarks"]},
+        step=None if head["step"] is None else number_of(head, "step"),
+        count=number_of(head, "count"),
+        remarks={name: number_of(head["remarks"], name) for name in head["remarks"]},
         shares=None if shares is None else (shares[0], tuple(shares[1])),
         sums=sums,
         units=np.frombuffer(parts[1], f"S{DIGEST}"),
@@ -142,30 +154,30 @@ def _checked(sent: SentSums, layout: StreamLayout) -> SentSums:
     """Refuse what so many records cannot add."""
     shared, units = layout.shared, sent.units
     if shared.reach(sent.count) >= MOST or len(units) > sent.count:
-        raise _wrong(f"{sent.count} records are too many, or too few for {len(units)} rows")
+        raise wrong(f"{sent.count} records are too many, or too few for {len(units)} rows")
     if sent.shares is not None:
         whole, some = positive_int("shares", sent.shares[0]), sent.shares[1]
         places = [positive_int("share", one, minimum=0) for one in some]
         if not layout.every_step or len(units) or sorted(set(places)) != places or max(places) >= whole:
-            raise _wrong(f"shares {places} of {whole} are none of this stream, or stand beside units")
+            raise wrong(f"shares {places} of {whole} are none of this stream, or stand beside units")
     elif layout.secret is not None and sent.sums.any():
-        raise _wrong("sums without units, in a stream that tells units by ids")
+        raise wrong("sums without units, in a stream that tells units by ids")
     if len(units) and layout.secret is None:
-        raise _wrong("units, in a stream whose records are units")
+        raise wrong("units, in a stream whose records are units")
     if (units[1:] < units[:-1]).any() or (units[layout.per_step :] == units[: -layout.per_step]).any():
-        raise _wrong(f"units out of order, or more than {layout.per_step} records of one")
+        raise wrong(f"units out of order, or more than {layout.per_step} records of one")
     values, starts = sent.rows.data, sent.rows.indptr[:-1][np.diff(sent.rows.indptr) > 0]
     for numbers, begins, records in ((sent.sums, np.zeros(1, int), sent.count), (values, starts, 1)):
         norms = np.add.reduceat(numbers.astype(np.float64) ** 2, begins) if len(begins) else np.zeros(0)
         largest = math.sqrt(norms.max(initial=0.0))
         if largest > records * shared.largest or np.abs(numbers).max(initial=0) > shared.reach(records):
-            raise _wrong("its sums are more than its records add")
+            raise wrong("its sums are more than its records add")
     return sent
 
 
-def _number(of: Mapping[str, Any], name: str) -> int:
+def number_of(of: Mapping[str, Any], name: str) -> int:
     return positive_int(name, of[name], minimum=0)
 
 
-def _wrong(why: str) -> CheckpointError:
+def wrong(why: str) -> CheckpointError:
     return CheckpointError(f"an accumulator is damaged, or no worker of this version made it: {why}.")

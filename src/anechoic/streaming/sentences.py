@@ -15,6 +15,7 @@ from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
 from anechoic.statement.theorem import Theorem
 from anechoic.streaming.open_histogram import OpenHistogram
+from anechoic.streaming.presence import Presence
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 
@@ -95,7 +96,22 @@ def _(stream: Stream) -> Statement:
         ("One unit a step", f"norm at most {shared.contribution:.9f} clip norms, whatever its records hold"),
         ("Statistics", "; ".join(f"{name}: {_said(one)}" for name, one in shared.statistics.items())),
     ]
-    return _told(stream.mechanism, protected(stream), own, stream.by_unit)
+    if shared.presence is None:
+        return _told(stream.mechanism, protected(stream), own, stream.by_unit)
+    return _told_of_presence(stream, shared.presence, own)
+
+
+def _told_of_presence(stream: Stream, presence: Presence, own: list[tuple[str, str]]) -> Statement:
+    """That of a count of who is there: units come and leave, and together that is one contribution."""
+    _, (_, norm), described = own
+    last = f"the last {presence.within} steps" if presence.within > 1 else "each step"
+    released = f"how many units had a record in {last}, after each step; {stream.step} of"
+    coming = f"all that it changes by coming and leaving counts like one contribution of {norm}"
+    mine = [("Released", f"{released} {stream.mechanism.steps} so far"), ("One unit", coming), described]
+    told = _told(stream.mechanism, protected(stream), mine, True, presence)
+    theirs = [item for item in told.items if item[0] not in ("Participation", "Clip norm")]
+    page = Theorem("Units of the last steps", "distinct-in-a-window.md")
+    return replace(told, items=tuple(theirs), proofs=(page, *told.proofs))
 
 
 def _said(statistic: Statistic) -> str:
@@ -161,12 +177,19 @@ def _(stream: OpenHistogram) -> Statement:
     )
 
 
-def _told(mechanism: Mechanism, whom: str, own: list[tuple[str, str]], by_unit: bool) -> Statement:
+def _told(
+    mechanism: Mechanism,
+    whom: str,
+    own: list[tuple[str, str]],
+    by_unit: bool,
+    presence: Presence | None = None,
+) -> Statement:
     """What the statements of all streams say."""
     whole, unit = statement_of(mechanism), mechanism.unit
     theirs = [item for item in whole.items if item[0] not in ("Batches", "Divisor", "Privacy unit")]
     who = "the ledger of this stream" if by_unit else "whoever feeds it"
-    what = f"{mechanism.participation.describe()}; when steps end depends on no private value"
+    held = mechanism.participation if presence is None else presence
+    what = f"{held.describe()}; when steps end depends on no private value"
     return replace(
         whole,
         items=(theirs[0], ("Privacy unit", whom), *own, *theirs[1:]),
@@ -193,6 +216,8 @@ def protected(stream: Stream) -> str:
     unit = stream.mechanism.unit
     if not stream.by_unit:
         return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+    if stream.shared.presence is not None:
+        return f"one {unit}: {stream.shared.presence.describe()}. Enforced: later visits are left out"
     return (
         f"one {unit}: {stream.participation.describe()}. Enforced: further records are left out, and more"
         f" than {stream.per_step} in one step"

@@ -15,7 +15,8 @@ from scipy import sparse
 from scipy.special import ndtri
 
 from anechoic._validate import Array
-from anechoic.streaming.release import Estimate, frozen
+from anechoic.streaming.presence import Presence
+from anechoic.streaming.release import PARTS, Estimate, frozen
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
 _SPARE = 2.0**-30
@@ -56,6 +57,7 @@ class Statistic(ABC):
         wants_numbers: whether its column holds numbers; None where anything will do.
         begin: the step since which it adds up; 0 for all. `deviation` is that of the noise since then.
         adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
+        presence: the rule by which units are counted while they are there; None where records are counted.
         spread: how many times wider intervals must be to hold at all steps together, where they rest on
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
@@ -68,6 +70,7 @@ class Statistic(ABC):
     wants_numbers: bool | None = True
     begin: int = 0
     adaptive: bool = False
+    presence: Presence | None = None
     spread: float = 1.0
 
     @property
@@ -132,6 +135,14 @@ class Statistic(ABC):
             deviation: standard deviation of the noise in each of them, independent between them.
             z: intervals are that many standard deviations of the noise to either side.
         """
+
+    def decode_each(self, totals: Array, deviation: float, z: float) -> Estimate:
+        """`decode` of each row of totals, shape (k, dimension); all that it gives has an axis of k first.
+
+        Here row by row; counts and means do all rows at once.
+        """
+        found = [self.decode(row, deviation, z) for row in totals]
+        return Estimate(**{part: np.stack([getattr(one, part) for one in found]) for part in (*PARTS, "raw")})
 
     def learn(self, step: int, totals: Array, deviation: float) -> None:  # noqa: B027 - most learn nothing
         """What was released at a step, as `decode` was given it. Later records may be encoded accordingly."""
@@ -262,6 +273,13 @@ def one_each(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit:
     return sparse.csr_array((values, places[held], ends), shape=(len(places), width))
 
 
+def sum_of(rows: Any) -> Integers:
+    """The sum of the rows of a sparse array of int64."""
+    found = np.zeros(rows.shape[1], np.int64)
+    np.add.at(found, rows.indices, rows.data)
+    return found
+
+
 def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     """Where both masks hold; None stands for everywhere."""
     if one is None or other is None:
@@ -372,10 +390,7 @@ def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Rec
     usable = np.asarray(np.isfinite(values).all(axis=1))
     _, beyond = in_ball(values[usable], centre, bound)
     return Records(
-        len(values),
-        values,
-        usable,
-        {"not finite": counted(~usable), "clipped to the bound": counted(beyond)},
+        len(values), values, usable, {"not finite": counted(~usable), "clipped to the bound": counted(beyond)}
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import fraction, positive_int
-from anechoic.budget.book import BudgetBook
+from anechoic.budget.book import BudgetBook, booked
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
@@ -21,22 +21,24 @@ from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulating import Accumulating
-from anechoic.streaming.accumulator import check_once, take
+from anechoic.streaming.accumulator import Accumulator, check_once, take
+from anechoic.streaming.attendance import Attendance
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
-from anechoic.streaming.joint_release import SharedRelease, dimension_of
+from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
+from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import checked_keep
+from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, booked, check_time, plain_time
+from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, beyond, check_time, plain_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
-class Stream(Accumulating):
+class Stream(Accumulating, Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -146,11 +148,12 @@ class Stream(Accumulating):
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
+        presence = checked_presence(statistics, participation, over)
         if participation is not None:
             Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self.by_unit = participation is not None
+        self.by_unit = participation is not None or presence is not None
         planned = mechanism_of(
             mechanism,
             participation,
@@ -160,10 +163,14 @@ class Stream(Accumulating):
             delta=delta,
             dimension=self.dimension,
             adjacency=adjacency,
-            unit=unit,
+            unit=unit or ("unit" if self.by_unit else None),
             accurate_to=accurate_to,
             loss=loss,
+            buffered=presence is not None,
+            kept=state is not None,
         )
+        if presence is not None:
+            presence.check(planned)
         self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
@@ -188,7 +195,9 @@ class Stream(Accumulating):
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
         ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
-        self._intake = Intake(self.shared, ledger if self.by_unit else None)
+        rule = self.shared.presence
+        attendance = None if rule is None else Attendance(rule, self._state.units)
+        self._intake = Intake(self.shared, ledger if self.by_unit else None, attendance)
         self._begin = Past(self._publisher, self.shared.fresh())
         self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
         self._learn_again()
@@ -233,7 +242,7 @@ class Stream(Accumulating):
         if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
             return False
         check_once([addition.accumulator])
-        self._standing.check_room(self.shared.reach(addition.count))
+        self._check_room(addition.count)
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
@@ -306,7 +315,7 @@ class Stream(Accumulating):
         for one in new:
             check_time(before, one.time)
             before = before if one.time is None else one.time
-        self._standing.check_room(self.shared.reach(sum(addition.count for addition in additions)))
+        self._check_room(sum(addition.count for addition in additions))
         if self.step + len(new) > self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
         made: list[Release] = []
@@ -326,11 +335,36 @@ class Stream(Accumulating):
         fresh = iter(made)
         return [next(fresh) if step is None else stored[step] for step in known]
 
+    def end_steps(self, times: Iterable[str | float | None]) -> None:
+        """Release the open step, and others after it that have no more records, one a time, in one commit.
+
+        Raises:
+            ValueError, HorizonError, GuaranteeError: as `steps`.
+        """
+        listed = list(times)
+        self.steps([Accumulator(self) for _ in listed], times=listed)
+
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
         self._give_back()
 
     # -- inside ----------------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> int:
+        """Steps that are planned; 2**40 without a horizon."""
+        return self.mechanism.steps
+
+    @property
+    def _ahead(self) -> int:
+        return max(1, AHEAD // self.dimension)
+
+    def _layout(self, stream: str, secret: bytes | None) -> StreamLayout:
+        promised = self.participation if self.by_unit else None
+        return StreamLayout.of(self.shared, stream, self.per_step, secret, promised)
+
+    def _check_room(self, count: int) -> None:
+        self._standing.check_room(self.shared.reach(count))
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         if self.step >= self.mechanism.steps:
@@ -346,7 +380,9 @@ class Stream(Accumulating):
         sums, remarks = self._intake.sums(addition, at)
         if batch_id is not None:
             self._state.mark(batch_id, at)
-        self._standing.put(at, sums, addition.bounded if self.by_unit else None)
+        for when, added in sums.items():
+            if when < self.mechanism.steps:
+                self._standing.put(when, added, addition.bounded if self.by_unit and when == at else None)
         self._standing.counts += remarks
 
     def _publish(self, time: str | float | None, noise: Integers) -> Release:

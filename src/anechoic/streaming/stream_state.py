@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.budget.account import Cost
-from anechoic.budget.book import BudgetBook, Reservation
 from anechoic.errors import GuaranteeError, HorizonError
-from anechoic.keys import checked_key, derive, new_key
+from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import sealing
 from anechoic.streaming.ledger import Table
@@ -248,17 +246,3 @@ def check_time(before: str | float | None, time: str | float | None) -> None:
         raise ValueError(f"time={time!r} after {before!r}: give all times as text, or all as numbers.")
     if not time >= before:  # type: ignore[operator]
         raise ValueError(f"time={time!r} lies before {before!r}, that of the last release: time went back.")
-
-
-def booked(book: BudgetBook, cost: Cost, stream: Any) -> Reservation:
-    """The cost of a stream in a book, once however often its state is opened; a refusal closes the state."""
-    state, goes_on = stream._state, stream.step > 0
-    run = derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
-    if not goes_on and any((one.run, one.status) == (run, "spent") for one in book.account().live):
-        # its first release failed, or is missing here: what is made now has other noise, and another cost
-        run = derive(state.key, f"budget {state.openings[-1][1].hex()}", size=16).hex()
-    try:
-        return book.reserve(cost, run=run, goes_on=goes_on)
-    except BaseException:
-        stream.close()
-        raise

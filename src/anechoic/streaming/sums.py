@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
 from anechoic.streaming.coded import coded
+from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
     Integers,
@@ -28,20 +29,34 @@ from anechoic.streaming.statistic import (
 
 
 class Count(Statistic):
-    """How many records.
+    """How many records; or how many units had a record in the last steps, each counted once.
+
+    With `within` a stream tells units by `unit_ids`, and its guarantee is for one unit with all its records:
+    `visits` bounds how often it comes, and the noise grows like sqrt(2 visits), see
+    docs/proofs/distinct-in-a-window.md. Such a count is alone in its stream, without `participation`.
 
     Args:
         column: of the batch; None where a batch is one array.
+        within: steps, the open one among them, in which a unit with a record is counted; None for records.
+        visits: how often a unit that had no record for so many steps may come again, the first time
+            included. What it brings after that is left out.
+
+    Raises:
+        ValueError: for an argument out of range, or visits without `within`.
     """
 
     name = "count"
-
-    def __init__(self, column: str | None = None) -> None:
-        self.column = column
-
     dimension = 1
-    bound = 1.0
     wants_numbers = None
+
+    def __init__(self, column: str | None = None, *, within: int | None = None, visits: int = 1) -> None:
+        if within is None and visits != 1:
+            raise ValueError(f"visits={visits} without within: give the number of steps that a visit lasts.")
+        self.column, self.presence = column, None if within is None else Presence(within, visits)
+
+    @property
+    def bound(self) -> float:  # type: ignore[override]  # what a unit adds in all its visits, as if at once
+        return 1.0 if self.presence is None else self.presence.norm
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
@@ -68,10 +83,14 @@ class Count(Statistic):
         return one_each(np.zeros(records.count, np.int64), None, 1, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
-        return linear_estimate(totals[0], deviation, z, totals)
+        return linear_estimate(totals[..., 0], deviation, z, totals)
+
+    decode_each = decode
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "count", "column": self.column}
+        rule = self.presence
+        more = {} if rule is None else {"within": rule.within, "visits": rule.visits}
+        return {"kind": "count", "column": self.column, **more}
 
 
 class Sum(Rows):
@@ -151,38 +170,37 @@ class Mean(Rows):
         centred = np.clip(values, self._low, self._high) - self._centre
         return np.stack([centred, np.full(len(centred), self._half)], axis=1)
 
+    @np.errstate(all="ignore")  # where the count is not positive, what divides by it is not used
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
-        count = totals[1] / self._half
-        low, high = fieller(totals[0], count, deviation, deviation / self._half, z)
-        mean = totals[0] / count if count > 0 else 0.0
-        mean = min(max(mean, -self._half), self._half)
-        error = np.hypot(1.0, mean / self._half) * deviation / count if count > 0 else np.inf
-        low, high = max(low, -self._half), min(high, self._half)
-        if low > high:  # all of the set lies beyond the bounds
-            low = high = mean
+        total, count = totals[..., 0], totals[..., 1] / self._half
+        low, high = fieller(total, count, deviation, deviation / self._half, z)
+        mean = np.clip(np.where(count > 0, total / count, 0.0), -self._half, self._half)
+        error = np.where(count > 0, np.hypot(1.0, mean / self._half) * deviation / count, np.inf)
+        low, high = np.maximum(low, -self._half), np.minimum(high, self._half)
+        beyond = low > high  # all of the set lies beyond the bounds
         return Estimate(
             self._centre + mean,
-            min(error, 2 * self._half),
-            self._centre + low,
-            self._centre + high,
-            np.array([totals[0] + self._centre * count, count]),
+            np.minimum(error, 2 * self._half),
+            self._centre + np.where(beyond, mean, low),
+            self._centre + np.where(beyond, mean, high),
+            np.stack([total + self._centre * count, count], axis=-1),
         )
+
+    decode_each = decode
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "mean", "low": self._low, "high": self._high, "column": self.column}
 
 
-def fieller(total: float, count: float, s: float, r: float, z: float) -> tuple[float, float]:
-    """The smallest interval that holds all m with (total - m count)^2 <= z^2 (s^2 + m^2 r^2).
+def fieller(total: Array, count: Array, s: float, r: float, z: float) -> tuple[Array, Array]:
+    """The smallest interval that holds all m with (total - m count)^2 <= z^2 (s^2 + m^2 r^2), entry by entry.
 
     It is the whole line where the noisy count does not exceed z of its standard deviations.
     """
-    a = count**2 - (z * r) ** 2
-    if count <= 0 or a <= 0:
-        return -np.inf, np.inf
-    b, c = total * count, total**2 - (z * s) ** 2
-    root = np.sqrt(max(b**2 - a * c, 0.0))
-    return float((b - root) / a), float((b + root) / a)
+    a, b, c = count * count - (z * r) ** 2, total * count, total * total - (z * s) ** 2
+    root = np.sqrt(np.maximum(b * b - a * c, 0.0))
+    whole = (count <= 0) | (a <= 0)
+    return np.where(whole, -np.inf, (b - root) / a), np.where(whole, np.inf, (b + root) / a)
 
 
 class Histogram(Statistic):

@@ -165,9 +165,8 @@ class PrivateFTRL:
         largest = float(norms.max(initial=0.0))
         if self.lipschitz is not None and largest > self.lipschitz * (1.0 + ROUNDING):
             raise ValueError(
-                f"a gradient of step {t} has norm {largest:.6g}, more than"
-                f" lipschitz={self.lipschitz:g}: the loss"
-                " is not Lipschitz with that constant. Give the right one, or leave it out to clip."
+                f"a gradient of step {t} has norm {largest:.6g}, more than lipschitz={self.lipschitz:g}: the"
+                " loss is not Lipschitz with that constant. Give the right one, or leave it out to clip."
             )
         clip = lq.norm if lq else self.mechanism.clip_norm  # type: ignore[union-attr]
         if lq and len(given) > 1:

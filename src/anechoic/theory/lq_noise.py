@@ -77,6 +77,9 @@ class ExponentialPower:
 
     def _divergences(self, order: float, shifts: Array) -> Array:
         """phi at each of `shifts`, in units of the peak: x = peak (1 + s), x - u = peak (ratio + s)."""
+        if self.q <= 2.0:  # Gaussian: in closed form
+            with np.errstate(over="ignore"):
+                return np.asarray(order * (shifts / self.scale) ** 2 * (1.0 + ROUNDED))
         u, q = shifts[:, None] / self.scale, self.q
         log_ratio = math.log1p(-1.0 / order) / (q - 1.0)
         ratio, step = math.exp(log_ratio), -math.expm1(log_ratio)
@@ -256,13 +259,16 @@ def _order(order: float) -> float:
 
 def _bent(s: Array, q: float) -> Array:
     """|1 + s|^q - 1 - q s, without cancellation near s = 0."""
-    near = np.where(np.abs(s) * q < 0.5, s, 0.0)
+    small = np.abs(s) * q < 0.5
+    near, far, found = s[small], s[~small], np.empty_like(s)
     term = 0.5 * q * (q - 1.0) * near**2
-    series = np.zeros_like(s)
-    for k in range(3, 20):
-        series += term
+    series, k, rest = term.copy(), 3, 1.0
+    while k < 20 and (rest := rest * abs(q - k + 1.0) * 0.5 / (q * k)) > 1e-18:  # of the first term, at most
         term = term * near * ((q - k + 1.0) / k)
-    return np.asarray(np.where(near == s, series, np.abs(1.0 + s) ** q - 1.0 - q * s))
+        series += term
+        k += 1
+    found[small], found[~small] = series, np.abs(1.0 + far) ** q - 1.0 - q * far
+    return found
 
 
 def _end(fall: Callable[[Array], Array], far: Array) -> Array:

@@ -238,12 +238,7 @@ def optimized_strongly_convex_bound(
 
 
 def best_damped_bound(
-    problem: StronglyConvex,
-    *,
-    rho: float,
-    clip_norm: float = 1.0,
-    causal: bool = True,
-    terms: int = TERMS,
+    problem: StronglyConvex, *, rho: float, clip_norm: float = 1.0, causal: bool = True, terms: int = TERMS
 ) -> tuple[HorizonFree, StronglyConvexBound]:
     """The damped root of least bound: a sweep of its damping from eta mu to 1, refined around the best.
 

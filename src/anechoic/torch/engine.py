@@ -28,7 +28,7 @@ from anechoic.torch.setup.asked import (
     WithoutCriterion,
     spelled,
 )
-from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of, share_of
+from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of, share_of, way_of
 from anechoic.torch.setup.joining import agreed_keys, plain
 from anechoic.torch.sources.base import AUTO
 
@@ -189,6 +189,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             keep: which iterates matter, as in `plan`: "last" (default), "all", "average" or a weight.
             workload: instead of what the optimizer adds up to, as in `plan`.
             memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`.
+                Rows of noise that do not fit, of a given Mechanism too, are made again from the keys in each
+                step where they are sums of few fresh ones (`BandedInverse`, `Output`).
             unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
                 `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
                 number of units in a step, and a batch holds all their examples.
@@ -320,7 +322,9 @@ class PrivacyEngine(Resumable, Uncopyable):
         with ranks.together("make_private"):
             setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
             share = share_of(setup, self._chunk_rows, ranks)
-            mechanism, self.plan, arithmetic = mechanism_of(setup, check(setup))
+            parameters = check(setup)
+            mechanism, self.plan, arithmetic = mechanism_of(setup, parameters)
+            way = way_of(setup, mechanism, self.plan, parameters)
             if self._book is not None and ranks.rank == 0:
                 self._book.check(mechanism)
         agreed = None
@@ -334,6 +338,7 @@ class PrivacyEngine(Resumable, Uncopyable):
                 mechanism,
                 arithmetic,
                 agreed or self._keys.draw(),
+                way=way,
                 journal=self._journal,
                 sync_every=self._journal_sync_every,
                 share=share,

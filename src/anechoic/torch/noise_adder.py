@@ -48,6 +48,7 @@ class Releaser(Uncopyable):
     Attributes:
         mechanism: as given, or as the run was begun with.
         journal: told of every release before it is returned, or None.
+        way: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """
 
     def __init__(
@@ -62,18 +63,21 @@ class Releaser(Uncopyable):
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
-        wide = any(p.dtype == torch.float64 for p in parameters)
-        self._dtype = torch.float64 if wide else torch.float32
+        self._dtype = kind_of(parameters)
+        self.way = "store"
         self._device = parameters[0].device
         self._partial: list[Tensor] | None = None
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(self, key: bytes, cipher: str | None = None, *, whole: bool = False) -> NoiseStream:
+    def start_noise(
+        self, key: bytes, cipher: str | None = None, way: str | None = None, *, whole: bool = False
+    ) -> NoiseStream:
         """The stream of this run's noise rows in sum units, under `key`: this process's entries, or all.
 
         Args:
             cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
+            way: as `memory` of `NoiseStream`; by default the attribute.
             whole: whether all entries are drawn where this process has some of them.
         """
         return self.mechanism.stream(
@@ -83,6 +87,7 @@ class Releaser(Uncopyable):
             dtype=self._dtype if self.mechanism.grid_bits is None else None,
             device=self._device,
             cipher=usual_cipher(self._device) if cipher is None else cipher,
+            memory=way or self.way,
             **({} if whole else self._own_entries),
         )
 
@@ -98,7 +103,7 @@ class Releaser(Uncopyable):
 
     def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
         """Add the rows of `stream` from `state` on."""
-        self._stream, self._noise = stream, state
+        self._stream, self._noise, self.way = stream, state, stream.memory
         self._row: Tensor | None = None  # one piece of memory for all rows
         bits = self.mechanism.grid_bits
         self._unit = None if bits is None else spacing(self.mechanism.clip_norm, bits) / self.divisor
@@ -218,6 +223,11 @@ class Releaser(Uncopyable):
         if self._unit is None:
             return noisy.div_(self.divisor)  # sums may be wider than parameters
         return noisy.double().mul_(self._unit)
+
+
+def kind_of(parameters: Iterable[Tensor]) -> torch.dtype:
+    """The type of noise that is not on a grid."""
+    return torch.float64 if any(p.dtype == torch.float64 for p in parameters) else torch.float32
 
 
 def usual_cipher(device: torch.device) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anechoic.batches.base import Batches
 from anechoic.budget.book import BudgetBook
-from anechoic.errors import ReplayError
+from anechoic.errors import MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
@@ -160,6 +160,7 @@ class PrivateRun(Around, Uncopyable):
         *,
         drawn: str,
         cipher: str,
+        way: str,
     ) -> Callable[[], None]:
         """Prepare to go on under other keys; what is returned carries it out.
 
@@ -167,14 +168,21 @@ class PrivateRun(Around, Uncopyable):
             noise: the saved noise state, or None where it was not kept: then all rows before release
                 `releases` are drawn again.
             drawn: what `drawn` said when it was saved.
-            cipher: what the noise was drawn with.
+            cipher, way: what the noise was drawn with, and whether its rows were stored: that is kept, as the
+                two ways differ by rounding where there is no grid.
 
         Raises:
             ReplayError: if noise or batches come out as others here.
+            MismatchError: if rows were stored, and have no room here.
         """
-        stream, again = self.release.start_noise(noise_key, cipher), None
+        stream, again = self.release.start_noise(noise_key, cipher, way), None
+        if stream.memory == "store" and self.release.way != "store":
+            raise MismatchError(
+                f"the run of the checkpoint stores rows of noise, {stream.memory_bytes} bytes here, for which"
+                " memory_budget has no room: give as many, or none, as where the run was begun."
+            )
         if noise is None:
-            every = self.release.start_noise(noise_key, cipher, whole=True)
+            every = self.release.start_noise(noise_key, cipher, way, whole=True)
             past, row = every.init(), None
             while past.step < releases:
                 row, past = every.next(past, out=row)

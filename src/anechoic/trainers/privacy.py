@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from anechoic._validate import positive_float, positive_int
+from anechoic.budget.book import BudgetBook
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.keys import Key
@@ -45,6 +46,7 @@ class Privacy:
         adopt_journal: as for `PrivacyEngine.load_checkpoint`: for a run that goes on from copied files.
         charge: Mechanisms, or states of private optimizers, that were released before on the same data, such
             as those of the run whose weights the model has; see `PrivacyEngine.charge`.
+        book: a `BudgetBook`, as for `PrivacyEngine`: training does not begin where it does not cover the run.
         options: arguments of `PrivacyEngine.make_private_with_epsilon` (target_epsilon, target_delta,
             max_grad_norm, poisson_sampling, unit_ids, mechanism, keep, memory_budget, exact_sums, …), or of
             `make_private` (noise_multiplier in the place of target_epsilon), but for those that the trainer
@@ -66,6 +68,7 @@ class Privacy:
         journal_sync_every: int = 1,
         adopt_journal: bool = False,
         charge: Sequence[Mechanism | Mapping[str, Any]] = (),
+        book: BudgetBook | None = None,
         **options: Any,
     ) -> None:
         if stop_at_epsilon is not None:
@@ -75,6 +78,7 @@ class Privacy:
         self.journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self.adopt_journal = adopt_journal
         self.charge = [charge] if isinstance(charge, (Mechanism, Mapping)) else list(charge)
+        self.book = book
         self.by_epsilon = "target_epsilon" in options
         self.options = options
         known = _arguments("make_private_with_epsilon" if self.by_epsilon else "make_private")
@@ -86,7 +90,7 @@ class Privacy:
             if name not in known:
                 raise ValueError(
                     f"{name}= is unknown to Privacy: it takes stop_at_epsilon, noise_key, sampling_key,"
-                    f" journal_sync_every, adopt_journal, charge, and {', '.join(sorted(known))}."
+                    f" journal_sync_every, adopt_journal, charge, book, and {', '.join(sorted(known))}."
                 )
         if not self.by_epsilon and "noise_multiplier" not in options and "mechanism" not in options:
             raise ValueError(
@@ -119,6 +123,7 @@ class Privacy:
             sampling_key=self.sampling_key,
             journal=journal,
             journal_sync_every=self.journal_sync_every,
+            book=self.book,
         )
 
     def __repr__(self) -> str:

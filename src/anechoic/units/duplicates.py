@@ -43,11 +43,7 @@ def find_duplicates(arrays: Any) -> list[Indices]:
 
 
 def check_schema(
-    unit: str,
-    *,
-    units: Any = None,
-    duplicates: Sequence[Indices] = (),
-    adjacency: str = "zero_out",
+    unit: str, *, units: Any = None, duplicates: Sequence[Indices] = (), adjacency: str = "zero_out"
 ) -> None:
     """Refuse a statement about `unit` that would not cover what the data are.
 

@@ -55,13 +55,7 @@ class Units:
     _offsets: Indices
     _owners: Indices
 
-    def __init__(
-        self,
-        unit_ids: Any,
-        *,
-        combine: Combine = "sum",
-        max_examples: int | None = None,
-    ) -> None:
+    def __init__(self, unit_ids: Any, *, combine: Combine = "sum", max_examples: int | None = None) -> None:
         offsets, owners, count = ownership(unit_ids)
         self.__dict__.update(
             _offsets=_fixed(offsets),

@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import (
-    Array,
-    lower_triangular,
-    positive_int,
-    rows_of,
-    scale_rows,
-    steps_within,
-)
+from anechoic._validate import Array, lower_triangular, positive_int, rows_of, scale_rows, steps_within
 from anechoic.workloads.base import GeneralWorkload, Workload, checked_workload
 from anechoic.workloads.optimizers import Scheduled
 from anechoic.workloads.sums import PrefixSum, ToeplitzWorkload

@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -18,9 +19,23 @@ from anechoic.accounting.laws.chains import (
     chains,
     largest_at_lags,
 )
+from anechoic.accounting.laws.likelihood import gaussian_deltas
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
 from tests.accounting.integration import exact_deltas
 from tests.marks import each_once
+
+
+@pytest.mark.parametrize("mu", [0.01, 1.0, 40.0])
+def test_deltas_of_a_gaussian_have_the_digits_that_bounds_count_on(mu):
+    """In the tails too; bounds are raised by 1e-10 of what is summed."""
+    places = np.array([-37.0, -20.0, -3.0, 0.0, 1.0, 8.0, 29.9, 30.1, 60.0, 1000.0])
+    epsilons = mu * (mu / 2 - places)
+    with mpmath.workdps(60):
+        m = mpmath.mpf(mu)
+        for epsilon, found in zip(epsilons.tolist(), gaussian_deltas(epsilons, mu).tolist(), strict=True):
+            tails = [mpmath.ncdf(sign * m / 2 - epsilon / m) for sign in (1, -1)]
+            exact = float(tails[0] - mpmath.exp(epsilon) * tails[1])
+            assert found == pytest.approx(exact, rel=5e-12, abs=1e-305)
 
 
 def covariance(chain):

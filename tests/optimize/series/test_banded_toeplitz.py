@@ -196,6 +196,7 @@ def test_refusals(arguments, message):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("last", [0.0, 0.2, 0.9])
+@pytest.mark.few(2)
 def test_learning_rates_are_designed_for(momentum, last):
     # normalised, it is within some per cent of the best of free columns, and better than without the rates
     n, bands = 96, 6

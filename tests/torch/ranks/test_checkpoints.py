@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
-from anechoic.strategies import BLT
+from anechoic.strategies import BLT, BandedInverse
 from anechoic.torch.checkpoints import checkpoint
 from tests.floats import same_bits
 from tests.torch.ranks.processes import Died, on_ranks, results
@@ -53,6 +53,28 @@ def test_a_run_goes_on_on_another_number_of_ranks(tmp_path, before, after, keys)
     assert all(same_bits(found[0], weights) for weights, _ in again)
     assert len({epsilon for _, epsilon in again}) == 1
     assert digests(tmp_path) == whole and len(whole) == STEPS - AT
+
+
+@pytest.mark.parametrize("name", ["run.ckpt", "folder"])
+def test_noise_that_is_made_again_goes_on_on_another_number_of_ranks(tmp_path, name):
+    inverse = replace(exact("fixed"), strategy=BandedInverse(STEPS, [1.0, -0.5]))
+
+    def work(rank, begin=0, budget=1):
+        run = begun(inverse, memory_budget=budget)
+        if begin:
+            run[0].load_checkpoint(path=tmp_path / name)
+        release = run[0]._current().release
+        assert release.way == "regenerate" and release.noise_bytes == 0
+        if not begin:
+            train(run, AT)
+            run[0].save_checkpoint(path=tmp_path / name)
+        return train(run)
+
+    (tmp_path / "folder").mkdir()
+    found = results(2, work)
+    for budget in (1, None):  # what the checkpoint says is kept
+        again = results(3, lambda rank, budget=budget: work(rank, AT, budget))
+        assert all(same_bits(found[0], weights) for weights in again)
 
 
 def test_a_file_of_ranks_is_that_of_one_process(tmp_path):

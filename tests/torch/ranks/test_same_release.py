@@ -99,7 +99,10 @@ STRATEGIES = {
 def test_for_strategies_of_every_kind(tmp_path):
     base = exact()
     cases = {name: case(replace(base, strategy=strategy)) for name, strategy in STRATEGIES.items()}
-    everywhere(tmp_path, cases)
+    cases["made again"] = case(replace(base, strategy=STRATEGIES["banded inverse"]), memory_budget=1)
+    found = everywhere(tmp_path, cases)
+    (stored, _), (made, _) = found["banded inverse"], found["made again"]
+    assert same_bits(stored, made)
 
 
 @pytest.mark.slow

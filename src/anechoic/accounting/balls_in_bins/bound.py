@@ -24,15 +24,7 @@ from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.folded import folded_gram
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.chains import (
-    COARSE,
-    FINE,
-    LARGEST,
-    LEAST_DELTA,
-    BinChain,
-    Fineness,
-    chains,
-)
+from anechoic.accounting.laws.chains import COARSE, FINE, LARGEST, LEAST_DELTA, BinChain, Fineness, chains
 from anechoic.accounting.laws.profile import Law
 from anechoic.accounting.search import least_noise, settled, smallest_epsilon
 from anechoic.errors import UnsupportedError
@@ -48,7 +40,6 @@ _TOLERANCE = 1e-4  # relative, of a noise std
 _SLOPE = -1.7  # of log epsilon by log std, to begin with
 _SLOPE_NEAR, _BY_EPSILON = -1.1, -0.045  # near the least noise, and for each unit of epsilon more
 _ROUNDING = 1e-12
-_LONG = 2048  # steps from which Gram matrices are summed over passes, not over diagonals, where they can be
 _COARSELY = 2.0  # times as large is a delta by a coarse grid at most
 _ROUGH = 0.02  # from which classes and chains are ranked again
 
@@ -84,7 +75,7 @@ def bins_gram(strategy: Strategy, bins: int) -> Array:
     """
     check_nonnegative(strategy, "balls-in-bins sampling")
     bins = positive_int("bins", bins)
-    if strategy.n >= _LONG and bins * bins <= ENTRIES and (folded := folded_gram(strategy, bins)) is not None:
+    if bins * bins <= ENTRIES and (folded := folded_gram(strategy, bins)) is not None:
         return np.maximum(folded, 0.0)
     gram = gram_of(strategy) if bins * bins <= ENTRIES else None
     if gram is None:

@@ -22,7 +22,7 @@ from functools import reduce
 import numpy as np
 import scipy
 from scipy.linalg import norm
-from scipy.special import log_ndtr, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from anechoic._validate import Array
 
@@ -34,6 +34,7 @@ _WIDEST = 0.02
 _HIGHEST = 350.0  # log R of a factor; that of a product of two is still in the range of a float64
 _MOST_POINTS = 6000  # a grid of more is not refined further
 _FINEST = 2**18  # points of a law that is brought to the grid of another
+_FAR = 30.0  # standard deviations beyond which a normal tail is nothing beside 1
 _LONGEST = 2**15  # points of a factor of a product; a longer one goes to a coarser grid
 
 
@@ -234,10 +235,7 @@ def product_of(ratio: Ratio, count: int) -> Ratio:
 
 
 def _doubled(
-    ratio: Ratio,
-    count: int,
-    combine: Callable[[Ratio, Ratio], Ratio],
-    prepare: Callable[[Ratio], Ratio],
+    ratio: Ratio, count: int, combine: Callable[[Ratio, Ratio], Ratio], prepare: Callable[[Ratio], Ratio]
 ) -> Ratio:
     """`count` >= 1 copies combined by doubling; each power is prepared before it is combined with itself."""
     powers, power = [], ratio
@@ -269,13 +267,14 @@ def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
         out[first - lowest : first - lowest + len(masses)] += (1.0 - up) * masses
         out[first - lowest + 1 : first - lowest + 1 + len(masses)] += up * masses
 
-    for lag in lags:  # the atom of b is `lag` points above that of a
+    alike = a is b  # each pair then stands for the one that is exchanged, too
+    for lag in lags if not alike else range(lags.stop):  # the atom of b is `lag` points above that of a
         first = max(a.first, b.first - lag)
         stop = min(lasts[0], lasts[1] - lag) + 1
         pairs = a.mass[first - a.first : stop - a.first]
         pairs = pairs * b.mass[first + lag - b.first : stop + lag - b.first]
         place, up = _above(abs(lag), width)
-        add(first + max(lag, 0) + place, pairs, up)
+        add(first + max(lag, 0) + place, 2.0 * pairs if alike and lag else pairs, up)
     for larger, smaller in ((a, b), (b, a)):  # `near` points above: the smaller adds less than one point
         reach = np.arange(len(larger.mass)) + (larger.first - smaller.first - near)
         start, end = int(np.searchsorted(reach, 0)), len(smaller.mass) - 1
@@ -329,9 +328,14 @@ def gaussian_deltas(epsilon: Array, mu: float) -> Array:
     """H(N(mu, 1) || N(0, 1)) at each real epsilon."""
     if mu == 0.0:
         return np.asarray(-np.expm1(np.minimum(epsilon, 0.0)))
-    upper = log_ndtr(mu / 2 - epsilon / mu)
-    lower = log_ndtr(-mu / 2 - epsilon / mu) + epsilon
-    return np.asarray(np.exp(upper) * np.maximum(0.0, -np.expm1(np.minimum(lower - upper, 0.0))))
+    # Phi(a) - e^epsilon Phi(b) at b = a - mu, where phi(a) = e^epsilon phi(b): one density, and Mills ratios
+    a = mu / 2 - epsilon / mu
+    near = np.minimum(a, _FAR)
+    ratios = erfcx(near * -math.sqrt(0.5)) - erfcx((near - mu) * -math.sqrt(0.5))
+    found = 0.5 * np.exp(-0.5 * near * near) * np.maximum(ratios, 0.0)
+    far = a > _FAR  # where Phi(a) is 1
+    found[far] = -np.expm1(np.minimum(log_ndtr(a[far] - mu) + epsilon[far], 0.0))
+    return np.asarray(found)
 
 
 def _rounded(delta: float) -> float:

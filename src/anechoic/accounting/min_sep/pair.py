@@ -24,6 +24,7 @@ from anechoic.accounting.laws.tilted import Tilt, TiltedPair
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import MinSepSampling
 from anechoic.sensitivity.gram import ENTRIES
+from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy
 
 
@@ -64,7 +65,7 @@ class MinSepPair(TiltedPair):
 
     def __init__(self, strategy: Strategy, sampling: MinSepSampling) -> None:
         check_bands(strategy, sampling.separation)
-        self._columns = _columns(strategy)
+        self._columns = columns_of(strategy)
         self._own = np.square(self._columns).sum(axis=1)  # |c_t|^2
         self._rate, self._separation = sampling.rate, sampling.separation
         n, b = strategy.n, sampling.separation
@@ -131,14 +132,3 @@ class MinSepPair(TiltedPair):
         top = terms.max(axis=0, initial=-math.inf)
         total = np.log(np.exp(terms - top).sum(axis=0))
         return np.asarray(top + total - math.log1p((b - 1) * self._rate))
-
-
-def _columns(strategy: Strategy) -> Array:
-    """C by columns, array[t, i] = C[t + i, t], zero beyond the last row, shape (n, bands)."""
-    n, bands = strategy.n, strategy.structure.bands
-    steps = np.arange(n)
-    comb = np.zeros((n, bands))
-    comb[steps, steps % bands] = 1.0
-    images = np.pad(strategy.multiply(comb), ((0, bands), (0, 0)))
-    # the columns of one comb are disjoint; what follows the last row of a column belongs to padding
-    return np.stack([images[steps + i, steps % bands] for i in range(bands)], axis=1)

@@ -27,15 +27,7 @@ from anechoic.accounting.search import least_noise
 ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
 #: The widest grid of privacy losses, and the epsilon from which it is fine enough. The estimate is
 #: pessimistic on every grid. `FINENESS` makes it narrower where many releases share epsilon among them.
-INTERVALS = (
-    (10.0, 3.3e4),
-    (1.0, 3.3e3),
-    (1e-1, 330.0),
-    (1e-2, 33.0),
-    (1e-3, 3.3),
-    (1e-4, 0.07),
-    (1e-5, 0.0),
-)
+INTERVALS = ((10.0, 3.3e4), (1.0, 3.3e3), (1e-1, 330.0), (1e-2, 33.0), (1e-3, 3.3), (1e-4, 0.07), (1e-5, 0.0))
 #: Width of the grid in standard deviations of the loss of one release, at most.
 FINENESS = 0.015
 _MOST_POINTS = 2**16  # of the grid of one release by this rule, or in units of the root of the releases

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from anechoic.accounting.accountant import (
-    Accountant,
-    only_deterministic,
-    refuse_replacing,
-)
+from anechoic.accounting.accountant import Accountant, only_deterministic, refuse_replacing
 from anechoic.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.poisson.common_row import SHARE, CommonRow, common_row
 from anechoic.accounting.poisson.conditional import SHARES, HistoryChain

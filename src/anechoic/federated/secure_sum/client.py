@@ -114,12 +114,7 @@ class SumClient:
     """
 
     def __init__(
-        self,
-        *,
-        dimension: int,
-        grid_bits: int,
-        smallest_sum: int = SMALLEST_SUM,
-        context: bytes = b"",
+        self, *, dimension: int, grid_bits: int, smallest_sum: int = SMALLEST_SUM, context: bytes = b""
     ) -> None:
         self._dimension = positive_int("dimension", dimension, minimum=0)
         self._grid_bits = checked_bits(grid_bits)

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from anechoic.federated.secure_sum.keys import (
-    KEY_BYTES,
-    SEAL_BYTES,
-    commitment,
-    digest,
-    encoded,
-    expand,
-)
+from anechoic.federated.secure_sum.keys import KEY_BYTES, SEAL_BYTES, commitment, digest, encoded, expand
 from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, octet_list, octets, seat_list
 from anechoic.federated.secure_sum.shamir import SHARE_BYTES
 from anechoic.federated.secure_sum.terms import Terms

@@ -9,15 +9,7 @@ from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.federated.secure_sum.keys import KEY_BYTES, digest
-from anechoic.federated.secure_sum.messages import (
-    Message,
-    Reason,
-    Refusal,
-    Stage,
-    head,
-    number,
-    octets,
-)
+from anechoic.federated.secure_sum.messages import Message, Reason, Refusal, Stage, head, number, octets
 from anechoic.federated.secure_sum.ring import ring_bits
 from anechoic.noise.grid import checked_bits
 

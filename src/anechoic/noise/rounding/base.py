@@ -121,6 +121,7 @@ class RoundedFilter(ABC, Generic[R]):
     Args:
         recurrence: of what is emitted.
         std: of one entry of the scaled fresh rows, in units of the grid.
+        dimension: entries of a whole row, which the drift is a bound over.
 
     Attributes:
         exact: whether the memory is, so that it never drifts.
@@ -129,9 +130,10 @@ class RoundedFilter(ABC, Generic[R]):
     rows: int
     exact = True
 
-    def __init__(self, recurrence: R, std: float) -> None:
+    def __init__(self, recurrence: R, std: float, dimension: int = 1) -> None:
         self._recurrence = recurrence
         self._std = std
+        self._dimension = dimension
         self.kind = f"{type(recurrence).__name__}, rounded"
 
     @abstractmethod
@@ -142,7 +144,7 @@ class RoundedFilter(ABC, Generic[R]):
     def plan(self, t: int) -> RowPlan:
         """How row t is made."""
 
-    def drift(self, dimension: int) -> float:
+    def drift(self) -> float:
         """Bound on the 2-norm, over all steps, of what the memory is off, in standard deviations of z."""
         return 0.0
 

@@ -25,18 +25,18 @@ from anechoic.noise.rounding.windowed import (
 )
 
 
-def make_rounded(recurrence: Recurrence, std: float, memory: str = "store") -> RoundedFilter[Any]:
-    """The filter that emits `recurrence`'s rows times `std`, rounded to integers.
+def make_rounded(recurrence: Recurrence, std: float, dimension: int, memory: str) -> RoundedFilter[Any]:
+    """The filter that emits `recurrence`'s rows times `std`, of `dimension` entries, rounded to integers.
 
     Raises:
         ValueError: if the recurrence is of none of the kinds known, or needs memory that is not wanted.
     """
     made = rounded_filter if one_of("memory", memory, MEMORY) == "store" else rounded_without_memory
-    return made(recurrence, std)
+    return made(recurrence, std, dimension)
 
 
 @singledispatch
-def rounded_without_memory(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
+def rounded_without_memory(recurrence: Recurrence, std: float, dimension: int = 1) -> RoundedFilter[Any]:
     """The filter that keeps no rows.
 
     Raises:
@@ -50,7 +50,7 @@ def rounded_without_memory(recurrence: Recurrence, std: float) -> RoundedFilter[
 
 
 @singledispatch
-def rounded_filter(recurrence: Recurrence, std: float) -> RoundedFilter[Any]:
+def rounded_filter(recurrence: Recurrence, std: float, dimension: int = 1) -> RoundedFilter[Any]:
     """The filter that keeps rows.
 
     Raises:

@@ -17,7 +17,7 @@ from anechoic.noise.recurrence import Buffered, Mixed
 from anechoic.noise.rounding import double_double
 from anechoic.noise.rounding.base import PAD, Block, RoundedFilter, RowPlan, size
 from anechoic.noise.rounding.double_double import Constant
-from anechoic.noise.rounding.drift import DRIFT, check_memory, checked_drift
+from anechoic.noise.rounding.drift import check_memory, checked_drift
 from anechoic.noise.rounding.split_sums import drift_of, split_sums
 from anechoic.noise.rounding.weights import Weights
 
@@ -31,8 +31,8 @@ class RoundedMixed(RoundedFilter[M]):
     parts come first.
     """
 
-    def __init__(self, recurrence: M, std: float) -> None:
-        super().__init__(recurrence, std)
+    def __init__(self, recurrence: M, std: float, dimension: int = 1) -> None:
+        super().__init__(recurrence, std, dimension)
         self.exact = recurrence.integral and recurrence.gains is None
         self._parts = 1 if self.exact else 2
         self.rows = self._parts * recurrence.rows if recurrence.horizon > 1 else 0
@@ -43,8 +43,8 @@ class RoundedMixed(RoundedFilter[M]):
     def plan(self, t: int) -> RowPlan:
         return self._usual if self._constant(t) else self._plan(t)
 
-    def drift(self, dimension: int) -> float:
-        return 0.0 if self.exact or not self.rows else checked_drift(self._recurrence, dimension)
+    def drift(self) -> float:
+        return 0.0 if self.exact or not self.rows else checked_drift(self._recurrence, self._dimension)
 
     def _constant(self, t: int) -> bool:
         """Whether row t is made as all rows but the first ones after a restart."""
@@ -106,28 +106,24 @@ class RoundedMixed(RoundedFilter[M]):
 
 
 class RoundedBuffered(RoundedMixed[Buffered]):
-    """Fading sums: in split parts where these fit, else in pairs.
+    """Fading sums: in split parts where these fit, else in pairs, which drift less.
 
     Attributes:
         sums: of split parts; None for pairs.
     """
 
-    def __init__(self, recurrence: Buffered, std: float) -> None:
-        super().__init__(recurrence, std)
-        self.sums = None if self.exact else split_sums(recurrence, std)
+    def __init__(self, recurrence: Buffered, std: float, dimension: int = 1) -> None:
+        super().__init__(recurrence, std, dimension)
+        self.sums = None if self.exact else split_sums(recurrence, std, dimension)
 
     def settled(self, t: int) -> bool:
         """Whether row t and all later ones are made alike, of split parts."""
         return self.sums is not None and self._recurrence.period is None and self._constant(t)
 
-    def drift(self, dimension: int) -> float:
-        if self.sums is not None:
-            found = drift_of(self._recurrence, self.sums, self._std, dimension)
-            if found <= DRIFT:
-                return found
-            self.sums = None  # pairs drift less
-            self.__dict__.pop("_usual", None)
-        return super().drift(dimension)
+    def drift(self) -> float:
+        if self.sums is None:
+            return super().drift()
+        return drift_of(self._recurrence, self.sums, self._std, self._dimension)
 
     def adopt(self, memory: Any) -> None:
         if self.sums is None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from anechoic.noise.device_rows import fill_on_device
 from anechoic.noise.fresh import FreshRows
+from anechoic.noise.host_memory import pieces
 from anechoic.noise.rounding.base import (
     Block,
     RowPlan,
@@ -37,7 +38,7 @@ def advance_on_device(
     """Write row t into `out`, and the memory of step t + 1 into `memory`; see `base.advance`.
 
     Args:
-        memory: float64, shape (rows, len(out) + PAD).
+        memory: float64, shape (rows, len(out) + PAD), beside `out` or pinned on the host.
         fresh: by ChaCha20.
         out: int64.
     """
@@ -48,9 +49,8 @@ def advance_on_device(
     carried = float(np.abs(weights) @ memory[:, width].cpu().numpy()[plan.weights.slots]) if used else 0.0
     earlier, inexact = made_again(plan, fresh), inexact_part(plan, fresh.error)
     found: list[dict[int, float]] = []
-    for start in range(0, width, _CHUNK):
-        part = slice(start, min(start + _CHUNK, width))
-        here = memory[:, part]
+    for part, here in pieces(memory, width, _CHUNK, out.device):
+        start = part.start
         own = torch.empty(part.stop - start, dtype=torch.float64, device=out.device)
         fill_on_device(fresh.row(t), own, fresh.offset + start, 1.0)
         value = own * lead

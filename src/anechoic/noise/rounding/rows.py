@@ -11,6 +11,7 @@ from anechoic._validate import Array, one_of
 from anechoic.noise.backends import make_arrays
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import available_threads, in_blocks
+from anechoic.noise.host_memory import check_device
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
 from anechoic.noise.rounding.on_device import advance_on_device
 from anechoic.noise.rounding.scalar_rows import NARROW, narrow_rows
@@ -36,7 +37,9 @@ class IntegerArrays:
         if dtype is not None:
             raise ValueError(f"dtype={dtype!r}: rows on a grid are int64. Leave dtype out.")
         self.backend = one_of("backend", backend, ("numpy", "torch"))
-        self.floats = make_arrays(backend, _float64(backend), device)  # refuses devices that there are not
+        self.floats: Any = make_arrays(
+            backend, _float64(backend), device
+        )  # refuses devices that there are not
         self._device = device
         self._on_cpu = not (isinstance(self.floats, TorchArrays) and self.floats.draws(cipher))
         self.exactly = 0
@@ -55,7 +58,11 @@ class IntegerArrays:
             if len(shape) == 1:
                 return torch.empty(shape, dtype=torch.int64, device=self._device)
             padded = shape[0], shape[1] + PAD
-            return torch.full(padded, torch.nan, dtype=torch.float64, device=self._device)
+            return torch.full(padded, torch.nan, dtype=torch.float64, **self.floats.held)
+
+    def pin(self) -> None:
+        """Keep memory in pinned memory of the host, where rows are made on a CUDA device."""
+        check_device("the CPU") if self._on_cpu else self.floats.pin()
 
     def check_row(self, row: Any, dimension: int) -> Any:
         """`row` if a stream may write into it; ValueError otherwise."""

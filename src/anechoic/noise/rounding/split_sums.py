@@ -20,6 +20,7 @@ import numpy as np
 
 from anechoic.errors import GuaranteeError
 from anechoic.noise.recurrence import Buffered
+from anechoic.noise.rounding.drift import DRIFT
 
 #: Bits of a high part, and of the high part of a decay.
 BITS = 26
@@ -109,8 +110,8 @@ class SplitSum:
             )
 
 
-def split_sums(recurrence: Buffered, std: float) -> tuple[SplitSum, ...] | None:
-    """The sums of a recurrence whose fresh rows have `std` cells; None where these parts do not fit."""
+def split_sums(recurrence: Buffered, std: float, dimension: int) -> tuple[SplitSum, ...] | None:
+    """The sums of a recurrence whose fresh rows have `std` cells; None where parts do not fit, or drift."""
     decays = recurrence.decay.tolist()
     if recurrence.gains is not None or recurrence.horizon < 2 or max(map(abs, decays)) > 1:
         return None
@@ -121,7 +122,7 @@ def split_sums(recurrence: Buffered, std: float) -> tuple[SplitSum, ...] | None:
         if not math.isfinite(needed) or (unit := 2.0 ** (math.frexp(needed)[1] - BITS)) > 2.0**BITS:
             return None
         made.append(SplitSum(unit, decay))
-    return tuple(made)
+    return tuple(made) if drift_of(recurrence, made, std, dimension) <= DRIFT else None
 
 
 def drift_of(recurrence: Buffered, sums: Sequence[SplitSum], std: float, dimension: int) -> float:

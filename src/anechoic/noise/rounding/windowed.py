@@ -27,8 +27,8 @@ class _Window(RoundedFilter[W]):
     the steps add the rows that came since.
     """
 
-    def __init__(self, recurrence: W, std: float) -> None:
-        super().__init__(recurrence, std)
+    def __init__(self, recurrence: W, std: float, dimension: int = 1) -> None:
+        super().__init__(recurrence, std, dimension)
         window = min(recurrence.window, recurrence.horizon)
         self._window = 0 if window == 1 else window
         self.ahead = 1 if window < 8 else min(8, math.isqrt(window))
@@ -159,8 +159,8 @@ class RegeneratedMovingAverage(RoundedMovingAverage):
     Rounding is exact, so that it is all the same how float64 came to its value.
     """
 
-    def __init__(self, recurrence: MovingAverage, std: float) -> None:
-        super().__init__(recurrence, std)
+    def __init__(self, recurrence: MovingAverage, std: float, dimension: int = 1) -> None:
+        super().__init__(recurrence, std, dimension)
         self.kind, self.rows = f"{self.kind}, regenerated", 0
 
     def used(self, t: int) -> int:

@@ -31,6 +31,7 @@ from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
 from anechoic.optimize.columns.refined import interpolated
 from anechoic.optimize.columns.search import Progress
+from anechoic.optimize.windows import power_mean
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
@@ -174,14 +175,6 @@ class Chains:
         return value, by_squares + rest / scale * count / n, by_pairs
 
 
-def _largest(squares: Array, power: float) -> tuple[float, Array]:
-    """The mean of that power of the squared errors as a smooth maximum, and its derivatives."""
-    largest = float(squares.max())
-    shares = (squares / largest) ** (power - 1)
-    mean = float((shares * squares / largest).mean())
-    return largest * mean ** (1 / power), shares * mean ** (1 / power - 1) / len(squares)
-
-
 class Stages:
     """L-BFGS for one power after the other, from where the one before ended."""
 
@@ -242,7 +235,7 @@ class _Search:
             )
         b = solve_triangular(c, self._a.T, trans="T", lower=True, check_finite=False).T
         errors = np.square(b).sum(axis=1) + self._delta / np.square(own)
-        error, by_error = _largest(errors, power)
+        error, by_error = power_mean(errors, power)
         product = b.T @ (by_error[:, None] * b)
         by_c = 2 * (c @ by_gram) / sens
         by_c -= 2 * solve_triangular(c, product, lower=True, check_finite=False).T / error
@@ -287,7 +280,7 @@ class _Norms:
         # e_t^2 is the sum of x_s x_u K[s, u] over s, u <= t for x = 1 / q and K = (D^T D)^-1
         x = 1.0 / q
         image = self._before @ x
-        error, by_error = _largest(np.cumsum(x * (2 * image + self._own * x)), power)
+        error, by_error = power_mean(np.cumsum(x * (2 * image + self._own * x)), power)
         after = np.cumsum(by_error[::-1])[::-1]
         by_x = 2 * (after * (image + self._own * x) + self._before.T @ (after * x))
         slopes = by_log / sens - by_x * x / error

@@ -112,11 +112,7 @@ def _multipliers(rows: Array, bands: int) -> Array:
 
 
 def level(
-    workload: Workload,
-    squares_of: Callable[[Array], Array],
-    columns: Array,
-    units: Array,
-    weights: Array,
+    workload: Workload, squares_of: Callable[[Array], Array], columns: Array, units: Array, weights: Array
 ) -> Array:
     """Columns of the same norms, near the given ones, whose largest error is smaller, if there are such.
 

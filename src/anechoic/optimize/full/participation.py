@@ -161,7 +161,6 @@ def few_patterns(participation: Participation, n: int) -> Patterns | None:
     return Patterns(found) if len(found) <= FEW_PATTERNS else None
 
 
-@singledispatch
 def _over_windows(
     participation: Participation,
     workload: Workload,
@@ -170,34 +169,23 @@ def _over_windows(
     enough: float,
     progress: Progress | None,
 ) -> tuple[Array, int]:
-    """C whose Gram matrix vanishes on the patterns, and the evaluations it took."""
-    windows = windows_of(participation, workload.n)
+    """C whose Gram matrix vanishes on the patterns, and the evaluations it took.
+
+    Under minimum separation for the largest error up to twice as many bands as the separation, where that
+    search is quick. Else, for many steps, as many bands as the separation, the same class, by columns: where
+    the inverse of the workload has few bands, an evaluation takes O(n separation^2).
+    """
+    n = workload.n
+    if isinstance(participation, MinSep):
+        twice = min(2 * participation.separation, n)
+        if weights is None and serves(workload, twice, participation):
+            columns, evaluations = neighbours(workload, twice, participation, progress)
+            return banded.dense(presentable(columns)), evaluations
+    windows = windows_of(participation, n)
     if windows is None:
         raise UnsupportedError(f"participation={participation!r} is not described by windows of steps.")
-    return windows_strategy(a, windows, weights, enough, progress)
-
-
-@_over_windows.register
-def _(
-    participation: MinSep,
-    workload: Workload,
-    a: Array,
-    weights: Array | None,
-    enough: float,
-    progress: Progress | None,
-) -> tuple[Array, int]:
-    """For the largest error up to twice as many bands as the separation, where that search is quick.
-
-    Else, for many steps, as many bands as the separation, the same class, by columns.
-
-    Where the inverse of the workload has few bands, an evaluation takes O(n separation^2).
-    """
-    n, twice = workload.n, min(2 * participation.separation, workload.n)
-    if weights is None and serves(workload, twice, participation):
-        columns, evaluations = neighbours(workload, twice, participation, progress)
-        return banded.dense(presentable(columns)), evaluations
-    if n <= SMALL_BANDS:
-        return _over_windows.dispatch(Participation)(participation, workload, a, weights, enough, progress)
+    if n <= SMALL_BANDS or not isinstance(participation, MinSep):
+        return windows_strategy(a, windows, weights, enough, progress)
     bands = min(participation.separation, n)
     objective = objective_of(workload, bands)
     if objective is None:

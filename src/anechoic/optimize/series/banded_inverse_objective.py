@@ -15,6 +15,7 @@ from scipy import fft
 
 from anechoic._validate import Array
 from anechoic.losses.kinds import LossKind, row_weights
+from anechoic.optimize.series.toeplitz_objective import comb_squared
 from anechoic.strategies.banded_inverse import leading_coefficients
 from anechoic.workloads.base import Workload
 
@@ -82,37 +83,15 @@ class BandedInverseObjective:
             return float(c @ c), c
         sizes = np.abs(c)
         if not self.falling:
-            squared, slope = _comb(sizes, self.n, self.separation, self.count)
+            squared, slope = comb_squared(sizes, self.n, self.separation, self.count)
             return squared, slope * np.sign(c)
         from_end = sizes[::-1]
         largest = np.maximum.accumulate(from_end)
-        squared, slope = _comb(largest[::-1], self.n, self.separation, self.count)
+        squared, slope = comb_squared(largest[::-1], self.n, self.separation, self.count)
         # each entry of the falling sequence is |c| at the place of the largest from there on
         places = np.maximum.accumulate(np.where(from_end == largest, np.arange(len(c)), 0))
         collected = np.bincount(len(c) - 1 - places[::-1], slope, len(c)).astype(np.float64)
         return squared, collected * np.sign(c)
-
-
-def _comb(c: Array, n: int, separation: int, count: int) -> tuple[float, Array]:
-    """Squared norm of the sum of columns 0, b, 2b, … of the Toeplitz matrix of c, and half its gradient."""
-    if len(c) <= separation:
-        # tooth j keeps the entries above row n: c_t where t + j b < n
-        kept = np.minimum(count, -(-(n - np.arange(len(c))) // separation))
-        return float(kept @ np.square(c)), kept * c
-    length = min(n, (count - 1) * separation + len(c))
-    grid = np.zeros((-(-length // separation), separation))
-    grid.flat[: len(c)] = c
-    sums = _windowed(grid, count)
-    sums.flat[length:] = 0.0
-    return float(np.square(sums).sum()), _windowed(sums[::-1], count)[::-1].reshape(-1)[: len(c)]
-
-
-def _windowed(grid: Array, count: int) -> Array:
-    """Sums of each row of `grid` and the count - 1 rows before it."""
-    sums = np.cumsum(grid, axis=0)
-    if len(sums) > count:
-        sums[count:] -= sums[:-count].copy()
-    return sums
 
 
 def _correlate(x: Array, y: Array, lags: int) -> Array:

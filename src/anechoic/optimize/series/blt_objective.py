@@ -120,7 +120,9 @@ class BLTObjective:
         if isinstance(self.kind, RestartSums):
             form, slopes = self.kind(nu)
             return float(weights @ form @ weights), weights * (form @ weights), weights * (slopes @ weights)
-        rates, last = pairs(nu), last_share(self.kind)
+        # the last step has the largest error
+        last = {"max": 1.0, "rms": 0.0}[self.kind] if isinstance(self.kind, str) else self.kind
+        rates = pairs(nu)
         products = weights[:, None] * weights
         terms, slopes = np.zeros_like(rates), np.zeros_like(rates)
         if last > 0.0:
@@ -130,11 +132,6 @@ class BLTObjective:
             slopes += (1.0 - last) * (remaining_moment(rates, self.n) / self.n)
         terms = products * terms
         return float(terms.sum()), terms.sum(axis=1), -(products * slopes).sum(axis=1)
-
-
-def last_share(kind: str | float) -> float:
-    """The weight of the last step, which has the largest error, beside the mean over all of them."""
-    return {"max": 1.0, "rms": 0.0}[kind] if isinstance(kind, str) else kind
 
 
 def parameters(gaps: Array) -> tuple[Array, Array]:

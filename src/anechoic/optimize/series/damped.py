@@ -150,11 +150,7 @@ class _Search:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        participation: Participation,
-        kind: LossKind,
-        progress: Progress | None,
+        self, workload: Workload, participation: Participation, kind: LossKind, progress: Progress | None
     ) -> None:
         self.workload, self.kind = workload, kind
         self.separation, self.count = comb_of(participation, workload.n)

@@ -58,7 +58,7 @@ class ToeplitzObjective:
         self.evaluations += 1
         if c[0] <= 0.0:  # all drops at their bound of 0; the loss does not depend on the scale of c
             return 1e10, np.zeros_like(c)
-        sensitivity, by_sensitivity = self._sensitivity(c)
+        sensitivity, by_sensitivity = comb_squared(c, len(self.a), self.separation, self.count)
         with np.errstate(over="ignore", invalid="ignore"):
             b, h = _divide_twice(self.a, c)
             weighted = self.form(b)
@@ -73,25 +73,26 @@ class ToeplitzObjective:
         return value, gradient
 
     def column_weights(self, bands: int) -> Array:
-        """k with sensitivity^2 = sum_j k_j c_j^2, shape (bands,), for bands <= separation and any signs.
+        """k with sensitivity^2 = sum_j k_j c_j^2, shape (bands,), for bands <= separation and any signs."""
+        return _teeth(len(self.a), self.separation, self.count, bands)
 
-        Tooth j of the comb keeps the entries above row n: c_t where t + j b < n.
-        """
-        return np.minimum(self.count, -(-(len(self.a) - np.arange(bands)) // self.separation)).astype(float)
 
-    def _sensitivity(self, c: Array) -> tuple[float, Array]:
-        """|| sum_{j < count} C[:, j separation] ||^2, and half its gradient."""
-        n, b, k = len(self.a), self.separation, self.count
-        if len(c) <= b:
-            kept = self.column_weights(len(c))
-            return float(kept @ np.square(c)), kept * c
-        length = min(n, (k - 1) * b + len(c))
-        grid = np.zeros((-(-length // b), b))
-        grid.flat[: len(c)] = c
-        sums = _window(grid, k)
-        sums.flat[length:] = 0.0
-        teeth = _window(sums[::-1], k)[::-1].reshape(-1)
-        return float(np.square(sums).sum()), teeth[: len(c)]
+def comb_squared(c: Array, n: int, separation: int, count: int) -> tuple[float, Array]:
+    """|| sum_{j < count} C[:, j separation] ||^2 of the Toeplitz C of c, n steps, and half its gradient."""
+    if len(c) <= separation:
+        kept = _teeth(n, separation, count, len(c))
+        return float(kept @ np.square(c)), kept * c
+    length = min(n, (count - 1) * separation + len(c))
+    grid = np.zeros((-(-length // separation), separation))
+    grid.flat[: len(c)] = c
+    sums = _window(grid, count)
+    sums.flat[length:] = 0.0
+    return float(np.square(sums).sum()), _window(sums[::-1], count)[::-1].reshape(-1)[: len(c)]
+
+
+def _teeth(n: int, separation: int, count: int, bands: int) -> Array:
+    """In how many teeth of the comb c_t is: tooth j keeps the entries above row n, where t + j b < n."""
+    return np.minimum(count, -(-(n - np.arange(bands)) // separation)).astype(float)
 
 
 def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, QuadraticForm]:

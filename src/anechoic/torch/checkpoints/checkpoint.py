@@ -141,6 +141,7 @@ def _content(
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
         "cipher": run.release.cipher,
+        "noise_memory": run.release.way,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": module,
@@ -260,7 +261,8 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
         content["noise"],
         content["releases"],
         drawn=content["drawn"],
-        cipher=content.get("cipher", AES),  # earlier versions had no other
+        cipher=content.get("cipher", AES),  # earlier versions had no other, and stored all rows
+        way=content.get("noise_memory", "store"),
     )
     journal = None
     if not run.recorder.follows:

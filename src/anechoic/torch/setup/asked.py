@@ -112,6 +112,7 @@ class Setup:
     memory_budget: float | str | None = None
     unit_ids: Any = None
     exact_sums: bool | None = None
+    way: str = "store"  # how a given Plan has its noise: the word for NoiseStream(memory=…)
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Setup:
@@ -128,6 +129,8 @@ class Setup:
             delta = fraction("target_delta", delta)
         # single rows are run as they are, and what torch.compile made of a model is that model
         given["module"] = getattr(given["module"], "_orig_mod", given["module"])
+        if isinstance(given["mechanism"], Plan):
+            given["way"] = given["mechanism"].chosen.way
         given["mechanism"] = mechanism_in(given["mechanism"])
         mode = given["grad_sample_mode"]
         if isinstance(mode, str):

@@ -29,7 +29,7 @@ from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
 from anechoic.torch.loading.selftest import check_keeps_order, try_batches
-from anechoic.torch.noise_adder import Arithmetic, Releaser
+from anechoic.torch.noise_adder import Arithmetic, Releaser, kind_of
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.ranks.cut import blocks_in, is_cut
@@ -171,12 +171,40 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     return found.mechanism, found, arithmetic
 
 
+def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]) -> str:
+    """How the run has its noise, the word for `NoiseStream(memory=…)`: as planned, or as the budget has room.
+
+    Args:
+        found: the plan of a mechanism that was not given, which is within the budget.
+
+    Raises:
+        ValueError: if the rows of a given mechanism take more, and cannot be made again.
+    """
+    if found is not None:
+        return found.chosen.way
+    if setup.budget is None or setup.way != "store":
+        return setup.way
+    dimension = sum(p.numel() for p in parameters)
+    dtype = kind_of(parameters) if mechanism.grid_bits is None else None
+    stored = mechanism.stream(dimension, key=bytes(32), backend="torch", dtype=dtype)
+    if stored.memory_bytes <= setup.budget:
+        return "store"
+    if mechanism.strategy.recurrence().sources is None:
+        raise ValueError(
+            f"memory_budget={setup.memory_budget!r}: the noise of the given mechanism follows from rows of"
+            f" {stored.memory_bytes} bytes ({dimension} parameters), which cannot be made again. Give as"
+            " many, or leave the mechanism out, which is then planned for the budget."
+        )
+    return "regenerate"
+
+
 def begin(
     setup: Setup,
     mechanism: Mechanism,
     arithmetic: Arithmetic,
     keys: Keys,
     *,
+    way: str = "store",
     journal: Any = None,
     sync_every: int = 1,
     share: Share | None = None,
@@ -188,6 +216,7 @@ def begin(
     Args:
         mechanism, arithmetic: see `mechanism_of`.
         keys: of the run.
+        way: see `way_of`.
         journal, sync_every: see `Recorder`.
         share: how batches are cut into parts; None where they are not.
         ranks: the processes of the run; None for this one alone.
@@ -213,6 +242,7 @@ def begin(
         made = (mechanism, ledger, source.parameters, divisor)
         made_by = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
         release = made_by(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        release.way = way
         shared = ranks if share_optimizer and isinstance(ranks, Ranks) else None
         optimizer = CorrelatedOptimizer(
             source,
@@ -251,10 +281,10 @@ def begin(
         arithmetic,
     )
     logger.info(
-        "noise: its state takes %.3g MB, %d bytes for each parameter; memory_budget= bounds it where a"
-        " mechanism is planned. Keys: %s.",
+        "noise: its state takes %.3g MB, %d bytes for each parameter%s; memory_budget= bounds it. Keys: %s.",
         release.noise_bytes / 1e6,
         release.noise_bytes // sum(p.numel() for p in source.parameters),
+        ", and rows are made again in each step" if way == "regenerate" else "",
         keys,
     )
     weak = weak_delta(setup.delta or mechanism.delta, setup.count, mechanism.unit)

@@ -10,7 +10,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.grid import default_bits
-from anechoic.planning.on_grid import grid_memory, on_finest_grid
+from anechoic.planning.on_grid import on_finest_grid
 from anechoic.planning.result import Plan
 from anechoic.torch.noise_adder import Arithmetic
 from anechoic.torch.sources.base import source_class
@@ -77,13 +77,16 @@ def planned(
         GuaranteeError, ValueError: if exact_sums is True, and noise or clip norm permit no grid.
     """
     dimension = sum(p.numel() for p in parameters)
+
+    def gridded(floats: Plan) -> Plan:
+        bits = default_bits(dimension)
+        return on_finest_grid(floats, dimension, epsilon, bits, budget=memory_budget)
+
     if exact_sums:
         # float64 memory, and twice as many rows where a strategy fades
         for share in (2, 4):
-            plan = on_finest_grid(
-                made(memory_budget and memory_budget // share), dimension, epsilon, default_bits(dimension)
-            )
-            if memory_budget is None or grid_memory(plan.mechanism, dimension) <= memory_budget:
+            plan = gridded(made(memory_budget and memory_budget // share))
+            if memory_budget is None or (plan.chosen.memory or 0) <= memory_budget:
                 break
         return plan, Arithmetic(True, "exact_sums=True.")
     floats = made(memory_budget)
@@ -93,10 +96,10 @@ def planned(
     if reason:
         return floats, Arithmetic(False, reason)
     try:
-        plan = on_finest_grid(floats, dimension, epsilon, default_bits(dimension))
+        plan = gridded(floats)
     except (GuaranteeError, ValueError) as error:
         return floats, Arithmetic(False, str(error))
-    needed = grid_memory(plan.mechanism, dimension)
+    needed = plan.chosen.memory or 0
     if memory_budget is not None and needed > memory_budget:
         return floats, Arithmetic(
             False,
