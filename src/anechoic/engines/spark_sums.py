@@ -21,8 +21,6 @@ from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.sent_sums import SentSums, written
 from anechoic.units.ids import DIGEST
 
-__all__ = ["Spoken", "quoted", "spoken"]
-
 #: Groups of one step that the driver is sent, at most: categories of a record times each other.
 _GROUPS = 10**4
 #: Numbers so near to their bounds that clipping to a length may touch them, as a share of the bound: a
