@@ -224,8 +224,8 @@ class Spoken:
             begin += one.dimension
 
     def _accumulator(self, at: int, made: _Step) -> Accumulator:
-        nobody = np.zeros(0, f"S{DIGEST}"), sparse.csr_array((0, len(made.sums)), dtype=np.int64)
-        sent = SentSums(at, made.count, dict(+made.remarks), None, made.sums, *nobody)
+        units, rows = np.zeros(0, f"S{DIGEST}"), sparse.csr_array((0, len(made.sums)), dtype=np.int64)
+        sent = SentSums(at, made.count, dict(+made.remarks), None, made.sums, units, rows)
         return Accumulator.from_bytes(written(sent, self.layout), self.layout)
 
 
