@@ -224,7 +224,8 @@ class Spoken:
             begin += one.dimension
 
     def _accumulator(self, at: int, made: _Step) -> Accumulator:
-        units, rows = np.zeros(0, f"S{DIGEST}"), sparse.csr_array((0, len(made.sums)), dtype=np.int64)
+        units: NDArray[np.bytes_] = np.zeros(0, f"S{DIGEST}")
+        rows = sparse.csr_array((0, len(made.sums)), dtype=np.int64)
         sent = SentSums(at, made.count, dict(+made.remarks), None, made.sums, units, rows)
         return Accumulator.from_bytes(written(sent, self.layout), self.layout)
 
