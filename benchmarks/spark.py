@@ -156,7 +156,9 @@ def main() -> None:
         speed = f"{rows / more:,.0f}" if more > 0 else ""
         print(f"| {way} | {one['processor']:.1f} | {more:.1f} | {speed} | {one['clock']:.1f} |")
     base, ours = (found[f"Spark {way}"]["processor"] for way in ("without privacy", "into a stream"))
-    print(f"\nwith privacy / without, all in: {ours / base:.2f}")
+    start = found["nothing"]["processor"]
+    said = f"{ours / base:.2f} all in, {(ours - start) / (base - start):.2f} beyond an empty query"
+    print(f"\nwith privacy / without: {said}")
     if options.json:
         said = {f"processor s: {way}": one["processor"] for way, one in found.items()}
         options.json.write_text(json.dumps(said, indent=1), encoding="utf-8")

@@ -99,10 +99,10 @@ def expected(units=False, direct=None):
     return found, late
 
 
-def session():
+def session(**more):
     """Spark of this process; or that of a JVM that other drivers had before it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    conf = SparkConf().setAll(list(SETTINGS.items()))
+    conf = SparkConf().setAll(list((SETTINGS | more).items()))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         conf.set("spark.driver.extraJavaOptions", QUIET)
         made = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -116,10 +116,10 @@ def session():
     return made
 
 
-def query(spark, folder, sink, then=lambda frame: frame):
-    """All files through a query, to its end."""
+def query(spark, folder, sink, then=lambda frame: frame, files=1):
+    """All files through a query, to its end; so many a micro-batch."""
     source = spark.readStream.schema("who string, x double, kind string, at timestamp")
-    frame = then(source.option("maxFilesPerTrigger", 1).parquet(str(folder / "in")))
+    frame = then(source.option("maxFilesPerTrigger", files).parquet(str(folder / "in")))
     written = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
     written.trigger(availableNow=True).start().awaitTermination()
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ from anechoic.engines.spark import StreamSink, releases
 from anechoic.keys import derive
 from anechoic.streaming.tables import rows_of
 from anechoic.units.ids import secret_of
-from tests.engines.spark_jobs import CLOCK, DELAY, UNITS, expected, query, session, tables, write_files
-from tests.streaming.test_accumulator import all_of
+from tests.engines.spark_jobs import CLOCK, DELAY, START, UNITS, expected, query, tables
+from tests.streaming.test_accumulator import STATISTICS, all_of
 from tests.streaming.test_store import KEY
 
 ROOT = Path(__file__).parents[2]
@@ -38,19 +39,6 @@ pytestmark = [
         "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark():
-    made = session()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write_files(tmp_path / "in")
-    return tmp_path
 
 
 def sink_of(stream, **more):
@@ -167,16 +155,22 @@ def test_what_workers_are_sent_holds_no_secret(spark, folder, units, monkeypatch
             cloudpickle.dumps(sink)
 
 
-def test_a_record_ahead_of_the_clock_ends_no_step_of_others(spark):
-    frame = next(tables()).to_pandas()
-    frame.loc[0, "at"] = frame["at"].max().replace(year=2222)
+@pytest.mark.parametrize("statistics", [STATISTICS, {"n": streaming.Count("x")}])
+def test_a_record_ahead_of_the_clock_ends_no_step_of_others(spark, statistics):
+    first, second = (table.to_pandas().astype({"x": float}) for table in list(tables())[:2])
+    first.loc[0, "at"] = first["at"].max().replace(year=2222)
+    second.loc[0, "at"] = second["at"].max().replace(year=2222)
+    second.loc[1, "at"] = START + timedelta(hours=2, minutes=11)
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
     try:
-        stream = all_of()
-        sink_of(stream)(spark.createDataFrame(frame.astype({"x": float})), 0)
+        stream = all_of(statistics=statistics)
+        sink = sink_of(stream)
+        sink(spark.createDataFrame(first), 0)
+        assert stream.step == 0
+        sink(spark.createDataFrame(second), 1)
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
-    assert stream.step == 0
+    assert stream.step == 2  # by the latest of the others
 
 
 def test_what_a_sink_cannot_use_is_refused(spark):

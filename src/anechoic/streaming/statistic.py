@@ -200,12 +200,11 @@ def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
     does a row whose integers, looked at once more, are too long.
     """
     limit = bound * (1 - _SPARE)
-    finite: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
-    rows = np.where(finite[:, None], rows, 0.0)
+    rows = np.array(rows, np.float64, order="F")  # column after column: what goes along short rows is slow
+    rows[~np.isfinite(rows).all(axis=1)] = 0.0
     peaks = np.abs(rows).max(axis=1, initial=0.0)
-    over = peaks > limit
-    near = ~over
-    over[near] = lengths(rows[near]) > limit
+    with np.errstate(over="ignore"):  # a length beyond the range is over
+        over = (peaks > limit) | (lengths(rows) > limit)
     scaled = rows
     if over.any():
         # over the largest entry first, so that no square leaves the range of float64
