@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
 
-from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.objective import Kept, PlanObjective
@@ -115,6 +116,11 @@ def buffered_schema(schema: Participation) -> Participation:
 @buffered_schema.register
 def _(schema: OncePerEpoch) -> Participation:
     return Cyclic(schema.period)
+
+
+@buffered_schema.register
+def _(schema: Patterns) -> Participation:
+    return MinSep(1, schema.max_participations_in(sys.maxsize))
 
 
 @buffered_schema.register(Single)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anechoic.optimize.full.bidiagonal import bidiagonal_inverse
-from anechoic.participation import OncePerEpoch
+from anechoic.participation import MinSep, OncePerEpoch, Patterns
 from anechoic.participation.base import Participation
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO, Designs
@@ -42,6 +42,9 @@ class Strategies:
         self.designs, self.schema, self.room = designs, schema, room
         self.n = designs.workload.n
         self.separation = separation_of(schema, self.n)
+        # where every step touches everybody nothing cancels; of a schema that is unknown no more is known
+        seldom = isinstance(schema, (MinSep, Patterns)) and schema.max_participations_in(self.n) < self.n
+        self.cancels = self.separation > 1 or seldom
         self.reshuffled = isinstance(schema, OncePerEpoch) and schema.max_participations_in(self.n) > 1
 
     def of(self, families: frozenset[str]) -> Iterable[Strategy]:
@@ -53,22 +56,23 @@ class Strategies:
         found: list[Strategy] = []
         if "banded_toeplitz" in families and self.n <= BANDED_UP_TO:
             found += self._banded()
-        # where every step touches everybody nothing cancels
-        if "blt" in families and self.n > 1 and (self.separation > 1 or len(families) == 1):
+        if "blt" in families and self.n > 1 and (self.cancels or len(families) == 1):
             found += self._buffered()
         yield from found
         if "banded_toeplitz" in families:
             yield from self._freed(found)
         if "tree" in families:
             yield FullTree(self.n)
-        if "dense" in families and self.separation > 1 and self.n <= self._dense_up_to():
+        if "dense" in families and self.cancels and self.n <= self._dense_up_to():
             yield self.designs.dense(self.schema)
 
     def _dense_up_to(self) -> int:
         """Longest run whose best matrix takes a second or two, and whose rows there is room for."""
+        participations = self.schema.max_participations_in(self.n)
+        if isinstance(self.schema, Patterns) and participations > 1:
+            return 0  # many lists take long, or more multipliers than the optimiser has
         if not self.room.fits(self.n):
             return DENSE_UP_TO
-        participations = self.schema.max_participations_in(self.n)
         quick = bidiagonal_inverse(self.designs.workload) is not None
         if participations == 1:
             return 1024 if quick else 512

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -67,7 +69,8 @@ def planned(
     Args:
         made: plans within a budget, which counts noise in float32.
         exact_sums: None for exact sums where nothing speaks against them. What is chosen is then the choice
-            without a grid: a budget that the grid does not fit into turns it off.
+            without a grid where its noise has room there too, else what has room on a grid. Where nothing
+            has, sums are in floating point, with a warning.
         mode: grad_sample_mode.
         parameters: the trainable ones.
         epsilon: that the mechanism must keep within, or None.
@@ -82,13 +85,21 @@ def planned(
         bits = default_bits(dimension)
         return on_finest_grid(floats, dimension, epsilon, bits, budget=memory_budget)
 
-    if exact_sums:
-        # float64 memory, and twice as many rows where a strategy fades
-        for share in (2, 4):
+    def within(shares: tuple[int, ...]) -> Plan:
+        """The first of these parts of the budget, counted in float32, whose choice fits on a grid."""
+        for share in shares:
             plan = gridded(made(memory_budget and memory_budget // share))
-            if memory_budget is None or (plan.chosen.memory or 0) <= memory_budget:
+            if fits(plan):
                 break
-        return plan, Arithmetic(True, "exact_sums=True.")
+        return plan
+
+    def fits(plan: Plan) -> bool:
+        return memory_budget is None or (plan.chosen.memory or 0) <= memory_budget
+
+    # float64 memory, and twice as many rows where a strategy fades
+    halves = (2, 4)
+    if exact_sums:
+        return within(halves), Arithmetic(True, "exact_sums=True.")
     floats = made(memory_budget)
     if exact_sums is False:
         return floats, Arithmetic(False, "exact_sums=False.")
@@ -99,14 +110,27 @@ def planned(
         plan = gridded(floats)
     except (GuaranteeError, ValueError) as error:
         return floats, Arithmetic(False, str(error))
-    needed = plan.chosen.memory or 0
-    if memory_budget is not None and needed > memory_budget:
-        return floats, Arithmetic(
-            False,
-            f"the noise on a grid takes {needed} bytes, and memory_budget={memory_budget}. exact_sums=True"
-            " plans a mechanism that fits.",
+    if not fits(plan):
+        wide = f"the noise on a grid takes {plan.chosen.memory} bytes, and memory_budget={memory_budget}"
+        try:
+            plan = within(halves)
+        except (GuaranteeError, ValueError):
+            pass  # no strategy of what was asked for has room
+        if not fits(plan):
+            lost = f"{wide}: give as many for exact sums, or exact_sums=False."
+            warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
+            return _said(floats, f"Sums are in floating point: {lost}"), Arithmetic(False, lost)
+        less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
+        plan = _said(
+            plan,
+            f"Sums are exact: its noise on a grid fits memory_budget={memory_budget}. exact_sums=False has room"
+            f" for {floats.chosen.name}, with {less:.0%} less error.",
         )
     return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
+
+
+def _said(plan: Plan, more: str) -> Plan:
+    return replace(plan, reason=f"{plan.reason} {more}")
 
 
 def _against(mode: str, parameters: list[nn.Parameter]) -> str:
