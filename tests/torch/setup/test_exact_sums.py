@@ -1,5 +1,6 @@
 """Training with exact sums: integers up to the release, the same whatever micro-batches and threads."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -194,7 +195,6 @@ def test_a_planned_mechanism_gets_the_default_grid(mode, asked):
         ("parameters are float64", {"model": nn.Linear(6, 2).double()}),
         ("room for", {"max_grad_norm": 1e-305}),
         ("fewer grid_bits", {"target_epsilon": 1e-11, "target_delta": 1e-14}),
-        ("memory_budget=200", {"memory_budget": 200, "strategy": "banded_toeplitz"}),
     ],
 )
 def test_without_a_grid_the_reason_is_said(why, options):
@@ -224,8 +224,27 @@ def test_a_budget_counts_the_bytes_that_are_used(strategy, budget, asked):
     assert row.memory == stream.memory_bytes <= budget
     assert row.history == stream.filter.rows
     assert row.mechanism == engine.mechanism
-    assert engine.arithmetic.exact or asked is None
-    assert (stream.grid is not None) == engine.arithmetic.exact
+    assert engine.arithmetic.exact and stream.grid is not None
+
+
+def test_a_budget_prefers_exact_sums_and_says_what_they_cost():
+    """Five rows of float32 would fit, and on a grid as many would take 560 bytes."""
+    engine = planned(strategy="banded_toeplitz", memory_budget=500)
+    floats = planned(strategy="banded_toeplitz", memory_budget=500, exact_sums=False)
+    assert engine.arithmetic.exact and engine.plan.chosen.memory <= 500 < 2 * floats.plan.chosen.memory
+    said = re.search(r"has (\d+)% less error, by memory_budget=(\d+), .*exact_sums=False", engine.plan.reason)
+    less = 1 - floats.plan.chosen.predicted / engine.plan.chosen.predicted
+    assert int(said[1]) == round(100 * less) > 0 and int(said[2]) == 2 * floats.plan.chosen.memory
+    wide = planned(strategy="banded_toeplitz", memory_budget=int(said[2]))
+    assert wide.arithmetic.exact and wide.plan.chosen.name == floats.plan.chosen.name
+
+
+def test_where_nothing_fits_on_a_grid_a_warning_says_so():
+    """Three rows of float32 fit, of 56 bytes each, and on a grid not even two."""
+    with pytest.warns(UserWarning, match=r"floating point: .* takes \d+ bytes, and memory_budget=200"):
+        engine = planned(strategy="banded_toeplitz", memory_budget=200)
+    assert not engine.arithmetic.exact and "memory_budget=200" in str(engine.arithmetic)
+    assert "Sums are in floating point" in engine.plan.reason
 
 
 @pytest.mark.slow
@@ -250,7 +269,7 @@ def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
         for asked, budget in ((None, None), (True, 447), (None, 447))
     ]
     sizes = [made.mechanism.stream(14).memory_bytes for made, _ in found]
-    assert sizes == [448, 224, 112] and [how.exact for _, how in found] == [True, True, False]
+    assert sizes == [448, 224, 224] and [how.exact for _, how in found] == [True, True, True]
 
 
 def test_noise_that_is_too_large_is_refused_before_the_run():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -111,20 +112,21 @@ def planned(
     except (GuaranteeError, ValueError) as error:
         return floats, Arithmetic(False, str(error))
     if not fits(plan):
-        wide = f"the noise on a grid takes {plan.chosen.memory} bytes, and memory_budget={memory_budget}"
-        try:
+        needed = plan.chosen.memory
+        with suppress(GuaranteeError, ValueError):  # no strategy of what was asked for has room
             plan = within(halves)
-        except (GuaranteeError, ValueError):
-            pass  # no strategy of what was asked for has room
         if not fits(plan):
-            lost = f"{wide}: give as many for exact sums, or exact_sums=False."
+            lost = (
+                f"the noise on a grid takes {needed} bytes, and memory_budget={memory_budget}. Give as many for"
+                " exact sums, or exact_sums=False."
+            )
             warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
             return _said(floats, f"Sums are in floating point: {lost}"), Arithmetic(False, lost)
         less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
         plan = _said(
             plan,
-            f"Sums are exact: its noise on a grid fits memory_budget={memory_budget}. exact_sums=False has room"
-            f" for {floats.chosen.name}, with {less:.0%} less error.",
+            f"Sums are exact, and take twice the bytes of float32 or more: {floats.chosen.name} has {less:.0%}"
+            f" less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
         )
     return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
