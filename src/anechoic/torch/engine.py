@@ -196,8 +196,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             exact_sums: whether contributions and noise are added up as integers, so that a release is what
                 the proof says in spite of floating point (docs/proofs/float-safe.md). None: as a given
                 Mechanism has it; a planned one has a grid where that is possible, and `arithmetic` says why
-                where it has none (grad_sample_mode="ghost", parameters on a GPU or in float64, noise or a clip
-                norm out of its range, or, with a warning, a memory_budget that no choice fits into on a grid).
+                where it has none (grad_sample_mode="ghost", parameters on a GPU or in float64, noise or a
+                clip norm out of its range; with a warning, a memory_budget that nothing fits into on a grid).
                 False: none. True: refused where it is impossible.
             clipping: "flat": over all parameters together. "per_layer": each parameter to its own norm: a
                 list in the optimizer's order, or one number, of which each has an equal part. "per_group": by

@@ -117,16 +117,16 @@ def planned(
             plan = within(halves)
         if not fits(plan):
             lost = (
-                f"the noise on a grid takes {needed} bytes, and memory_budget={memory_budget}. Give as many for"
-                " exact sums, or exact_sums=False."
+                f"the noise on a grid takes {needed} bytes, and memory_budget={memory_budget}. Give as many"
+                " for exact sums, or exact_sums=False."
             )
             warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
             return _said(floats, f"Sums are in floating point: {lost}"), Arithmetic(False, lost)
         less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
         plan = _said(
             plan,
-            f"Sums are exact, and take twice the bytes of float32 or more: {floats.chosen.name} has {less:.0%}"
-            f" less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
+            f"Sums are exact, which takes twice the bytes of float32 or more: {floats.chosen.name} has"
+            f" {less:.0%} less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
         )
     return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
