@@ -277,10 +277,12 @@ class Account:
             ]
             parts = zip(self.grant.gaussian, apart, strict=True)
             epsilon, delta = (_up(Fraction(rest) + Fraction(part)) for rest, part in parts)
-            changed = {"epsilon": epsilon, "delta": delta, "amplified": (apart[0], apart[1])}
-            if delta < 1.0 and Account(replace(self.grant, **changed), self.runs).fits(way):
-                named = {**changed, "unit": self.grant.unit, "adjacency": self.grant.adjacency}
-                said = ", ".join(f"{name}={value!r}" for name, value in named.items())
+            if delta >= 1.0:
+                continue
+            would = replace(self.grant, epsilon=epsilon, delta=delta, amplified=(apart[0], apart[1]))
+            if Account(would, self.runs).fits(way):
+                names = ("epsilon", "delta", "amplified", "unit", "adjacency")
+                said = ", ".join(f"{name}={getattr(would, name)!r}" for name in names)
                 return f" What would cover it: grant({said})."
         return ""
 
