@@ -281,8 +281,7 @@ class Account:
                 continue
             would = replace(self.grant, epsilon=epsilon, delta=delta, amplified=(apart[0], apart[1]))
             if Account(would, self.runs).fits(way):
-                names = ("epsilon", "delta", "amplified", "unit", "adjacency")
-                said = ", ".join(f"{name}={getattr(would, name)!r}" for name in names)
+                said = ", ".join(f"{name}={value!r}" for name, value in vars(would).items() if name != "data")
                 return f" What would cover it: grant({said})."
         return ""
 
