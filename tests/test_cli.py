@@ -137,6 +137,7 @@ def test_bad_arguments_are_exit_code_2(capsys, arguments):
         (b"{}", "not a mechanism file"),
         (b"{", "not a mechanism file"),
         (b"\xff\xfe\x00", "not a mechanism file"),
+        (b"SQLite format 3\x00\xff", "run its command again with --statement nist=FILE"),
     ],
 )
 def test_explain_refuses_a_bad_file(capsys, tmp_path, content, said):

@@ -129,3 +129,21 @@ def test_figures_of_a_seed_do_not_depend_on_the_book(tmp_path):
     booked = made(Ridge, delta=1e-5, book=book_of(tmp_path), solver="moments").fit(*data)
     plain = made(Ridge, delta=1e-5, solver="moments").fit(*data)
     assert np.array_equal(booked.coef_, plain.coef_)
+
+
+@pytest.mark.parametrize("kind", [LogisticRegression, Ridge])
+def test_a_fit_that_is_refused_leaves_the_model_as_it_was(kind, tmp_path):
+    book, (x, y) = book_of(tmp_path), data_of(kind)
+    options = (
+        {"max_iter": 3, "mechanism": "identity"} if kind is LogisticRegression else {"solver": "moments"}
+    )
+    model = made(kind, delta=1e-5, book=book, **options).fit(x, y)
+    before = vars(model) | {"predicted": model.predict(x)}
+    other = np.where(y == np.max(y), "alive", "dead") if kind is LogisticRegression else y / 2
+    more = {"classes": None} if kind is LogisticRegression else {"solver": "descent", "mechanism": "identity"}
+    model.set_params(**more)
+    with pytest.raises(GuaranteeError, match="does not cover"):
+        model.fit(x, other)
+    for name in ("solver_", "classes_", "coef_", "n_iter_"):
+        assert np.array_equal(getattr(model, name, None), before.get(name)), name
+    assert np.array_equal(model.predict(x), before["predicted"])

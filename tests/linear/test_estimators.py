@@ -445,6 +445,11 @@ def test_units_that_took_part_are_left_out(monkeypatch):
     assert seen == [100, 0, 100, 0]
     with pytest.raises(ValueError, match="in some calls"):
         made(SGDClassifier, steps=5).partial_fit(x, y, unit_ids=ids).partial_fit(x, y)
+    numbers = np.arange(len(x))
+    once = made(SGDClassifier, steps=5).partial_fit(x, y, unit_ids=numbers)
+    for others in (numbers.astype(str), numbers.astype(bytes)):  # the same people, read from another table
+        with pytest.raises(ValueError, match="of one kind"):
+            once.partial_fit(x, y, unit_ids=others)
 
 
 def test_classes_are_fixed_by_the_first_call():

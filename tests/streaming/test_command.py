@@ -18,6 +18,7 @@ import polars
 from anechoic import cli, streaming
 from anechoic.budget import BudgetBook
 from anechoic.participation import MinSep
+from anechoic.statement.formats import FORMATS
 from anechoic.streaming.chart import short
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
@@ -194,9 +195,26 @@ def test_a_file_becomes_a_table_and_a_page(table, tmp_path, capsys):
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == HEAD and len(rows) == 3 * (1 + 2 + 3 + 1)
+    assert all(len(row["epsilon"]) <= len("1.23456") for row in rows)
     assert {row["time"] for row in rows} == {f"2013-01-01T0{h}:00:00+00:00" for h in (6, 7, 8)}
     html = page.read_text()
     assert html.count("<img") == 1 + 2 + 3 + 1 and "http" not in html.replace("http-equiv", "")
+
+
+def test_every_form_of_a_statement_is_written_for_the_reviewer(table, tmp_path, capsys):
+    forms = [f"--statement={name}={tmp_path / name}" for name in FORMATS]
+    given = ["--input", table, *WHEN, "--count", "--epsilon", "1", "--unit", "tail"]
+    code, text, error = run(capsys, *given, *forms)
+    assert code == 0 and all(f"Saved: {tmp_path / name}" in text for name in FORMATS), error
+    for name in FORMATS:
+        said = " ".join((tmp_path / name).read_text("utf-8").split())
+        assert name == "sacro" or ("one tail" in said and "the ledger of this stream" in said), name
+    for bad in ("nits=x.md", "nist", "nist="):
+        with pytest.raises(SystemExit):
+            cli.main(["stream", *map(str, given), "--statement", bad])
+        assert "must be FORMAT=FILE, with one of text, markdown" in capsys.readouterr().err
+    code, text, error = run(capsys, *given, "--statement", f"nist={tmp_path}/none/x")
+    assert code == 2 and "cannot be written" in error and "released" not in text
 
 
 def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):

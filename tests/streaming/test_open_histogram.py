@@ -318,6 +318,13 @@ def test_wrong_arguments_are_refused():
         streaming.OpenHistogram(epsilon=1.0, categories_per_unit=2)
     with pytest.raises(UnsupportedError):
         streaming.OpenHistogram(epsilon=1.0, participation=FullBatch())
+    for window in ({"over": streaming.SlidingWindow(3)}, {"by": ("region", ["west"])}):
+        with pytest.raises(UnsupportedError, match=r"to a Histogram in a Stream\(over"):
+            streaming.OpenHistogram(epsilon=1.0, **window)
+    histogram = streaming.OpenHistogram(epsilon=1.0, horizon=4)
+    for use in (histogram.between, histogram.releases_over):
+        with pytest.raises(UnsupportedError, match="begin with its group"):
+            use(1)
     with pytest.raises(ValueError, match="delta"):
         streaming.OpenHistogram(epsilon=1.0, delta=0.0)
     plain = streaming.OpenHistogram(epsilon=1.0, horizon=1)
@@ -372,7 +379,7 @@ def test_a_book_is_charged_for_the_choice_too(tmp_path):
     book = BudgetBook(tmp_path / "book.db", "visits")
     promise = {"epsilon": 1.0, "delta": 1e-6, "horizon": 4, "unit": "person", "participation": Single()}
     book.grant(epsilon=1.0, delta=5e-7, unit="person")  # what its noise alone costs
-    with pytest.raises(GuaranteeError, match=r"grant\(…, amplified="):
+    with pytest.raises(GuaranteeError, match=r"unit='person'.* amplified=\(0.0, 5e-07\)"):
         streaming.OpenHistogram(**promise, book=book)
     with pytest.raises(MismatchError, match="one day"):
         streaming.OpenHistogram(**{**promise, "unit": "day"}, book=book)

@@ -10,7 +10,7 @@ filter: see there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.rounding import shortened
 
 
 @dataclass(frozen=True)
@@ -242,19 +243,20 @@ class Account:
         """
         ways = charges_of(what)
         if not isinstance(what, tuple):
-            ours = (self.grant.unit, self.grant.adjacency)
-            if (what.unit, what.adjacency) != ours:
+            both = {name: (getattr(what, name), getattr(self.grant, name)) for name in ("unit", "adjacency")}
+            other = [f"{name}={ours!r}" for name, (its, ours) in both.items() if its != ours]
+            if other:
                 raise MismatchError(
                     f"this run protects one {what.unit} under {what.adjacency!r}, and the account of"
-                    f" {self.grant.data!r} one {ours[0]} under {ours[1]!r}: they do not add up. Calibrate the"
-                    " run for the account's, or grant the other view of the data a name of its own."
+                    f" {self.grant.data!r} one {self.grant.unit} under {self.grant.adjacency!r}: they do not"
+                    f" add up. If that is what this run protects, give it {', '.join(other)}; else grant its"
+                    " view of the data a name of its own."
                 )
         fitting = [way for way in ways if self.fits(way)]
         if not fitting:
-            apart = ways[0] if ways[0].delta else ways[-1]
             raise GuaranteeError(
                 f"the budget does not cover this run ({'; or '.join(map(self._said, ways))}): {self}"
-                f"{self._apart(apart) if apart.epsilon or apart.delta else ''}"
+                f"{self._apart(ways)}"
             )
         return fitting[-1]
 
@@ -265,19 +267,23 @@ class Account:
             return str(charge)
         return f"{charge}, alone epsilon {gaussian_epsilon(delta, charge.mu):.6g} at delta {delta:.6g}"
 
-    def _apart(self, charge: Charge) -> str:
-        """How a grant makes room for a run that counts by its own (epsilon, delta)."""
+    def _apart(self, ways: list[Charge]) -> str:
+        """A grant that makes room for a run that counts by its own (epsilon, delta), if one would do."""
         _, *spent = self.spent()
-        needed = tuple(
-            _up(max(Fraction(was), used + Fraction(more)))
-            for was, used, more in zip(
-                self.grant.amplified, spent, (charge.epsilon, charge.delta), strict=True
-            )
-        )
-        return (
-            f" Such a run needs a part of the grant: grant(…, amplified={needed!r}), within an epsilon and a"
-            " delta that are larger by what this part grows."
-        )
+        for way in sorted(ways, key=lambda way: (way.epsilon, way.delta)):
+            asked = zip(self.grant.amplified, spent, (way.epsilon, way.delta), strict=True)
+            apart = [
+                0.0 + shortened(_up(max(Fraction(was), used + Fraction(more)))) for was, used, more in asked
+            ]
+            parts = zip(self.grant.gaussian, apart, strict=True)
+            epsilon, delta = (_up(Fraction(rest) + Fraction(part)) for rest, part in parts)
+            if delta >= 1.0:
+                continue
+            would = replace(self.grant, epsilon=epsilon, delta=delta, amplified=(apart[0], apart[1]))
+            if Account(would, self.runs).fits(way):
+                said = ", ".join(f"{name}={value!r}" for name, value in vars(would).items() if name != "data")
+                return f" What would cover it: grant({said})."
+        return ""
 
     def __str__(self) -> str:
         squared, *apart = self.spent()

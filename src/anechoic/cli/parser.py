@@ -9,7 +9,7 @@ from typing import Any
 
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
-from anechoic.cli.values import count, kept, size
+from anechoic.cli.values import count, format_and_file, kept, size
 from anechoic.statement.formats import FORMATS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
@@ -167,6 +167,14 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--book-key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
     stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
     stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")
+    stream.add_argument(
+        "--statement",
+        type=format_and_file,
+        action="append",
+        default=[],
+        metavar="FORMAT=FILE",
+        help="for a reviewer, in a format of explain; may be repeated",
+    )
     stream.set_defaults(run=do.stream)
 
 

@@ -6,8 +6,10 @@ import argparse
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 
 from anechoic._validate import byte_count
+from anechoic.statement.formats import FORMATS
 
 # -- values --------------------------------------------------------------------------------------
 
@@ -40,6 +42,14 @@ def kept(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
+
+
+def format_and_file(text: str) -> tuple[str, Path]:
+    """FORMAT=FILE, of a statement."""
+    name, _, file = text.partition("=")
+    if name not in FORMATS or not file:
+        raise argparse.ArgumentTypeError(f"{text!r} must be FORMAT=FILE, with one of {', '.join(FORMATS)}")
+    return name, Path(file)
 
 
 def as_tuple(values: Sequence[float] | None) -> tuple[float, ...] | None:

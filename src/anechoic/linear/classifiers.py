@@ -59,8 +59,8 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
         check_classification_targets(y)
         units = units_of(unit_ids, len(X))
         public = given_classes(self.classes)
-        self.classes_, codes = coded(y, self.classes)
-        outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        names, codes = coded(y, self.classes)
+        outputs = 1 if len(names) == 2 else len(names)
         residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
         scale = self._scale(X.shape[1])
         problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X))
@@ -69,6 +69,7 @@ class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[m
             self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         )
         fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
+        self.classes_ = names  # not before: a fit that is refused leaves the model as it was
         self._set_weights(fitted.weights, scale)
         self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
         self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))

@@ -14,7 +14,7 @@ from anechoic.linear.keys import FitKeys
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation.accounts import accounts_of
 from anechoic.runs.fork_guard import OwnProcess, Uncopyable
-from anechoic.units.ids import digest_of, secret_of
+from anechoic.units.ids import content_of, digest_of, secret_of
 from anechoic.units.ownership import Units
 
 
@@ -33,6 +33,7 @@ class OnlineRun(Uncopyable):
         self._numbers: dict[bytes, int] = {}
         self._accounts = accounts_of(mechanism.participation, 0, mechanism.steps)
         self._by_units: bool | None = None
+        self._kind = b""  # of ids
 
     @classmethod
     def of(
@@ -48,7 +49,7 @@ class OnlineRun(Uncopyable):
         Raises:
             HorizonError: after the last step.
             GuaranteeError: in a fork, or from within another call.
-            ValueError: if some calls have unit_ids and others not.
+            ValueError: if some calls have unit_ids and others not, or ids of another kind.
         """
         with self._owner.changing():
             if self._by_units not in (None, units is not None):
@@ -70,6 +71,13 @@ class OnlineRun(Uncopyable):
                 "partial_fit knows units again by their labels: give one label a row, and rows of one owner."
             )
         labels = [label.item() if isinstance(label, np.generic) else label for label in np.asarray(unit_ids)]
+        for kind in {content_of(label)[0] for label in labels}:
+            if kind != (self._kind or kind):
+                raise ValueError(
+                    f"unit_ids are {kind.decode()}, and those of earlier calls {self._kind.decode()}: one"
+                    " person would count as two. Give ids of one kind in all calls."
+                )
+            self._kind = kind
         digests = [digest_of(label, self._secret) for label in labels]
         rows = np.array([self._numbers.setdefault(one, len(self._numbers)) for one in digests], np.int64)
         self._accounts.grow(len(self._numbers))

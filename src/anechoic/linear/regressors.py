@@ -65,22 +65,25 @@ class PrivateRegressor(LinearNumbers):
         X, y = self._checked(features, targets, y_numeric=True)
         units = units_of(unit_ids, len(X))
         scale = self._scale(X.shape[1])
-        target = self._target = TargetScale.of(self.target_bounds)
+        target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
         problem = Problem(X, scaled, residuals, scale, penalty / len(X))
         asked = self._asked(
             counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
         )
-        self.solver_, self.predicted_errors_ = self._chosen(asked, scale, target, units)
+        solver, errors = self._chosen(asked, scale, target, units)
         given_target_bounds(self.target_bounds)
-        if self.solver_ == "moments":
+        if solver == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
-            self.plan_, self.n_iter_ = None, 1
+            plan, steps = None, 1
         else:
             fitted = fit_by_descent(asked, problem, 1, units, self._keys, self._book, warn_of_noise)
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
-            self.plan_, self.n_iter_ = fitted.planned.plan, mechanism.steps
+            plan, steps = fitted.planned.plan, mechanism.steps
+        # not before: a fit that is refused leaves the model as it was
+        self._target, self.plan_, self.n_iter_ = target, plan, steps
+        self.solver_, self.predicted_errors_ = solver, errors
         self._set_weights(weights, scale)
         self._released(mechanism, keys)
 

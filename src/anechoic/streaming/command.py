@@ -24,7 +24,7 @@ from anechoic.streaming.columns import categories_of, numbers_of, texts_of, time
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally
-from anechoic.streaming.sentences import best_guess
+from anechoic.streaming.sentences import best_guess, statement
 from anechoic.streaming.sources import source_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
@@ -110,7 +110,7 @@ def stream_file(options: Any) -> None:
     )
     if options.out is not None:
         checked_target(options.out)
-    for target in (options.out, options.report):
+    for target in (options.out, options.report, *(file for _, file in options.statement)):
         if target is not None:
             check_writable(target)  # before anything is released
     participation: Participation | None = None
@@ -369,6 +369,10 @@ def _report(options: Any, stream: Stream, tally: Tally, reader: Reader) -> None:
         with replaced(options.report) as partial:
             write_page(partial, stream, title=f"Releases of {Path(options.input).name}")
         saved.append(options.report)
+    for format, file in options.statement:
+        with replaced(file) as partial:
+            statement(stream, format, out=partial)
+        saved.append(file)
     shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
     print(
         f"{tally.released} steps released, {stream.step} in all;"

@@ -37,7 +37,7 @@ from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
-from anechoic.streaming.window import Running
+from anechoic.streaming.window import Running, TotalsOnly
 
 #: Name of the statistic in a release.
 NAME = "units"
@@ -57,7 +57,7 @@ class OpenStore(Store):
     SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
 
 
-class OpenHistogram(Accumulating):
+class OpenHistogram(TotalsOnly, Accumulating):
     """How many units were in each category so far, step after step; categories come from the data.
 
     A category is released from the step on at which its noisy count exceeds a threshold, and in all steps
@@ -84,6 +84,7 @@ class OpenHistogram(Accumulating):
         unit: what is protected, for statements.
         level: of the intervals, in (0, 1).
         accurate_to, state, key, counter, adopt, setting, book: see `Stream`.
+        over, by: those of a `Stream`, which are refused here.
 
     Attributes:
         cost: what all releases spend: a mechanism of one category, for contributions of norm 1, and the
@@ -129,7 +130,11 @@ class OpenHistogram(Accumulating):
         adopt: bool = False,
         setting: Any = None,
         book: BudgetBook | None = None,
+        over: None = None,
+        by: None = None,
     ) -> None:
+        if (over, by) != (None, None):
+            self.between()
         self.column, self.level = column, fraction("level", level)
         self.categories_per_unit = positive_int("categories_per_unit", categories_per_unit)
         self.by_unit = participation is not None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from anechoic.statement.rounding import round_up
 from anechoic.streaming.release import PARTS, Release
 
 HEAD = ("step", "time", "statistic", "entry", "label", *PARTS, "epsilon")
@@ -20,7 +21,7 @@ def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
         for name, estimate in release.estimates.items():
             arrays = (getattr(estimate, part).ravel().tolist() for part in PARTS)
             for entry, cells in enumerate(zip(release.labels_of(name), *arrays, strict=True)):
-                yield (release.step, release.time, name, entry, *cells, release.epsilon)
+                yield (release.step, release.time, name, entry, *cells, float(round_up(release.epsilon, 6)))
 
 
 def checked_target(path: Path) -> Path:

@@ -185,5 +185,10 @@ def checked_workload(value: object, name: str = "workload") -> Workload:
         ValueError: naming the argument.
     """
     if not isinstance(value, Workload):
+        if isinstance(value, np.ndarray):
+            raise ValueError(
+                f"{name} is an array of shape {value.shape} and must be a Workload, such as"
+                " workloads.from_dense(matrix)."
+            )
         raise ValueError(f"{name}={value!r} must be a Workload, such as workloads.prefix_sum(n).")
     return value

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -410,6 +411,9 @@ def test_another_mechanism_is_refused(tmp_path, other_process):
     path = saved(tmp_path)
     other_process()
     fresh_and_unharmed(path, MismatchError, "fingerprint", mech=mechanism(noise_std=0.6))
+    fresh_and_unharmed(
+        path, MismatchError, "another memory_budget= or", mech=replace(mechanism(), grid_bits=20)
+    )
 
 
 @pytest.mark.slow

@@ -222,7 +222,11 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
     if fingerprint != begun.fingerprint:
         bits = json.loads(content["mechanism"]).get("grid_bits")
         grid = "" if bits == run.mechanism.grid_bits else f" (grid_bits={bits})"
-        own = "" if not grid else f" (grid_bits={run.mechanism.grid_bits})"
+        own = (
+            ""
+            if not grid
+            else (f" (grid_bits={run.mechanism.grid_bits}), as with another memory_budget= or exact_sums=")
+        )
         raise MismatchError(
             f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…{grid}, this run's is"
             f" {run.mechanism.fingerprint[:12]}…{own}: pass mechanism=anechoic.torch.read_mechanism(path) to"
