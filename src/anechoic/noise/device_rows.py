@@ -71,8 +71,7 @@ def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -
         values = places.to(torch.float64).mul_(table[words.bitwise_and_(2**INDEX_BITS - 1)])
         missing.append(values.isnan().nonzero().view(-1) + begin)
         part.copy_(values if scale == 1.0 else values.mul_(scale))
-    places = torch.cat(missing) if missing else table.new_empty(0)
-    if len(places):
+    if missing and len(places := torch.cat(missing)):
         out[places] = rest_of(row, places, start, scale).to(out.dtype)
 
 
