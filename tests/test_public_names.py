@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import anechoic as an
-from anechoic import _moved
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "anechoic"
@@ -160,17 +159,6 @@ def test_pages_and_examples_import_public_names_alone():
 
 def test_tab_completion_shows_what_is_public():
     assert dir(an) == sorted(an.__all__)
-    for room in (
-        "accounting",
-        "extend",
-        "federated",
-        "noise",
-        "optimize",
-        "strategies",
-        "streaming",
-        "torch",
-    ):
-        assert dir(getattr(an, room)) == sorted(PUBLIC[room].split())
 
 
 def test_rooms_are_found_where_they_are_used():
@@ -178,29 +166,6 @@ def test_rooms_are_found_where_they_are_used():
         assert getattr(an, room).__name__ == f"anechoic.{room}"
     with pytest.raises(AttributeError, match="no attribute 'training'"):
         an.training
-
-
-@pytest.mark.parametrize("room", sorted(_moved._MOVED))
-def test_old_names_say_where_they_are_now(room):
-    module = import_module(f"anechoic.{room}".rstrip("."))
-    for name, (home, new) in _moved.places(room).items():
-        assert name not in PUBLIC.get(room, "").split(), f"{name} never left {room}"
-        with pytest.warns(DeprecationWarning, match=f" is {home}.{new}".rstrip(".") + " now") as said:
-            found = getattr(module, name)
-        assert said[0].filename == __file__
-        assert found is (getattr(import_module(home), new) if new else import_module(home))
-
-
-def test_the_changelog_lists_every_old_name():
-    said = set(re.findall(r"`(\w+)`", (ROOT / "CHANGELOG.md").read_text("utf-8")))
-    assert not {name for room in _moved._MOVED for name in _moved.places(room)} - said
-
-
-def test_every_room_with_old_names_answers_for_them():
-    with pytest.warns(DeprecationWarning, match=r"anechoic.extend.Strategy now"):
-        from anechoic.strategies import Strategy  # noqa: F401
-    with pytest.raises(AttributeError, match="module 'anechoic.strategies' has no attribute 'nothing'"):
-        an.strategies.nothing
 
 
 def test_one_participation_is_the_default_of_every_question():

@@ -14,7 +14,6 @@ on data that clients keep, `anechoic.theory` bounds what is learned. Each part i
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from anechoic._moved import moved
 from anechoic.errors import AnechoicError
 
 # at once: the function takes the place of the room of its name
@@ -114,4 +113,4 @@ if not TYPE_CHECKING:
         if name in _HOME:
             found = globals()[name] = getattr(import_module(f"anechoic.{_HOME[name]}"), name)
             return found
-        return moved("", name, level=3)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

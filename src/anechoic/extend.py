@@ -6,7 +6,6 @@ docs/extending.md builds one of each. `anechoic.testing` has a contract for each
 what the others rely on. What a registered function answers is taken as it is, and guarantees follow from it.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic._serialize import serializable
 from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
 from anechoic.accounting.laws.composed import composed_epsilon
@@ -67,5 +66,3 @@ __all__ = [
     "GeneralWorkload",
     "Workload",
 ]
-
-keep_old_names(__name__)

@@ -8,7 +8,6 @@ import anechoic.accounting.min_sep.accountant
 import anechoic.accounting.poisson.accountant
 import anechoic.accounting.poisson.truncated
 import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each registers its accountant
-from anechoic._moved import keep_old_names
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.accounting.poisson.epsilon import poisson_epsilon, poisson_noise_multiplier
@@ -23,5 +22,3 @@ __all__ = [
     "poisson_epsilon",
     "poisson_noise_multiplier",
 ]
-
-keep_old_names(__name__)

@@ -9,12 +9,9 @@ An audit gives lower confidence bounds. It can refute a guarantee, and it states
 have; it cannot prove one.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.audit import balls_in_bins, min_sep, poisson, random_allocation  # noqa: F401
 from anechoic.audit.mechanism import audit
 from anechoic.audit.observation import Observation
 from anechoic.audit.simulate import audit_mechanism
 
 __all__ = ["Observation", "audit", "audit_mechanism"]
-
-keep_old_names(__name__)

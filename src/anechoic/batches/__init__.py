@@ -9,7 +9,6 @@ Numbers are drawn as integers from AES-256 under the key, so that every law is e
 to all who cannot break it.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.batches import (  # noqa: F401
     balls_in_bins,
     fixed_order,
@@ -18,5 +17,3 @@ from anechoic.batches import (  # noqa: F401
     random_allocation,
     truncated,
 )
-
-keep_old_names(__name__)

@@ -11,7 +11,6 @@
 Nothing here knows how messages travel: `anechoic.flower` sends them with Flower.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.federated.client_selection import Starved
 from anechoic.federated.grid import to_grid
 from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
@@ -37,5 +36,3 @@ __all__ = [
     "plan_rounds",
     "to_grid",
 ]
-
-keep_old_names(__name__)

@@ -8,7 +8,6 @@ and at the clients `@app.train(mods=[clipped_update_mod])`. Everything that deci
 """
 
 import anechoic.flower.require_flower  # noqa: F401  first: it says which extra is missing
-from anechoic._moved import keep_old_names
 from anechoic.flower.client import ClippedUpdate, at_most, clipped_update, clipped_update_mod
 from anechoic.flower.identity import Labels, Partitions, PublicKeys
 from anechoic.flower.strategy import CorrelatedFedOpt
@@ -23,5 +22,3 @@ __all__ = [
     "clipped_update",
     "clipped_update_mod",
 ]
-
-keep_old_names(__name__)

@@ -4,10 +4,7 @@ Importing this room loads NumPy only; `cryptography` is loaded with the first ro
 `backend="torch"`.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.keys import derive, new_key
 from anechoic.noise.stream import NoiseStream
 
 __all__ = ["NoiseStream", "derive", "new_key"]
-
-keep_old_names(__name__)

@@ -1,6 +1,5 @@
 """Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum."""
 
-from anechoic._moved import keep_old_names
 from anechoic.optimize.bins.balls_in_bins import balls_in_bins
 from anechoic.optimize.columns.banded import banded
 from anechoic.optimize.columns.normalized import column_normalized
@@ -24,5 +23,3 @@ __all__ = [
     "restarted",
     "toeplitz",
 ]
-
-keep_old_names(__name__)

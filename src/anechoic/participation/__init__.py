@@ -3,7 +3,6 @@
 A schema does not know the number of steps n; it comes from the strategy. Steps count from 0.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.participation.cyclic import Cyclic
 from anechoic.participation.epochs import OncePerEpoch
 from anechoic.participation.full_batch import FullBatch
@@ -12,5 +11,3 @@ from anechoic.participation.min_sep import MinSep
 from anechoic.participation.single import Single
 
 __all__ = ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Patterns", "Single"]
-
-keep_old_names(__name__)

@@ -6,7 +6,3 @@ optimizer adds up (its momentum, weight decay and learning rates) and for what i
 by the predicted error of that at equal (epsilon, delta). Candidates are ranked by estimates of their noise;
 all that may be the best by them are calibrated.
 """
-
-from anechoic._moved import keep_old_names
-
-keep_old_names(__name__)

@@ -7,7 +7,6 @@ Where a mechanism protects another unit than an example, read "unit" for "exampl
 (expected) number of units in a batch, and a unit joins with all its examples.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.sampling.balls_in_bins import BallsInBins
 from anechoic.sampling.external import External
 from anechoic.sampling.fixed_order import FixedOrder
@@ -24,5 +23,3 @@ __all__ = [
     "Poisson",
     "RandomAllocation",
 ]
-
-keep_old_names(__name__)

@@ -1,6 +1,5 @@
 """Strategies C: lower-triangular matrices whose inverse correlates the noise, and trees, with more rows."""
 
-from anechoic._moved import keep_old_names
 from anechoic.strategies import (  # noqa: F401 - each registers what it says
     constant_recurrent,
     endless,
@@ -40,5 +39,3 @@ __all__ = [
     "from_factorization",
     "without_horizon",
 ]
-
-keep_old_names(__name__)

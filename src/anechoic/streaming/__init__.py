@@ -10,7 +10,6 @@ together: `Stream({"n": Count(), …}, …)`. `OpenHistogram` is a stream of cat
 advance, and `Hierarchy` makes figures add up.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.streaming import short_forms  # noqa: F401
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.distribution import Distribution, Quantiles
@@ -49,5 +48,3 @@ __all__ = [
     "revised",
     "statement",
 ]
-
-keep_old_names(__name__)

@@ -17,7 +17,6 @@ held against what their scheme promises, and against those of other keys, and ep
 runs show.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.testing.accountant import AccountantContract
 from anechoic.testing.contract import StrategyContract
 from anechoic.testing.participation import ParticipationContract
@@ -31,5 +30,3 @@ __all__ = [
     "StrategyContract",
     "WorkloadContract",
 ]
-
-keep_old_names(__name__)

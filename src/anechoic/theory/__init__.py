@@ -4,7 +4,6 @@ A learning problem (`LinearRegression`, `StronglyConvex`) has modes; noise meets
 reads strategies, noise and mechanisms, and nothing reads it. Further bounds and orders stand in its modules.
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.theory.ftrl import PrivateFTRL, last_iterate_excess, last_iterate_rho
 from anechoic.theory.lq_noise import LqMechanism
 from anechoic.theory.mirror import Ball, Box, Simplex, l1_step, mirror_step
@@ -40,5 +39,3 @@ __all__ = [
     "strongly_convex_bound",
     "trajectory",
 ]
-
-keep_old_names(__name__)

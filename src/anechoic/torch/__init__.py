@@ -1,7 +1,6 @@
 """Private training with correlated noise, under Opacus's names. Needs `anechoic[torch]`."""
 
 import anechoic.torch.require_torch  # noqa: F401  first: it says which extra is missing
-from anechoic._moved import keep_old_names
 from anechoic.torch.adam import CorrectedAdam
 from anechoic.torch.audit import ReleaseRecorder, audit_training
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
@@ -21,5 +20,3 @@ __all__ = [
     "read_mechanism",
     "seq2seq_loss",
 ]
-
-keep_old_names(__name__)

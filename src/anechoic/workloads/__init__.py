@@ -4,7 +4,6 @@ Every workload is lower-triangular, n x n, with positive diagonal. Most are of t
 Toeplitz and D a diagonal of learning rates (monograph, Sections 1.2 and 3.2).
 """
 
-from anechoic._moved import keep_old_names
 from anechoic.workloads.general import from_dense, restart_differences
 from anechoic.workloads.optimizers import momentum, nesterov, scheduled
 from anechoic.workloads.sums import exponential_decay, from_coefficients, prefix_sum, sliding_window
@@ -20,5 +19,3 @@ __all__ = [
     "scheduled",
     "sliding_window",
 ]
-
-keep_old_names(__name__)
