@@ -88,14 +88,11 @@ def statement_of_run(
     discipline: Discipline,
     clients_per_round: int,
     *,
-    single: bool,
-    sums: bool,
     durable: bool,
 ) -> str:
     """What the server adds to its mechanism's statement, and that statement. It holds no secret.
 
     Args:
-        single, sums: whether the server sees single updates, and sums of several.
         durable: whether the ledger outlives the process.
     """
     unit = mechanism.unit
@@ -114,7 +111,11 @@ def statement_of_run(
             f" integers; equal weights; every sum is divided by {clients_per_round}, however many answer",
         ),
         ("Noise", "one row a release, on the sum, before the server optimiser"),
-        ("Trusted", _trust(unit, single, sums)),
+        (
+            "Trusted",
+            "the server, with every update as it comes, with the noise and with the key. Clients are trusted"
+            " with nothing: what they send is clipped here",
+        ),
         (
             "Not protected",
             f"which {unit}s are there, are asked and answer, and when; a {unit} whose data decide whether"
@@ -143,23 +144,6 @@ def _duties(unit: str, durable: bool) -> tuple[str, ...]:
         else "when this server ends, the run is over: another one has a ledger of its own, and its privacy"
         " cost adds up with this one",
         "other releases from the same data add up with this one",
-    )
-
-
-def _trust(unit: str, single: bool, sums: bool) -> str:
-    if single and sums:
-        seen, masked = _trust(unit, True, False), _trust(unit, False, True)
-        return f"{seen}. Some updates reached it in sums: there, {masked}"
-    if sums:
-        return (
-            "the server with sums of updates, with making no second sum of the same updates (which would show"
-            f" single ones) and with the noise, not with single updates otherwise; each {unit} with"
-            f" the norm of its own, since only sums are checked: one that lies weakens the guarantee of none,"
-            " and can spoil the model"
-        )
-    return (
-        "the server, with every update as it comes, with the noise and with the key. Clients are trusted with"
-        " nothing: what they send is clipped here"
     )
 
 

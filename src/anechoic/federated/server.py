@@ -242,8 +242,6 @@ class Server(OfOneProcess):
         standing = self._standing
         if self._round is not None:
             self._round.open = False
-            standing.tally.single += self._round.single  # seen, though asked for again
-            standing.tally.sums += self._round.sums
         numbers = (standing.step, standing.attempt)
         self._round = Asked(
             *numbers,
@@ -292,8 +290,6 @@ class Server(OfOneProcess):
     def _end(self, standing: RunStanding, asked: Asked, enough: bool) -> Array | None:
         """The noisy mean, where enough have answered."""
         standing.tally.replies += asked.answered
-        standing.tally.single += asked.single
-        standing.tally.sums += asked.sums
         standing.tally.refused += asked.reasons
         standing.asked = None
         if enough:
@@ -330,24 +326,10 @@ class Server(OfOneProcess):
         """Noise and epsilon over the rounds, with those released so far marked: see `Mechanism.plot`."""
         return self.mechanism.plot(releases=self.step)
 
-    def statement(self, *, masked: bool = False) -> str:
-        """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement.
-
-        Args:
-            masked: whether updates are to reach the server as sums only (`Asked.add_sum`), never one by one.
-                Where it has taken both, or others than these, the statement says so.
-        """
-        tally, now = self._standing.tally, self._round
-        singles = tally.single + (now.single if now else 0)
-        sums = tally.sums + (now.sums if now else 0)
+    def statement(self) -> str:
+        """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement."""
         return statement_of_run(
-            self.report(),
-            self.mechanism,
-            self.discipline,
-            self.clients_per_round,
-            single=singles > 0 or not (masked or sums),
-            sums=sums > 0 or masked,
-            durable=self.durable,
+            self.report(), self.mechanism, self.discipline, self.clients_per_round, durable=self.durable
         )
 
     # -- the rest --------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ class RunTally:
         smaller: rounds that were begun with fewer clients than planned.
         replies: that counted.
         refused: replies that did not, by reason.
-        single, sums: replies of one client that the server was given, and sums of several.
     """
 
     short: int = 0
@@ -37,8 +36,6 @@ class RunTally:
     smaller: int = 0
     replies: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    single: int = 0
-    sums: int = 0
 
 
 @dataclass
