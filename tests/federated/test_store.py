@@ -18,11 +18,7 @@ def frequent_snapshots(monkeypatch):
     monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 
-OPTIMIZERS = [
-    federated.SGD(0.5),
-    federated.SGD(0.5, momentum=0.9),
-    federated.FedAdam(lambda step: 1 / (1 + step)),
-]
+OPTIMIZERS = [federated.SGD(0.5), federated.SGD(0.5, momentum=0.9), federated.FedAdam(lambda t: 1 / (1 + t))]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -33,7 +33,7 @@ def configs():
 @needs_commands
 @pytest.mark.timeout(3000)
 def test_thirty_rounds_with_every_fault_and_a_restart(tmp_path):
-    """Ten nodes in two groups: one is killed, one late, one sends too large updates, one what nobody can read;
+    """Ten nodes in two groups: one is killed, one late, one sends too much, one what nobody can read;
     the server is killed, and goes on; then a whole group is killed, and comes back with its keys.
 
     About four minutes on two cores that have nothing else to do.
