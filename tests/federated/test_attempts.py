@@ -85,17 +85,6 @@ def test_a_server_asks_those_again_who_answered_a_short_round():
     assert server.report().ledger.participations == 3
 
 
-def test_a_step_that_nobody_can_take_is_said_to_be_so_for_ever():
-    server = small_server(federated.CoolDown(4), per_round=3)
-    for _ in range(2):
-        asked = server.ask(range(6))
-        asked.add(asked.clients[0], None)
-        server.close(asked)
-    with pytest.raises(federated.Starved, match="with these clients it stays so for ever") as caught:
-        server.ask(range(6))
-    assert "If there are no others, the run is over" in str(caught.value)
-
-
 @pytest.mark.parametrize(("clients", "tight"), [(1000, True), (1199, True), (1200, False), (5000, False)])
 def test_a_plan_without_slack_is_called_out(clients, tight):
     found = federated.CoolDown(20).tight(rounds=100, clients=clients, per_round=50)

@@ -81,21 +81,17 @@ class SGD(ServerOptimizer):
     Args:
         lr: a number > 0, or a function of the step.
         momentum: in [0, 1).
-        nesterov: whether the step is along momentum v + update instead of v.
 
     Raises:
-        ValueError: for an argument out of range, or nesterov without momentum.
+        ValueError: for an argument out of range.
     """
 
     lr: Rate = 1.0
     momentum: float = 0.0
-    nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "momentum", decaying("momentum", self.momentum))
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov=True needs momentum > 0.")
 
     def start(self, dimension: int) -> Memory:
         return (np.zeros(dimension),) if self.momentum else ()
@@ -104,8 +100,7 @@ class SGD(ServerOptimizer):
         if not memory:
             return model + self.rate(step) * update, ()
         velocity = self.momentum * memory[0] + update
-        along = self.momentum * velocity + update if self.nesterov else velocity
-        return model + self.rate(step) * along, (velocity,)
+        return model + self.rate(step) * velocity, (velocity,)
 
 
 @dataclass(frozen=True)

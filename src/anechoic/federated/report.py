@@ -23,8 +23,6 @@ class Report:
         released, rounds: releases made, and planned.
         epsilon, delta: of the releases made; epsilon is that of the next power of two of them.
         short: rounds that were closed without a release: too few had answered.
-        starved: times that too few clients were there to begin a round.
-        smaller: rounds that were begun with fewer clients than planned.
         replies: that were answers, refused ones among them.
         refused: replies that did not count, by reason; not for publication, as it depends on what was sent.
         ledger: participations so far, those of short rounds too.
@@ -35,8 +33,6 @@ class Report:
     epsilon: float
     delta: float
     short: int
-    starved: int
-    smaller: int
     replies: int
     refused: dict[str, int]
     ledger: Summary
@@ -54,11 +50,7 @@ class Report:
                 f" {round_up(self.epsilon)}",
             ),
             ("Ledger", _seen(self.ledger)),
-            (
-                "Rounds",
-                f"{self.short} short, {self.smaller} begun with fewer clients than planned;"
-                f" {counted(self.starved, 'time')} too few clients were there",
-            ),
+            ("Rounds", f"{self.short} short"),
             ("Replies", f"{self.replies}; refused: {refused or 'none'}"),
         ]
 
@@ -74,8 +66,6 @@ def report_of(standing: RunStanding, mechanism: Mechanism, ledger: Summary) -> R
         mechanism.epsilon(steps=steps),
         mechanism.delta,
         tally.short,
-        tally.starved,
-        tally.smaller,
         tally.replies,
         dict(tally.refused),
         ledger,
