@@ -174,10 +174,6 @@ class Asked:
         _log.warning("step %d: a reply was refused: %s", self.step, reason)
         return reason
 
-    def __repr__(self) -> str:
-        replies = f"{self.answered} of {len(self.clients)} answered"
-        return f"Asked(step={self.step}, attempt={self.attempt}, {replies})"
-
 
 @dataclass(frozen=True, eq=False)
 class Closed:

@@ -316,13 +316,8 @@ class Server(OfOneProcess):
 
     def statement(self) -> str:
         """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement."""
-        return statement_of_run(
-            self.report(),
-            self.mechanism,
-            self.discipline,
-            self.clients_per_round,
-            durable=self._folder is not None,
-        )
+        run = self.report(), self.mechanism, self.discipline, self.clients_per_round
+        return statement_of_run(*run, durable=self._folder is not None)
 
     # -- the rest --------------------------------------------------------------------------------
 
