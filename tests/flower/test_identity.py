@@ -57,6 +57,19 @@ def test_odd_names_are_nobodys(answer):
     assert list(Partitions().places(InProcessGrid(app, 2), EXCHANGE)) == [7]
 
 
+def test_an_answer_of_another_node_names_nobody():
+    grid = small.grid(nodes=2)
+    real = grid._answer
+
+    def forged(message, place):
+        reply = real(message, place)
+        reply.metadata.__dict__["_src_node_id"] += place
+        return reply
+
+    grid._answer = forged
+    assert list(Partitions().places(grid, EXCHANGE)) == [0]
+
+
 def test_public_keys():
     keys = [b"-----BEGIN PUBLIC KEY-----\nA", b"-----BEGIN PUBLIC KEY-----\nB"]
     assert list(PublicKeys().places(small.grid(nodes=2, public_keys=keys), EXCHANGE)) == keys

@@ -192,6 +192,7 @@ def certificates(folder):
     """A certificate for the loopback, which is its own authority."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
@@ -200,9 +201,7 @@ def certificates(folder):
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False)
         .add_extension(x509.BasicConstraints(True, None), True)
         .add_extension(x509.KeyUsage(True, False, False, False, False, True, True, False, False), True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
+        .add_extension(loopback, False)
         .sign(key, hashes.SHA256())
     )
     (folder / "ca.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
