@@ -25,13 +25,14 @@ class Starved(AnechoicError):
         needed: the fewest that a round is begun with.
     """
 
-    def __init__(self, step: int, there: int, allowed: int, needed: int, remedy: str) -> None:
+    def __init__(self, step: int, there: int, allowed: int, needed: int) -> None:
         self.step, self.there, self.allowed, self.needed = step, there, allowed, needed
         super().__init__(
             f"step {step} is starved: of {there} clients that are there {allowed} may take part, and"
             f" {needed} are needed. A step passes with its release only, so with these clients it stays so"
-            f" for ever. {remedy} If there are no others, the run is over. A smaller round is allowed down to"
-            " min_replies: the divisor stays, and so does the noise."
+            " for ever. Wait until others are there, of this step's cohort where there are cohorts. If there"
+            " are no others, the run is over. A smaller round is allowed down to min_replies: the divisor"
+            " stays, and so does the noise."
         )
 
 
@@ -82,7 +83,7 @@ def chosen(
     """
     candidates = clients.by_digest(ledger.allowed(clients, step))
     if len(candidates) < fewest:
-        raise Starved(step, len(clients), len(candidates), fewest, ledger.discipline.remedy())
+        raise Starved(step, len(clients), len(candidates), fewest)
     charged = ledger.charged(clients, step)[candidates]
     again = candidates[charged]
     ranks = np.array([earlier.rank(client) for client in clients.ids[again]], np.int64)

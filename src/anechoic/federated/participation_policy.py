@@ -100,10 +100,6 @@ class Discipline(ABC):
         """What may not be meant by it in a run of so many rounds; None where there is nothing to say."""
         return None
 
-    def remedy(self) -> str:
-        """What helps where too few clients are allowed."""
-        return "Wait until others are there."
-
     def describe(self) -> dict[str, Any]:
         """Kind and settings, as plain data, by which a run is recognised."""
         return {"kind": type(self).__name__, **vars(self)}
@@ -164,9 +160,6 @@ class Cohorts(Discipline):
             f" {counted(self.count - rounds, 'cohort')} are never asked, and nobody takes part twice. Take"
             f" count={rounds} or fewer, unless that is meant."
         )
-
-    def remedy(self) -> str:
-        return "Wait until more clients of this cohort are there, or plan fewer cohorts or smaller rounds."
 
     def describe(self) -> dict[str, Any]:
         return {"kind": type(self).__name__, "count": self.count, "given": self.given is not None}
