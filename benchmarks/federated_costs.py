@@ -34,13 +34,12 @@ FEW = 5
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one round on the server by part, bytes of its state, and whether every reply was made."""
+    """Seconds of one round on the server by part, and whether every reply was made."""
 
     ask: float
     replies: float
     noise: float
     rest: float
-    state: int
     measured: bool
 
     @property
@@ -91,10 +90,7 @@ def measure(parameters: int, clients: int, replies: int, folder: Path) -> Cost:
         ask = time.process_time() - start
         adding = timed(lambda: answered(asked, update, replies))
         rest = max(0.0, timed(lambda: server.close(asked)) - noise)
-        while server.step <= server._state.rows_between(rows.rows):  # to the first snapshot of the noise
-            server.close(answered(server.ask(there), update, 1))
-        state = sum(file.stat().st_size for file in (folder / f"{parameters}-{clients}").rglob("*"))
-    return Cost(ask, adding / replies * clients, noise, rest, state, replies == clients)
+    return Cost(ask, adding / replies * clients, noise, rest, replies == clients)
 
 
 def answered(asked, update, replies):
@@ -116,7 +112,7 @@ def costs(largest: int, whole: int) -> dict[tuple[int, int], Cost]:
                     known = max(p for p, c in found if c == clients and p <= largest)
                     less, factor = found[known, clients], parameters / known
                     grown = (less.replies * factor, less.noise * factor, less.rest * factor)
-                    found[parameters, clients] = Cost(less.ask, *grown, round(less.state * factor), False)
+                    found[parameters, clients] = Cost(less.ask, *grown, False)
     return found
 
 
@@ -129,16 +125,16 @@ def size(count: float) -> str:
 
 
 def markdown(found: dict[tuple[int, int], Cost]) -> str:
-    """The table; bytes go down to all clients and come up from them: 4 for each parameter, 8 where masked."""
+    """The table; bytes go down to all clients and come up from them: 4 for each parameter."""
     lines = [
-        "| m | clients | down | up | masked up | state | ask | replies | noise | step | total | beside |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| m | clients | down | up | ask | replies | noise | step | total | beside |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (parameters, clients), cost in found.items():
         sent = 4 * parameters * clients
         seconds = [f"{s:.3g} s" for s in (cost.ask, cost.replies, cost.noise, cost.rest, cost.total)]
-        cells = [f"10^{len(str(parameters)) - 1}", f"{clients:,}", *map(size, (sent, sent, 2 * sent))]
-        cells += [size(cost.state), *seconds, f"{cost.added:.2%}"]
+        cells = [f"10^{len(str(parameters)) - 1}", f"{clients:,}", *map(size, (sent, sent))]
+        cells += [*seconds, f"{cost.added:.2%}"]
         cells[-2] = ("" if cost.measured else "~ ") + cells[-2]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.flower import small
+
 SCRIPT = """
 import json, sys
 from flwr.serverapp import ServerApp
@@ -22,10 +24,9 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     models, found = small.run(small.strategy(patience=60.0), grid, timeout=30)
-    expected = small.models_without_flower()
-    small.same(models, expected)
+    report = found.report()
     with open(sys.argv[1], "w") as file:
-        json.dump({"released": len(models), "stopped": found.stopped}, file)
+        json.dump([len(models), found.stopped, report.replies, report.refused], file)
 
 run_simulation(app, small.client_app(), num_supernodes=small.CLIENTS,
                backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}})
@@ -35,8 +36,8 @@ run_simulation(app, small.client_app(), num_supernodes=small.CLIENTS,
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs anechoic[flower-simulation]")
 @pytest.mark.timeout(240)
-def test_a_run_on_ray_is_bit_for_bit_that_without_flower(tmp_path):
-    root = Path(__file__).resolve().parents[2]
+def test_on_ray_every_reply_of_every_round_counts(tmp_path):
+    root = Path(__file__).resolve().parents[3]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
@@ -61,4 +62,4 @@ def test_a_run_on_ray_is_bit_for_bit_that_without_flower(tmp_path):
             os.killpg(process.pid, signal.SIGKILL)
     found = tmp_path / "found.json"
     assert found.exists(), said
-    assert json.loads(found.read_text()) == {"released": 6, "stopped": None}
+    assert json.loads(found.read_text()) == [small.ROUNDS, None, small.ROUNDS * small.PER_ROUND, {}]

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
-SOURCES = Path(__file__).resolve().parents[2] / "src"
+SOURCES = Path(__file__).resolve().parents[3] / "src"
 
 
 class Federation:
@@ -86,7 +86,7 @@ class Federation:
         self.start(
             "superlink",
             "flower-superlink",
-            *("--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"),
+            *("--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "ca.pem", "--ssl-keyfile", "server.key"),
             *("--host", "127.0.0.1", "--port", str(self.port)),
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
@@ -189,31 +189,20 @@ def is_open(port):
 
 
 def certificates(folder):
-    """A certificate authority, and a server's certificate for the loopback."""
-    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    now = datetime.datetime.now(datetime.UTC)
-
-    def signed(name, key, extensions):
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False)
-        )
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical)
-        return builder.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
-
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    """A certificate for the loopback, which is its own authority."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    ca = [(x509.BasicConstraints(True, None), True), (usage, True)]
-    (folder / "ca.pem").write_bytes(signed("authority", authority, ca))
-    (folder / "server.pem").write_bytes(signed("127.0.0.1", server, [(loopback, False)]))
-    (folder / "server.key").write_bytes(
-        server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .add_extension(x509.KeyUsage(True, False, False, False, False, True, True, False, False), True)
+        .add_extension(loopback, False)
+        .sign(key, hashes.SHA256())
     )
+    (folder / "ca.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / "server.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
