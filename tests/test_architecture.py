@@ -42,13 +42,7 @@ CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolc
 ALSO = {
     "anechoic.noise.torch_arrays": {"torch"},
     "anechoic.noise.rounding.rows": {"torch"},
-    "anechoic.noise.rounding.on_device": {"torch"},
-    "anechoic.noise.rounding.split_sums": {"torch"},
-    "anechoic.noise.device_columns": {"torch"},
     "anechoic.noise.device_rows": {"torch"},
-    "anechoic.noise.fused_columns": {"torch"},
-    "anechoic.noise.fused_kernels": {"triton"},
-    "anechoic.noise.host_memory": {"torch"},
     "anechoic.budget.entries": {"psycopg"},
     "anechoic.statement.charts": {"matplotlib"},
     "anechoic.planning.chart": {"matplotlib"},

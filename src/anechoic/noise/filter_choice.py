@@ -9,7 +9,6 @@ from anechoic._validate import byte_count, one_of
 from anechoic.noise.filters.base import Filter
 from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StackedFilter, StateSpaceFilter
 from anechoic.noise.filters.windowed import AutoregressiveFilter, MovingAverageFilter, RegeneratedFilter
-from anechoic.noise.host_memory import PINNED
 from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
@@ -40,7 +39,7 @@ def chosen(
     The one that stores, where the bytes are enough.
 
     Args:
-        memory: one of MEMORY, PINNED, or bytes, as a number or a text.
+        memory: one of MEMORY, or bytes, as a number or a text.
         std: of one entry of the scaled fresh rows, in units of the grid where there is one.
         dimension: entries of a whole row.
         length: entries of a row that are kept.
@@ -53,8 +52,6 @@ def chosen(
     on_grid = precision == "integers"
     more: Any = dimension if on_grid else precision
     makers: Any = (rounded_filter, rounded_without_memory) if on_grid else (stored_filter, regenerated_filter)
-    if memory == PINNED:
-        return PINNED, makers[0](recurrence, std, more)
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
         word = one_of("memory", memory, MEMORY)
         return word, makers[MEMORY.index(word)](recurrence, std, more)

@@ -28,13 +28,15 @@ class BufferedFilter(MixedFilter[Buffered]):
         lead = self.lead(self._std * gain, t)
         ratio = 1.0 if first else gain / self._recurrence.gain(t - 1)
         weights, decays = -ratio * self._recurrence.scale, ratio * self._recurrence.decay
+        if not self.rows:
+            return only_fresh(lead)
 
         def plan(columns: MemoryColumns) -> None:
             columns.draw(columns.row, lead)
-            if not first:
-                columns.feed_back(weights, decays)
-            elif self.rows:
+            if first:
                 columns.assign(columns.memory, columns.row)
+            else:
+                columns.feed_back(weights, decays)
 
         return plan
 
