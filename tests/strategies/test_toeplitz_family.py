@@ -11,9 +11,8 @@ from anechoic import workloads
 from anechoic.algebra import generating, toeplitz
 from anechoic.algebra.generating import approximation_error, excess_bound
 from anechoic.losses.dispatch import error, loss
-from anechoic.participation import MinSep, Single
-from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import BLT, Identity, Output, Toeplitz, endless
+from anechoic.participation import Single
+from anechoic.strategies import Identity, Output, Toeplitz
 from anechoic.strategies.rational import rational_blt
 from tests.marks import in_turn
 
@@ -35,11 +34,6 @@ def root(x):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 class TestPowers:
-    def test_square_root(self, name):
-        workload = WORKLOADS[name]
-        c = Toeplitz.square_root(workload).to_dense()
-        assert np.allclose(c @ c, workload.to_dense(), rtol=0, atol=1e-12)
-
     @in_turn("exponent", [0.0, 0.25, 1 / 3, 1.0, -0.4, 1.5])
     def test_powers_multiply(self, name, exponent):
         workload = WORKLOADS[name]
@@ -62,16 +56,6 @@ def test_powers_of_prefix_sums_are_binomials_to_the_last_digits():
         assert c[t] == pytest.approx(float(exact), rel=1e-12)
 
 
-def test_powers_refuse():
-    with pytest.raises(ValueError, match="exponent='half' must be a real number"):
-        Toeplitz.power(workloads.prefix_sum(3), "half")
-    rates = workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2])
-    with pytest.raises(ValueError, match="leave learning rates out"):
-        Toeplitz.power(rates, 0.5)
-    with pytest.raises(ValueError, match="leave learning rates out"):
-        Toeplitz.square_root(rates)
-
-
 class TestDamped:
     def test_eq_3_27(self):
         nu, t = 0.1, np.arange(50)
@@ -81,13 +65,6 @@ class TestDamped:
         # paper 000, Eq. (7): C^-1 has the coefficients (-1)^t C(1/2, t) (1 - nu)^t
         inverse = [float((-1) ** int(k) * mpmath.binomial(mpmath.mpf("0.5"), int(k))) for k in t]
         assert np.allclose(strategy.solve(np.eye(1, 50)[0]), inverse * (1 - nu) ** t, atol=1e-14)
-
-    def test_no_damping_is_the_square_root(self):
-        plain = Toeplitz.square_root(workloads.prefix_sum(301))
-        assert np.allclose(Toeplitz.damped(301, 0.0).coefficients, plain.coefficients, rtol=1e-14)
-
-    def test_one_step(self):
-        assert Toeplitz.damped(1, 0.5).coefficients.tolist() == [1.0]
 
     @pytest.mark.parametrize("eta", [0.02, 0.1, 0.5])
     def test_best_for_mean_estimation_at_nu_equal_to_eta(self, eta):
@@ -106,15 +83,6 @@ class TestDamped:
         for _ in range(5):
             c = best.coefficients * (1 + 0.01 * rng.standard_normal(2000))
             assert loss(workload, Toeplitz(2000, c), Single(), "last") > lowest
-
-    def test_sensitivity_is_exact_for_several_participations(self):
-        found = sensitivity(Toeplitz.damped(60, 0.05), MinSep(7, 4))
-        assert found.exact
-
-    @pytest.mark.parametrize("damping", [-0.1, 1.0, 1.5, float("nan"), "a"])
-    def test_refusals(self, damping):
-        with pytest.raises(ValueError, match="damping="):
-            Toeplitz.damped(5, damping)
 
 
 class TestGeneratingFunctions:
@@ -138,10 +106,6 @@ class TestGeneratingFunctions:
         inverse = np.linalg.inv(strategy.to_dense())[:, 0]
         assert np.allclose(inverse, [1.0, -0.5, 0.2, 0.0, 0.0, 0.0], atol=1e-14)
         assert Toeplitz.from_generating_function([2.0, -0.5, 0.2], 1).coefficients.tolist() == [0.5]
-
-    def test_a_zero_inside_is_allowed_for_few_steps(self):
-        strategy = Toeplitz.from_generating_function(lambda x: 1 - 2 * x, 6)
-        assert np.allclose(strategy.coefficients, 2.0 ** np.arange(6), rtol=1e-10)
 
     @pytest.mark.parametrize(
         ("r", "message"),
@@ -213,10 +177,6 @@ class TestApproximationError:
         assert 1e3 < excess_bound(0.0999, 100) < math.inf
         assert excess_bound(0.0, 100) == 0.0
 
-    def test_refusals(self):
-        with pytest.raises(ValueError, match="n=1 must be at least 2"):
-            approximation_error(root, 1)
-
 
 class TestRationalBLT:
     # measured when it was written, with a margin of 10 %
@@ -263,23 +223,9 @@ class TestRationalBLT:
         bound = excess_bound(approximation_error(r, n), n)
         assert loss(workload, strategy, Single(), "max") - best < bound < 0.01
 
-    def test_shape(self):
-        for n in (1, 2, 3, 50, 10**9):
-            for buffers in (1, 2, 7, 20):
-                strategy = rational_blt(n, buffers)
-                assert isinstance(strategy, BLT) and strategy.n == n
-                assert (np.asarray(strategy.scale) > 0).all() and strategy.structure.nonincreasing
-                assert np.asarray(strategy.decay).min() > 0 and np.asarray(strategy.decay).max() < 1
-
     def test_coefficients_are_those_of_the_root(self):
         # normalised to c_0 = 1 on both sides
         exact = Toeplitz.square_root(workloads.prefix_sum(500)).coefficients
         assert np.allclose(rational_blt(500, 16).coefficients, exact, rtol=1e-5)
         wide = rational_blt(500, 24, accurate_to=10**5)
         assert np.allclose(wide.coefficients, exact, rtol=1e-5)
-
-    def test_refusals(self):
-        with pytest.raises(ValueError, match="buffers=0"):
-            rational_blt(10, 0)
-        with pytest.raises(ValueError, match="accurate_to=0"):
-            endless.rational(4, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from anechoic._validate import byte_count, one_of
 from anechoic.noise.filters.base import Filter
-from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StackedFilter, StateSpaceFilter
+from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StateSpaceFilter
 from anechoic.noise.filters.windowed import AutoregressiveFilter, MovingAverageFilter, RegeneratedFilter
 from anechoic.noise.recurrence import (
     Autoregressive,
@@ -15,7 +15,6 @@ from anechoic.noise.recurrence import (
     MovingAverage,
     Nested,
     Recurrence,
-    Stacked,
     StateSpace,
 )
 from anechoic.noise.rounding.base import RoundedFilter
@@ -77,7 +76,7 @@ def stored_filter(recurrence: Recurrence, std: float, precision: str) -> Filter[
     """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that streams know: return Autoregressive,"
-        " MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
+        " MovingAverage, Buffered, StateSpace or Nested from recurrence()."
     )
 
 
@@ -104,7 +103,7 @@ def rounded_filter(recurrence: Recurrence, std: float, dimension: int = 1) -> Ro
     """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that can be rounded exactly: return"
-        " Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
+        " Autoregressive, MovingAverage, Buffered, StateSpace or Nested from recurrence()."
     )
 
 
@@ -127,12 +126,11 @@ stored_filter.register(MovingAverage, MovingAverageFilter)
 stored_filter.register(Buffered, BufferedFilter)
 stored_filter.register(StateSpace, StateSpaceFilter)
 stored_filter.register(Nested, NestedFilter)
-stored_filter.register(Stacked, StackedFilter)
 regenerated_filter.register(Autoregressive, RegeneratedFilter)
 regenerated_filter.register(MovingAverage, RegeneratedFilter)
 rounded_filter.register(Autoregressive, RoundedAutoregressive)
 rounded_filter.register(MovingAverage, RoundedMovingAverage)
 rounded_filter.register(Buffered, RoundedBuffered)
-for kind in (StateSpace, Nested, Stacked):
+for kind in (StateSpace, Nested):
     rounded_filter.register(kind, RoundedMixed)
 rounded_without_memory.register(MovingAverage, RegeneratedMovingAverage)

@@ -16,8 +16,9 @@ from anechoic.algebra.generating import GeneratingFunction
 from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import Autoregressive, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
-from anechoic.strategies.intervals import MOST_STEPS
 from anechoic.workloads.base import Workload, checked_workload
+
+MOST_STEPS = 2**27  # whose coefficients are held, in about 1 GB
 
 
 @dataclass(frozen=True, eq=False, repr=False)
