@@ -26,7 +26,7 @@ STOREYS = [
     {"strategies", "batches"},
     {"sensitivity"},
     {"losses", "accounting"},
-    {"lower_bounds", "upper_bounds", "mechanism", "testing"},
+    {"lower_bounds", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},

@@ -1,15 +1,18 @@
-"""Upper bounds of the max loss that named mechanisms reach for prefix sums and one participation.
+"""Formulas of the monograph that nothing else needs: bounds of named mechanisms, errors of order p.
 
-Each is a closed form that needs no strategy; that of the mechanism itself is `loss`, and is smaller.
-What no mechanism can beat is in `anechoic.lower_bounds`, with Theorem 2.4's bound on the best one.
+The bounds are of the max loss for prefix sums and one participation. Each is a closed form that needs no
+strategy; that of the mechanism itself is `anechoic.loss`, and is smaller. That of Theorem 2.11, for the
+column-normalised Toeplitz strategy, is `anechoic.lower_bounds.prefix_sums.logarithmic_upper_bound`.
 """
 
 from __future__ import annotations
 
 import math
 
-from anechoic._validate import positive_int
-from anechoic.lower_bounds.prefix_sums import logarithmic_upper_bound
+import numpy as np
+
+from anechoic._validate import positive_float, positive_int
+from anechoic.losses.result import StepErrors
 
 EULER_GAMMA = 0.57721566490153286
 UP = 1 + 1e-14  # for rounding
@@ -28,20 +31,6 @@ def toeplitz(n: int) -> float:
         Monograph, Theorem 2.7.
     """
     return (1.0 + (math.log(positive_int("n", n)) + EULER_GAMMA) / math.pi) * UP
-
-
-def column_normalized_toeplitz(n: int) -> float:
-    """1 + ln(n) / pi, above the max loss of `ColumnNormalized(Toeplitz.square_root(prefix_sum(n)))`.
-
-    It is the bound of Theorem 2.4 for the best mechanism, `lower_bounds.prefix_sums.logarithmic_upper_bound`.
-
-    Raises:
-        ValueError: if n is not an integer >= 1.
-
-    References:
-        Monograph, Theorem 2.11.
-    """
-    return logarithmic_upper_bound(n)
 
 
 def banded_toeplitz(n: int, bands: int) -> float:
@@ -88,3 +77,43 @@ def tree_aggregation(n: int) -> float:
     """
     height = max(1, (positive_int("n", n) - 1).bit_length())
     return math.sqrt(height * (1 + height)) * UP
+
+
+def lp_error(found: StepErrors, p: float) -> float:
+    """(mean of e_t^p over the steps)^(1/p), e_t the error of step t: "rms" is p = 2, "max" is p = inf.
+
+    It does not fall as p grows; so the RMS loss is at most the max loss (Lemma 2.24).
+
+    Args:
+        found: what `error` returned.
+        p: order, > 0, inf for the largest error.
+
+    Raises:
+        ValueError: if p is out of range.
+    """
+    if p == math.inf:
+        return found.max
+    p = positive_float("p", p, remedy="Use float('inf') for the max loss.")
+    shares = found.per_step / found.max  # powers of these cannot overflow
+    return found.max * float(np.mean(shares**p) ** (1 / p))
+
+
+def expected_lp_norm(found: StepErrors, p: float) -> float:
+    """(E ||x||_p^p)^(1/p) of the n errors x of a run with noise of std 1 and dimension 1.
+
+    This is n^(1/p) times `lp_error` times (E |N(0, 1)|^p)^(1/p), where E |N(0, 1)|^p = 2^(p/2)
+    Gamma((p + 1) / 2) / sqrt(pi).
+
+    Args:
+        found: what `error` returned.
+        p: order, finite, > 0.
+
+    Raises:
+        ValueError: if p is out of range.
+
+    References:
+        Monograph, Section 5.7; Liu, Upadhyay and Zou, arXiv 2406.02140.
+    """
+    p = positive_float("p", p, remedy="The expectation of the largest error has no closed form.")
+    moment = p / 2 * math.log(2) + math.lgamma((p + 1) / 2) - math.log(math.pi) / 2
+    return lp_error(found, p) * math.exp((math.log(found.n) + moment) / p)
