@@ -1,4 +1,4 @@
-"""Formulas of the monograph that nothing else needs: bounds of named mechanisms, errors of order p.
+"""Formulas of the monograph that nothing else needs: bounds of losses, errors of order p.
 
 The bounds are of the max loss for prefix sums and one participation. Each is a closed form that needs no
 strategy; that of the mechanism itself is `anechoic.loss`, and is smaller. That of Theorem 2.11, for the
@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from anechoic._validate import positive_float, positive_int
+from anechoic.algebra.generating import GeneratingFunction
 from anechoic.losses.result import StepErrors
 
 EULER_GAMMA = 0.57721566490153286
@@ -77,6 +79,44 @@ def tree_aggregation(n: int) -> float:
     """
     height = max(1, (positive_int("n", n) - 1).bit_length())
     return math.sqrt(height * (1 + height)) * UP
+
+
+def approximation_error(r: GeneratingFunction | ArrayLike, n: int) -> float:
+    """err(r), the largest |r(x) - sqrt(1 - x)| on the circle |x| = 1 - 1/n (monograph, Theorem 2.26).
+
+    It says how far the max loss for prefix sums can be above the best Toeplitz strategy's; see
+    `excess_bound`. The circle is sampled at 32 n points and, as sqrt(1 - x) varies most at x = 1, at angles
+    that close in on it; a function that varies faster than that between them may have a larger err(r).
+
+    Args:
+        r: a function as in `generating.series`, or the coefficients of C^-1.
+        n: >= 2.
+    """
+    n = positive_int("n", n, minimum=2)
+    angles = np.concatenate([np.linspace(0.0, math.pi, 16 * n + 1), np.geomspace(1e-3 / n, math.pi, 4096)])
+    x = (1.0 - 1.0 / n) * np.exp(1j * angles)
+    values = r(x) if callable(r) else np.polynomial.polynomial.polyval(x, np.asarray(r)[:n])
+    return float(np.abs(values - np.sqrt(1.0 - x)).max())
+
+
+def excess_bound(error: float, n: int) -> float:
+    """Bound of max loss minus that of the square root, for prefix sums, n steps and err(r) = `error`.
+
+    With rho = 1 - 1/n, s = sqrt(1 - x) and Parseval's formula on |x| = rho, the first n coefficients of
+    (r - s) / (1 - x) have a norm of at most delta = e error / sqrt(1 - rho^2), those of 1/r - 1/s of at most
+    delta / (1 - k) with k = error sqrt(n) < 1, as |s| >= 1 / sqrt(n) there and, by Rouché's theorem, r has
+    no zero inside. This is Theorem 2.26 with a constant, and sqrt(n log n) in place of n.
+
+    Returns:
+        inf where error >= 1 / sqrt(n): nothing is claimed then.
+    """
+    k = error * math.sqrt(n)
+    if k >= 1.0:
+        return math.inf
+    t = np.arange(1, n, dtype=np.float64)
+    best = math.sqrt(1.0 + float(np.square(np.cumprod((2 * t - 1) / (2 * t))).sum()))
+    delta = math.e * error / math.sqrt((2.0 - 1.0 / n) / n)
+    return (best + delta) * (best + delta / (1.0 - k)) - best**2
 
 
 def lp_error(found: StepErrors, p: float) -> float:

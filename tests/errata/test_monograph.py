@@ -14,8 +14,8 @@ from anechoic.algebra import toeplitz
 from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.tree_aggregation import TreeAggregation
-from studies.published import monograph
 from anechoic.theory.learning import convex_risk
+from studies.published import monograph
 
 
 def lower(column):

@@ -18,17 +18,9 @@ from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, without_horizon
 from anechoic.strategies.endless import EndlessInverse
 from tests.floats import same_bits
-from tests.marks import each_once, in_turn, slow
+from tests.marks import in_turn, slow
 
 KEY = bytes(range(32))
-
-
-def damped_root(x):
-    return np.sqrt(1 - 0.95 * x)
-
-
-def quotient(x):
-    return (1 - 0.9 * x) / (1 - 0.5 * x)
 
 
 FOUND = {
@@ -41,11 +33,8 @@ FOUND = {
     "inverse": endless.series([2.0, -1.9]),
     "inverse-mixed": without_horizon(BandedInverse(7, [1.0, 0.5, -0.3])),
     "inverse-1": endless.series([2.0]),
-    "function": endless.series(damped_root, radius=1 / 0.95),
-    "function-pole": endless.series(quotient, radius=2),
 }
 STREAMED = ["rational", "blt", "blt-mixed", "bands", "inverse", "inverse-mixed", "inverse-1"]
-WRITTEN = [name for name in FOUND if not name.startswith("function")]
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -111,35 +100,11 @@ class TestRefusals:
     def test_zeros_in_the_closed_disc(self, coefficients):
         with pytest.raises(ValueError, match="zero in the closed unit disc"):
             endless.series(coefficients)
-        r = np.polynomial.Polynomial(coefficients)
-        with pytest.raises(ValueError, match="not known to be square-summable"):
-            endless.series(r, radius=3.0)
         if min(abs(np.roots(coefficients[::-1]))) < 1:
             return
-        # the same damped is accepted, both ways
-        found = endless.series(np.array(coefficients) * 0.9 ** np.arange(len(r)))
+        # the same damped is accepted
+        found = endless.series(np.array(coefficients) * 0.9 ** np.arange(len(coefficients)))
         assert found.limiting_norm < 10
-
-    @pytest.mark.slow
-    def test_the_undamped_root(self):
-        for options in ({}, {"radius": 1.0}):
-            with pytest.raises(ValueError, match="it is not for sqrt"):
-                endless.series(lambda x: np.sqrt(1 - x), **options)
-        # and the promise that it is analytic farther out is seen through
-        for radius in (1.0001, 1.1, 2.0, 100.0):
-            with pytest.raises(ValueError, match="not known to be square-summable"):
-                endless.series(lambda x: np.sqrt(1 - x), radius=radius)
-        with pytest.raises(ValueError, match="Without damping C is not square-summable"):
-            endless.damped(0.0)
-
-    def test_a_pole_beyond_the_promise_does_not_hide_a_zero(self):
-        # on the circle |x| = 2 their turns cancel; the coefficients of 1/r are found on a smaller one
-        def r(x):
-            return (1 - x / 1.2) / (1 - x / 1.1)
-
-        found = endless.series(r, radius=4.0)
-        jumps = (1 / 1.2 - 1 / 1.1) * (1 / 1.2) ** np.arange(1000)
-        assert found.limiting_norm == pytest.approx(math.sqrt(1 + jumps @ jumps), rel=1e-8)
 
     def test_the_tail_of_a_blt_near_one(self):
         decay = 1 - 1e-9
@@ -165,7 +130,7 @@ class TestMechanism:
             assert finite.steps == n and same_bits(finite.noise_std, mechanism.noise_std)
             assert finite.epsilon() <= mechanism.epsilon() and finite.gdp() <= mechanism.gdp()
 
-    @pytest.mark.parametrize("name", WRITTEN)
+    @pytest.mark.parametrize("name", FOUND)
     def test_files(self, name):
         mechanism = calibrated(name, clip_norm=0.5, unit="client")
         read = an.EndlessMechanism.from_json(mechanism.to_json())
@@ -195,12 +160,6 @@ class TestMechanism:
         change(record)
         with pytest.raises(MismatchError, match="Do not rely on it"):
             an.EndlessMechanism.from_json(json.dumps(record))
-
-    def test_functions_have_no_file(self):
-        mechanism = calibrated("function")
-        with pytest.raises(UnsupportedError, match="no written form"):
-            mechanism.to_json()
-        assert hash(mechanism) and "EndlessMechanism" in repr(mechanism)
 
     @pytest.mark.parametrize(
         ("changed", "message"),
@@ -243,9 +202,8 @@ class TestStreams:
             assert np.array_equal(rows(finite, n), found[:n])
         assert stream.memory_bytes <= mechanism.strategy.window * 3 * 8
 
-    @pytest.mark.parametrize("name", ["damped", "function"])
-    def test_without_a_recurrence_a_horizon_is_needed(self, name):
-        mechanism = calibrated(name)
+    def test_without_a_recurrence_a_horizon_is_needed(self):
+        mechanism = calibrated("damped")
         with pytest.raises(UnsupportedError, match="memory without end"):
             mechanism.stream(3)
         stream = mechanism.stream(3, key=KEY, dtype=np.float64, horizon=12)
@@ -257,33 +215,6 @@ class TestStreams:
 
 
 # Functions whose terms hide between the points of a grid. For 1 - a x^N the sum of squares is 1 / (1 - a^2).
-
-
-@pytest.mark.parametrize(
-    ("power", "radius"), each_once([7, 1000, 1024, 1331, 2048, 2662, 3072, 4096], [1.1, 1.7, 1.3, 1.5])
-)
-@pytest.mark.slow
-def test_aliased_terms_are_seen(power, radius):
-    found = endless.series(lambda x: 1 - 0.5 * x**power, radius=radius)
-    assert 1.0 < found.limiting_norm * math.sqrt(0.75) < 1 + 1e-8
-    assert found.at(2 * power + 1).largest_column_norm() < found.limiting_norm
-    with pytest.raises(ValueError, match="not known to be square-summable"):
-        endless.series(lambda x: 1 - 2.0 * x**power, radius=radius)
-
-
-def test_a_term_that_all_grids_alias_to_one_place_has_a_phase(monkeypatch):
-    # 64, 83 and 128 points: x^(128 83) looks constant on all of them, but for the turn of the grids
-    def r(x):
-        return 1 - 0.5 * (x / 1.5) ** (128 * 83)
-
-    assert generating._taylor(r, 1.5, 64) is None
-    polynomial, uncertain = generating._taylor(lambda x: 1 - 0.5 * x / 1.5, 1.5, 64)
-    assert 1e-15 < uncertain < 1e-13 and polynomial[:2] == pytest.approx([1, -1 / 3])
-    monkeypatch.setattr(generating, "GOLDEN", 0.0)
-    assert generating._taylor(r, 1.5, 64)[0][0] == pytest.approx(0.5)  # what would be believed without
-    power = 128 * pow(128, -1, 83)  # a constant on two grids, and x on the third
-    assert generating._taylor(lambda x: 1 - 0.5 * (x / 1.5) ** power, 1.5, 64) is None
-    assert generating._taylor(np.ones_like, 1.5, 64)[1] > 1e-15  # rounding is not nothing where all agree
 
 
 @pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 8))])

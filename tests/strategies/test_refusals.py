@@ -91,6 +91,7 @@ BAD = [
     (endless.rational, (4, 0), "accurate_to=0"),
     (endless.series, ([-1.0, 0.5],), r"coefficients\[0\]=-1.0"),
     (endless.series, (np.append(1.0, -np.ones(99) / 99),), "not proven to have no zero"),
+    (endless.damped, (0.0,), "Without damping C is not square-summable"),
     (without_horizon, (Identity(3),), "does not say how C goes on"),
     (without_horizon(BLOCK).at, (0,), "n=0 must be at least 1"),
     (ConstantRecurrent, (5, [1.0], [[1.0]], [1.0]), "spectral radius 1.0"),

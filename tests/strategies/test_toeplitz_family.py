@@ -9,7 +9,6 @@ from scipy.optimize import minimize_scalar
 
 from anechoic import workloads
 from anechoic.algebra import generating, toeplitz
-from anechoic.algebra.generating import approximation_error, excess_bound
 from anechoic.losses.dispatch import error, loss
 from anechoic.participation import Single
 from anechoic.strategies import Identity, Output, Toeplitz
@@ -130,54 +129,6 @@ class TestGeneratingFunctions:
             Toeplitz.from_generating_function([1.0, -2.0], 2000)
 
 
-class TestApproximationError:
-    def test_the_optimum_has_none(self):
-        assert approximation_error(root, 100) == 0.0
-
-    @pytest.mark.parametrize("n", [2, 10, 1000])
-    def test_baselines(self, n):
-        # |1 - sqrt(1 - x)| and |(1 - x) - sqrt(1 - x)| are largest on the real line, at either end
-        rho = 1 - 1 / n
-        ends = [abs(1 - math.sqrt(1 - x)) for x in (rho, -rho)]
-        assert approximation_error(np.ones_like, n) == pytest.approx(max(ends), rel=1e-6)
-        assert approximation_error([1.0], n) == pytest.approx(max(ends), rel=1e-6)
-        ends = [abs(1 - x - math.sqrt(1 - x)) for x in (rho, -rho)]
-        assert approximation_error([1.0, -1.0], n) == pytest.approx(max(ends), rel=1e-6)
-
-    def test_coefficients_and_function_agree(self):
-        c = 0.5 ** np.arange(400) * np.cos(np.arange(400))
-
-        def r(x):
-            return np.polynomial.polynomial.polyval(x, c)
-
-        assert approximation_error(c, 400) == pytest.approx(approximation_error(r, 400), rel=1e-10)
-
-    @pytest.mark.parametrize("n", [10, 100, 2000])
-    @pytest.mark.parametrize("size", [1e-8, 1e-5, 1e-3, 1e-2])
-    @pytest.mark.few(8)
-    def test_the_bound_holds(self, n, size):
-        """Theorem 2.26, with the constant that is proven in the docstring."""
-        workload = workloads.prefix_sum(n)
-        best = loss(workload, Toeplitz.square_root(workload), Single(), "max")
-        for sign in (1, -1):
-            for shape in (
-                lambda x: 1 + 0 * x,
-                lambda x: x**3,
-                lambda x: 1 / (2 - x),
-                lambda x: np.exp(-3 * x),
-            ):
-                r = lambda x, s=sign, f=shape: root(x) + s * size * f(x)  # noqa: E731
-                bound = excess_bound(approximation_error(r, n), n)
-                if math.isfinite(bound):
-                    found = loss(workload, Toeplitz.from_generating_function(r, n), Single(), "max")
-                    assert best - 1e-12 <= found <= best + bound
-
-    def test_it_claims_nothing_for_a_poor_function(self):
-        assert excess_bound(0.2, 100) == math.inf
-        assert 1e3 < excess_bound(0.0999, 100) < math.inf
-        assert excess_bound(0.0, 100) == 0.0
-
-
 class TestRationalBLT:
     # measured when it was written, with a margin of 10 %
     @pytest.mark.parametrize(
@@ -210,18 +161,6 @@ class TestRationalBLT:
             strategy = rational_blt(n, buffers)
             reached = error(workloads.prefix_sum(n), strategy).max * strategy.largest_column_norm()
             assert reached - best < delta
-
-    def test_its_approximation_error_bounds_its_loss(self):
-        n, strategy = 1000, rational_blt(1000, 10)
-
-        def r(x):
-            terms = zip(strategy.scale, strategy.decay, strict=True)
-            return 1 / (1 + sum(scale * x / (1 - decay * x) for scale, decay in terms))
-
-        workload = workloads.prefix_sum(n)
-        best = loss(workload, Toeplitz.square_root(workload), Single(), "max")
-        bound = excess_bound(approximation_error(r, n), n)
-        assert loss(workload, strategy, Single(), "max") - best < bound < 0.01
 
     def test_coefficients_are_those_of_the_root(self):
         # normalised to c_0 = 1 on both sides

@@ -14,7 +14,7 @@ from anechoic.participation import Single
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Toeplitz, Tree
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from studies.published import monograph
-from studies.published.monograph import expected_lp_norm, lp_error
+from studies.published.monograph import approximation_error, excess_bound, expected_lp_norm, lp_error
 from tests.marks import in_turn
 
 SIZES = [*range(1, 34), 63, 64, 65, 127, 500, 1024]
@@ -111,3 +111,35 @@ def test_the_expected_norm_is_an_expectation(p):
 def test_orders_that_are_none(call, p):
     with pytest.raises(ValueError, match=r"p=.* must be a"):
         call(error(workloads.prefix_sum(3), Identity(3)), p)
+
+
+@pytest.mark.parametrize("n", [2, 10, 1000])
+def test_approximation_errors_of_baselines(n):
+    # |1 - sqrt(1 - x)| and |(1 - x) - sqrt(1 - x)| are largest on the real line, at either end
+    rho = 1 - 1 / n
+    ends = [abs(1 - math.sqrt(1 - x)) for x in (rho, -rho)]
+    assert approximation_error(np.ones_like, n) == pytest.approx(max(ends), rel=1e-6)
+    assert approximation_error([1.0], n) == pytest.approx(max(ends), rel=1e-6)
+    ends = [abs(1 - x - math.sqrt(1 - x)) for x in (rho, -rho)]
+    assert approximation_error([1.0, -1.0], n) == pytest.approx(max(ends), rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [10, 100, 2000])
+@pytest.mark.parametrize("size", [1e-8, 1e-5, 1e-3, 1e-2])
+@pytest.mark.few(8)
+def test_theorem_2_26(n, size):
+    """Theorem 2.26, with the constant that is proven in the docstring."""
+    workload = workloads.prefix_sum(n)
+    best = loss(workload, Toeplitz.square_root(workload), Single(), "max")
+    for sign in (1, -1):
+        for shape in (
+            lambda x: 1 + 0 * x,
+            lambda x: x**3,
+            lambda x: 1 / (2 - x),
+            lambda x: np.exp(-3 * x),
+        ):
+            r = lambda x, s=sign, f=shape: np.sqrt(1 - x) + s * size * f(x)  # noqa: E731
+            bound = excess_bound(approximation_error(r, n), n)
+            if math.isfinite(bound):
+                found = loss(workload, Toeplitz.from_generating_function(r, n), Single(), "max")
+                assert best - 1e-12 <= found <= best + bound

@@ -133,14 +133,7 @@ class EndlessMechanism(Recorded):
         return NoiseStream(strategy, dimension, std=self.noise_std * self.clip_norm, **options)
 
     def _fields(self) -> dict[str, Any]:
-        try:
-            written = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
-        except TypeError as error:
-            raise UnsupportedError(
-                f"{self.strategy.describe()} comes from a function, which has no written form: keep the code"
-                " that makes it, or use coefficients, a BLT or damping."
-            ) from error
-        return {self.versioned: FORMAT, **written}
+        return {self.versioned: FORMAT, **{f.name: encode(getattr(self, f.name)) for f in fields(self)}}
 
     def __hash__(self) -> int:
         return hash((self.noise_std, self.batch_size, self.clip_norm, self.adjacency, self.unit, self.delta))

@@ -69,20 +69,12 @@ class Recorded(Guaranteed):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
+        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
         canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The record as JSON, without loss, with what it states.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
+        """The record as JSON, without loss, with what it states."""
         record = {**self._fields(), "states": self._stated(), "fingerprint": self.fingerprint}
         return json.dumps(record, indent=1, allow_nan=False)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from anechoic.accounting import Verified
 from anechoic.accounting.accountant import CERTAIN, CLOSED_FORM
-from anechoic.errors import UnsupportedError
 from anechoic.mechanism.composition import Composition, Part
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
@@ -143,12 +142,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
         **_noise(m, m.sensitivity.value, "limiting sensitivity"),
         "arithmetic": _numbers(m),
     }
-    try:
-        fingerprint = m.fingerprint
-    except UnsupportedError:
-        fingerprint = "none: this strategy comes from a function, which has no written form"
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, theorems_of_endless(m), unit, fingerprint, record, rounded=rounded(m))
+    return stated(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounded=rounded(m))
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
