@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from anechoic import workloads
 from anechoic.algebra import toeplitz
 from anechoic.algebra.systems import chained, power_sums, realisation, sequence
-from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error
 from anechoic.participation import MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
@@ -115,26 +114,9 @@ def test_interlacing_decays_give_positive_scales(points):
     np.testing.assert_allclose(strategy.inverse().coefficients, inverse, atol=1e-9)
 
 
-def test_blt_and_back():
+def test_a_blt_is_constant_recurrent():
     blt = BLT(25, [0.3, 0.2, 0.1], [0.95, 0.4, 0.0])
-    general = ConstantRecurrent.from_blt(blt)
-    np.testing.assert_allclose(general.coefficients, blt.coefficients, rtol=1e-14)
-    back = general.to_blt()
-    np.testing.assert_allclose(back.scale, blt.scale, rtol=1e-12)
-    np.testing.assert_allclose(back.decay, blt.decay, atol=1e-15)
-    # the remark after Theorem 2.28: distinct real eigenvalues reduce A to a diagonal
-    basis = np.array([[1.0, 0.3], [-0.2, 1.0]])
-    mixed = basis @ np.diag([0.8, 0.3]) @ np.linalg.inv(basis)
-    turned = ConstantRecurrent(25, [0.2, 0.1], mixed, [1.0, 0.5])
-    np.testing.assert_allclose(turned.to_blt().coefficients, turned.coefficients, atol=1e-14)
-    for readout, transition, entry, first in (
-        ([0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.0),
-        ([0.3], [[0.5]], [1.0], 2.0),
-        ([0.3], [[-0.5]], [1.0], 1.0),
-        ([0.2, 0.1], 0.5 * np.eye(2), [0.3, 0.4], 1.0),
-    ):
-        with pytest.raises(UnsupportedError, match="distinct decays in"):
-            ConstantRecurrent(5, readout, transition, entry, first).to_blt()
+    np.testing.assert_allclose(ConstantRecurrent.from_blt(blt).coefficients, blt.coefficients, rtol=1e-14)
 
 
 def test_an_inverse_beyond_a_blt_is_constant_recurrent():

@@ -56,7 +56,8 @@ class TorchArrays:
 
         with torch.inference_mode(False), torch.no_grad():
             if not self._on_cpu and not len(memory) and made_here(fresh.cipher, self._device):
-                plan(DrawnColumns(row, fresh))
+                drawn: Any = DrawnColumns(row, fresh)  # rows without memory ask for nothing else
+                plan(drawn)
                 return
             made = row if self._on_cpu else torch.from_numpy(aligned_empty(tuple(row.shape), self.precision))
             run_on_numpy(plan, memory.numpy(), made.numpy(), fresh, torch.get_num_threads())
