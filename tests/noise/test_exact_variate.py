@@ -51,13 +51,6 @@ def test_enclosures_are_nested_and_as_narrow_as_asked_for(i):
     assert len(set(widths)) > 6  # the digits go on
 
 
-def test_digits_beyond_the_entry_are_uniform():
-    lows = [ROW.enclosure(i, 140)[0] for i in range(3000)]
-    # of numbers that the rectangles alone would give the 60th to 130th binary digits are fair coins, too
-    ones = sum(bin(low >> 10 & (2**70 - 1)).count("1") for low in lows)
-    assert abs(ones - 35 * 3000) < 4.5 * np.sqrt(70 * 3000) / 2
-
-
 def test_digits_are_addressed_by_coordinate_attempt_and_purpose():
     addresses = [
         (0, 0, PLACE),
@@ -157,15 +150,6 @@ def test_rows_do_not_depend_on_what_float64_left_open(monkeypatch):
     )  # as if the exponential function were as wrong as that
     np.testing.assert_array_equal(entries(60_000), expected)
     assert len(asked) > 20
-
-
-def test_an_open_decision_matters():
-    # with exact decisions turned round the row is another one: they are looked at
-    words = proposals(50)
-    decided = [
-        accepts(DETAILS, i, 1, exact_variate.proposal(row)) for i, row in enumerate(words[:, 0].tolist())
-    ]
-    assert {True, False} == set(decided)
 
 
 def test_a_step_beyond_the_tail_is_refused():

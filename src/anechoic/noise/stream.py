@@ -16,12 +16,7 @@ from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding.rows import IntegerArrays
 from anechoic.noise.torch_arrays import make_arrays
 
-FORMAT = 2
-_OLD_FORMAT = (
-    "the saved noise state has format 1: its rows came from mt19937 or Philox, which this version does not "
-    "draw from, as one release can give their state away. Finish that run with the version that began it, or "
-    "start a new run: it has its own key and its own guarantee."
-)
+FORMAT = 1
 
 
 class NoiseState:
@@ -310,14 +305,9 @@ class NoiseStream:
 
         Raises:
             MismatchError: if the state was saved by a stream of another strategy, std, key, dimension, slice,
-                backend or dtype, or by a version of this library whose noise came from another generator.
+                cipher, backend or dtype.
             CheckpointError: if something is missing or damaged.
         """
-        if type(saved.get("format")) is int and saved["format"] == 1:
-            raise MismatchError(_OLD_FORMAT)
-        cipher = saved.get("cipher", AES)  # those from before there was a choice do not name it
-        if cipher != self.cipher:
-            raise MismatchError(_difference("cipher", cipher, self.cipher))
         for name, expected in self.identity.items():
             if name not in saved:
                 raise CheckpointError(f"the saved noise state has no {name!r}: it is not one, or damaged.")
@@ -333,8 +323,6 @@ class NoiseStream:
             self.arrays.load(rows, memory[: self.filter.used(step)])
         except ValueError as error:
             raise CheckpointError(f"the saved noise state of step {step} is damaged: {error}") from error
-        if self.grid is not None and self.filter.used(step):
-            self.filter.adopt(memory)
         return NoiseState(self, step, memory)
 
     @cached_property
@@ -350,8 +338,9 @@ class NoiseStream:
             "backend": self.arrays.backend,
             "precision": self.arrays.precision,
             "coefficients": self.filter.digest(),
+            "cipher": self.cipher,
             "key_check": derive(self._key, "key check", size=16).hex(),
-        } | ({} if self.cipher == AES else {"cipher": self.cipher})
+        }
 
     def __repr__(self) -> str:
         part = "" if self.length == self.dimension else f", offset={self.offset}, length={self.length}"

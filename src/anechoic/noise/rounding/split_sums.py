@@ -86,14 +86,8 @@ class SplitSum:
 
     def begin(self, high: Array, low: Array, row: Array) -> None:
         """The sum of one row alone."""
-        high[...], low[...] = row, 0.0
-        self.settle(high, low)
-
-    def settle(self, high: Array, low: Array) -> None:
-        """The same sum in parts of these place values, whatever they were."""
-        near = (high + self.magic) - self.magic
-        low += high - near
-        high[...] = near
+        high[...] = (row + self.magic) - self.magic
+        low[...] = row - high
 
     def check(self, largest: float) -> None:
         """Refuse a row or a sum for which there is no room.
