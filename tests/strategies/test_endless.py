@@ -47,13 +47,6 @@ class TestLimit:
         found = sensitivity(strategy.at(100), Single())
         assert found.value <= strategy.limiting_norm
 
-    def test_leading_blocks_agree(self, name):
-        strategy = FOUND[name]
-        long = strategy.at(50)
-        for n in (1, 2, 20):
-            assert strategy.at(n).n == n
-            assert np.allclose(strategy.at(n).to_dense(), long.to_dense()[:n, :n], rtol=0, atol=1e-13)
-
 
 def test_limits_in_closed_form():
     # sum_t lambda^(2t); 1 + alpha^2 / (1 - lambda^2); a sum of squares

@@ -11,7 +11,7 @@ from anechoic import workloads
 from anechoic.algebra import generating, toeplitz
 from anechoic.losses.dispatch import error, loss
 from anechoic.participation import Single
-from anechoic.strategies import Identity, Output, Toeplitz
+from anechoic.strategies import Toeplitz
 from anechoic.strategies.rational import rational_blt
 from tests.marks import in_turn
 
@@ -39,13 +39,6 @@ class TestPowers:
         c = Toeplitz.power(workload, exponent).to_dense()
         rest = Toeplitz.power(workload, 1 - exponent).to_dense()
         assert np.allclose(c @ rest, workload.to_dense(), rtol=0, atol=1e-11)
-
-    def test_ends(self, name):
-        workload = WORKLOADS[name]
-        n = workload.n
-        zero, one = Toeplitz.power(workload, 0), Toeplitz.power(workload, 1)
-        assert np.allclose(zero.to_dense(), Identity(n).to_dense(), atol=1e-13)
-        assert np.allclose(one.to_dense(), Output(workload).to_dense(), atol=1e-12)
 
 
 def test_powers_of_prefix_sums_are_binomials_to_the_last_digits():
@@ -85,12 +78,6 @@ class TestDamped:
 
 
 class TestGeneratingFunctions:
-    @pytest.mark.parametrize("n", [1, 2, 7, 100, 5000])
-    def test_the_square_root(self, n):
-        found = Toeplitz.from_generating_function(root, n)
-        plain = Toeplitz.square_root(workloads.prefix_sum(n))
-        assert np.allclose(found.coefficients, plain.coefficients, rtol=0, atol=1e-14 * math.sqrt(n))
-
     def test_entire_and_rational_functions(self):
         r = generating.series(np.exp, 20)
         assert np.allclose(r, [1 / math.factorial(k) for k in range(20)], atol=1e-14)
@@ -161,10 +148,3 @@ class TestRationalBLT:
             strategy = rational_blt(n, buffers)
             reached = error(workloads.prefix_sum(n), strategy).max * strategy.largest_column_norm()
             assert reached - best < delta
-
-    def test_coefficients_are_those_of_the_root(self):
-        # normalised to c_0 = 1 on both sides
-        exact = Toeplitz.square_root(workloads.prefix_sum(500)).coefficients
-        assert np.allclose(rational_blt(500, 16).coefficients, exact, rtol=1e-5)
-        wide = rational_blt(500, 24, accurate_to=10**5)
-        assert np.allclose(wide.coefficients, exact, rtol=1e-5)

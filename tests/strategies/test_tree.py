@@ -115,14 +115,6 @@ def test_closed_forms_agree_with_the_matrix(k, n, more, full, data):
     assert tree.comb_norm_squared(separation, count) == pytest.approx(comb @ comb, rel=1e-12)
 
 
-@in_turn("k", [2, 3, 4])
-@in_turn("n", [1, 2, 5, 8, 12, 27, 33])
-def test_the_full_estimator_is_nowhere_worse(n, k):
-    streaming, full = Tree(n, k), FullTree(n, k)
-    assert (full.prefix_errors_squared() <= streaming.prefix_errors_squared() + 1e-12).all()
-    assert full.largest_column_norm() == pytest.approx(streaming.largest_column_norm(), rel=1e-9)
-
-
 @in_turn(("n", "k"), SIZES)
 def test_tree_aggregation_is_the_dyadic_partition_without_unused_nodes(n, k):
     """By definition: prefix t adds the nodes of the digits of t."""
