@@ -51,7 +51,7 @@ def _gives_plain_bits(device: torch.device) -> bool:
 
 
 class DrawnColumns:
-    """A row on a device that needs no memory: it asks for `draw` alone of `arrays.MemoryColumns`."""
+    """A row on a device that needs no memory: it asks for `draw` alone of `NumpyColumns`."""
 
     def __init__(self, row: torch.Tensor, fresh: FreshRows) -> None:
         self.row, self._fresh = row, fresh

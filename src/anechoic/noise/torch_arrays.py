@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from anechoic._validate import one_of
-from anechoic.noise.arrays import Arrays, Plan, checked_precision
 from anechoic.noise.device_rows import DrawnColumns, made_here
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.numpy_arrays import NumpyArrays, aligned_empty, run_on_numpy
+from anechoic.noise.numpy_arrays import NumpyArrays, Plan, aligned_empty, checked_precision, run_on_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +83,7 @@ class TorchArrays:
             rows.copy_(exported.detach())
 
 
-def make_arrays(backend: str, dtype: Any, device: Any) -> Arrays:
+def make_arrays(backend: str, dtype: Any, device: Any) -> NumpyArrays | TorchArrays:
     """The operations of `backend` for `dtype` on `device`.
 
     Raises:

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import Filter, only_fresh
+from anechoic.noise.numpy_arrays import NumpyColumns, Plan
 from anechoic.noise.recurrence import Buffered, Mixed, Nested, StateSpace
 
 M = TypeVar("M", bound=Mixed)
@@ -31,7 +31,7 @@ class BufferedFilter(MixedFilter[Buffered]):
         if not self.rows:
             return only_fresh(lead)
 
-        def plan(columns: MemoryColumns) -> None:
+        def plan(columns: NumpyColumns) -> None:
             columns.draw(columns.row, lead)
             if first:
                 columns.assign(columns.memory, columns.row)
@@ -53,7 +53,7 @@ class StateSpaceFilter(MixedFilter[StateSpace]):
         if not self.rows:
             return only_fresh(lead)
 
-        def plan(columns: MemoryColumns) -> None:
+        def plan(columns: NumpyColumns) -> None:
             columns.draw(columns.row, lead)
             if first:
                 columns.assign(columns.memory, columns.row)  # before what was there is multiplied by zero
@@ -79,7 +79,7 @@ class NestedFilter(MixedFilter[Nested]):
         weights = np.append(step.readout, 1.0)
         first = int(np.flatnonzero(weights)[0])
 
-        def plan(columns: MemoryColumns) -> None:
+        def plan(columns: NumpyColumns) -> None:
             memory, out = columns.memory, columns.row
             columns.draw(memory[top], step.lead)
             if carried is None:  # the whole tree: nothing of it is needed again
