@@ -259,6 +259,9 @@ def test_an_epsilon_that_nobody_can_mean_is_doubted(epsilon, said):
 
 
 def test_refusals_of_combinations():
+    for name, value in {"delta": 1.0, "clip_norm": math.inf, "noise_std": 0.0, "unit": None}.items():
+        with pytest.raises(ValueError, match=f"{name}="):
+            Mechanism(BANDED, FixedOrder(57, 10, epochs=4), **{"noise_std": 2.0, name: value})
     with pytest.raises(ValueError, match="n=24 steps but sampling has 12"):
         calibrate(BANDED, sampling=FixedOrder(57, 10, steps=12), epsilon=1, delta=1e-6)
     with pytest.raises(UnsupportedError, match="bands=2, which exceeds groups=1"):
