@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.noise import exact_variate, gaussian, ziggurat_tail
+from anechoic.noise import exact_variate, ziggurat_tail
 from anechoic.noise.exact_variate import HEIGHT, PLACE, Proposal, accepts
 from anechoic.noise.gaussian import ERROR, LARGEST, FreshRow
 from anechoic.noise.ziggurat import RECTANGLES, TAIL_STEPS, layers
@@ -180,11 +180,3 @@ def test_a_coordinate_of_the_rest_takes_the_first_proposal_that_is_accepted():
         assert exact_variate.variate(int(WORDS[i]), DETAILS, i).attempt == attempt
         words = np.array([[DETAILS.words(i, attempt)]], np.uint64)
         assert ziggurat_tail._proposals(words)[0][0, 0] == entries(1, i)[0]
-
-
-def test_the_first_word_decides_for_all_others():
-    values = entries(60_000)
-    plain = np.setdiff1d(np.arange(60_000), IN_REST)
-    index = (WORDS[plain] % np.uint64(2048)).astype(int)
-    assert (np.abs(values[plain]) < layers().widths[index]).all()
-    assert gaussian.layers() is layers()

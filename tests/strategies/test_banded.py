@@ -108,11 +108,6 @@ def test_inverses_of_workloads_by_columns(name, n):
     np.testing.assert_allclose(banded.dense(inverse) @ workload.to_dense(), np.eye(n), atol=1e-9)
 
 
-def test_long_inverses_are_refused():
-    assert inverse_columns(workloads.nesterov(200, 0.9)) is None
-    assert inverse_columns(workloads.from_dense(np.tril(np.ones((3, 3)) + np.diag([0.0, 1.0, 2.0])))) is None
-
-
 @in_turn("name", WORKLOADS)
 @in_turn(("n", "bands"), [(101, 5), (60, 1), (64, 12)])
 def test_error(name, n, bands):

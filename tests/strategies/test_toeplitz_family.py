@@ -5,12 +5,10 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 
 from anechoic import workloads
 from anechoic.algebra import generating, toeplitz
-from anechoic.losses.dispatch import error, loss
-from anechoic.participation import Single
+from anechoic.losses.dispatch import error
 from anechoic.strategies import Toeplitz
 from anechoic.strategies.rational import rational_blt
 from tests.marks import in_turn
@@ -41,13 +39,6 @@ class TestPowers:
         assert np.allclose(c @ rest, workload.to_dense(), rtol=0, atol=1e-11)
 
 
-def test_powers_of_prefix_sums_are_binomials_to_the_last_digits():
-    c = Toeplitz.power(workloads.prefix_sum(3000), 0.3).coefficients
-    for t in (0, 1, 2, 17, 600, 2999):
-        exact = (-1) ** t * mpmath.binomial(mpmath.mpf(-0.3), t)
-        assert c[t] == pytest.approx(float(exact), rel=1e-12)
-
-
 class TestDamped:
     def test_eq_3_27(self):
         nu, t = 0.1, np.arange(50)
@@ -57,24 +48,6 @@ class TestDamped:
         # paper 000, Eq. (7): C^-1 has the coefficients (-1)^t C(1/2, t) (1 - nu)^t
         inverse = [float((-1) ** int(k) * mpmath.binomial(mpmath.mpf("0.5"), int(k))) for k in t]
         assert np.allclose(strategy.solve(np.eye(1, 50)[0]), inverse * (1 - nu) ** t, atol=1e-14)
-
-    @pytest.mark.parametrize("eta", [0.02, 0.1, 0.5])
-    def test_best_for_mean_estimation_at_nu_equal_to_eta(self, eta):
-        # paper 000, Theorem 2.1: the iterate of noisy SGD on (theta - x)^2 / 2 sums noise rows with weights
-        # eta (1 - eta)^s, so that the error of the last step is that of the decaying workload
-        workload = workloads.exponential_decay(2000, 1 - eta)
-
-        def at(x):
-            return loss(workload, Toeplitz.damped(2000, math.exp(x)), Single(), "last")
-
-        found = minimize_scalar(at, bounds=(math.log(1e-3), -1e-3), method="bounded", options={"xatol": 1e-7})
-        assert math.exp(found.x) == pytest.approx(eta, rel=1e-3)
-        # and no perturbation of it is better: it is the best of all causal Toeplitz strategies
-        best, rng = Toeplitz.damped(2000, eta), np.random.default_rng(0)
-        lowest = loss(workload, best, Single(), "last")
-        for _ in range(5):
-            c = best.coefficients * (1 + 0.01 * rng.standard_normal(2000))
-            assert loss(workload, Toeplitz(2000, c), Single(), "last") > lowest
 
 
 class TestGeneratingFunctions:
