@@ -11,13 +11,12 @@
 on data that clients keep, `anechoic.theory` bounds what is learned. Each part is imported when it is used.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from anechoic.errors import AnechoicError
-
-# at once: the function takes the place of the room of its name
-from anechoic.sensitivity.dispatch import sensitivity
 
 if TYPE_CHECKING:
     from anechoic import (
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from anechoic.mechanism.mechanism import Mechanism
     from anechoic.planning.compare import plan
     from anechoic.selection.selection import select
+    from anechoic.sensitivity.dispatch import sensitivity
     from anechoic.units.ownership import Units
 
 __version__ = "0.1.0"
@@ -84,7 +84,7 @@ __all__ = [
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
     *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
-    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
+    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units"),
     *("budget", "linear", "workloads"),
 }
 #: Where other names are defined.
@@ -96,9 +96,21 @@ _HOMES = {
     "mechanism.mechanism": ("Mechanism",),
     "planning.compare": ("plan",),
     "selection.selection": ("select",),
+    "sensitivity.dispatch": ("sensitivity",),
     "units.ownership": ("Units",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+class _Package(ModuleType):
+    """Keeps the name `sensitivity` for the function where Python binds the room of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        room = name == "sensitivity" and isinstance(value, ModuleType)
+        super().__setattr__(name, value.dispatch.sensitivity if room else value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

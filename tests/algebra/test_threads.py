@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from anechoic import optimize, workloads
+from anechoic import workloads
 from anechoic.algebra import threads
 
 
@@ -76,10 +76,3 @@ def test_large_dense_problems_keep_their_threads(n):
     work(workloads.prefix_sum(n))
     work(workload=workloads.prefix_sum(n))
     assert seen == [{1 if n <= threads.MANY else 2}] * 2
-
-
-def test_optimisers_take_one_thread():
-    seen = []
-    optimize.blt(workloads.prefix_sum(16), buffers=1, progress=lambda *_: seen.append(blas_threads()))
-    assert seen
-    assert set(map(frozenset, seen)) == {frozenset({1})}

@@ -96,14 +96,6 @@ def test_powers_by_both_ways(monkeypatch):
     assert np.allclose(toeplitz.power(np.ones(5000), 0.5, 5000), toeplitz.power(two, -0.5, 5000))
 
 
-@pytest.mark.parametrize("n", [100, 1000])
-def test_longer_series_are_cut_and_shorter_ones_padded(n):
-    c = series(6, 700)
-    assert np.allclose(toeplitz.inverse(c, n)[: min(n, 700)], toeplitz.inverse(c[:n], min(n, 700))[:n])
-    assert toeplitz.product(c, c, n).shape == (n,)
-    assert toeplitz.product(c[:3], c[:2], n)[4:].tolist() == [0.0] * (n - 4)
-
-
 def test_the_fft_is_used_and_agrees(monkeypatch):
     n = 700
     c, x = series(7, n), np.random.default_rng(7).standard_normal((n, 2))
@@ -113,16 +105,6 @@ def test_the_fft_is_used_and_agrees(monkeypatch):
     direct = toeplitz.multiply(c, x), toeplitz.solve(c, x), toeplitz.inverse(c, n), toeplitz.product(c, c, n)
     for a, b in zip(by_fft, direct, strict=True):
         assert np.allclose(a, b, rtol=0, atol=1e-11)
-
-
-def test_closed_forms():
-    n = 500
-    ones = np.ones(n)
-    assert np.allclose(toeplitz.inverse(ones, n), np.r_[1.0, -1.0, np.zeros(n - 2)], atol=1e-12)
-    t = np.arange(1, n)
-    central = np.r_[1.0, np.cumprod((2 * t - 1) / (2 * t))]  # (2t choose t) / 4^t
-    assert np.allclose(toeplitz.sqrt(ones, n), central, rtol=0, atol=1e-12)
-    assert np.allclose(toeplitz.sqrt(np.array([4.0]), 3), [2.0, 0.0, 0.0])
 
 
 @settings(max_examples=100)

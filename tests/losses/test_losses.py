@@ -20,11 +20,8 @@ from anechoic.strategies import (
     Dense,
     Identity,
     Output,
-    Restarted,
     Toeplitz,
 )
-from anechoic.strategies.scaled import ColumnScaled
-from anechoic.workloads.base import Workload
 from tests.marks import in_turn
 from tests.zoo import STRATEGIES, every
 
@@ -92,32 +89,6 @@ def test_blocks_of_columns_add_up(name, monkeypatch):
     np.testing.assert_allclose(np.sqrt(squares), written_out(workload, strategy), rtol=1e-10)
 
 
-class Doubled(Workload):
-    """Twice the prefix sums, with rates: a workload whose diagonal is not 1."""
-
-    coefficients = property(lambda self: np.full(self.n, 2.0))
-    rates = property(lambda self: np.linspace(1.0, 2.0, self.n))
-
-
-def test_any_diagonal_of_the_workload():
-    strategy = ColumnNormalized(BandedToeplitz(12, [1.0, 0.5]))
-    workload = Doubled(12)
-    np.testing.assert_allclose(
-        error(workload, strategy).per_step, written_out(workload, strategy), rtol=1e-10
-    )
-
-
-def test_long_inverses_of_the_workload_go_by_columns(monkeypatch):
-    n = 20
-    strategy = ColumnNormalized(BandedToeplitz(n, [1.0, 0.5, 0.25]))
-    workload = workloads.momentum(n, 0.5)
-    expected = written_out(workload, strategy)
-    long = np.zeros(n)
-    long[:3] = workload.inverse_coefficients
-    monkeypatch.setattr(type(workload), "inverse_coefficients", long)
-    np.testing.assert_allclose(error(workload, strategy).per_step, expected, rtol=1e-10)
-
-
 # Monograph, Tables 2.2 (max) and 2.3 (RMS): n; max of Identity and Output; RMS of Identity; max of the root.
 TABLE = [
     (8, 2.828, 2.121, 1.718),
@@ -166,11 +137,6 @@ def test_blt_of_a_billion_steps():
     assert found.rms < found.max < math.sqrt(n)
 
 
-def test_identity_of_a_billion_steps():
-    found = error(workloads.prefix_sum(10**9), Identity(10**9))
-    assert (found.max, found.rms) == (pytest.approx(math.sqrt(1e9)), pytest.approx(math.sqrt(5e8), rel=1e-8))
-
-
 @pytest.mark.parametrize("bands", [1, 64])
 def test_normalised_bands_make_no_square_array(bands):
     n = 50_000
@@ -194,14 +160,6 @@ def last_row(workload, strategy):
     return strategy.base.solve(ones[::-1])[::-1]
 
 
-def test_restarts_are_independent():
-    n, times = 60, 4
-    base = Toeplitz.square_root(workloads.prefix_sum(n))
-    block = np.square(error(workloads.prefix_sum(n), base).per_step)
-    found = np.square(error(workloads.prefix_sum(n * times), Restarted(base, times)).per_step)
-    np.testing.assert_allclose(found[2 * n : 3 * n], 2 * block[-1] + block, rtol=1e-12)
-
-
 def test_what_takes_long_is_announced(monkeypatch):
     monkeypatch.setattr(dispatch, "SLOW_FROM", 1e4)
     with pytest.warns(PerformanceWarning, match="operations"):
@@ -210,7 +168,7 @@ def test_what_takes_long_is_announced(monkeypatch):
         error(workloads.prefix_sum(200), ColumnNormalized(Toeplitz.square_root(workloads.prefix_sum(200))))
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("call", "message"),
     [
         (lambda: error(workloads.prefix_sum(4), Identity(5)), "n=4 steps but strategy has n=5"),
@@ -251,17 +209,6 @@ def test_tail_weights_are_those_of_toeplitz_decoders(kind):
     squares = np.cumsum(np.square(b))
     expected = squares.max() if isinstance(kind, str) and kind == "max" else row_weights(kind, n) @ squares
     assert tail_weights(kind, n) @ np.square(b) == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_last_step_of_a_billion():
-    n = 10**9
-    workload = workloads.prefix_sum(n)
-    tracemalloc.start()
-    for strategy, expected in ((Identity(n), math.sqrt(n)), (Output(workloads.prefix_sum(n)), 1.0)):
-        assert error(workload, strategy).of("last") == pytest.approx(expected, rel=1e-12)
-    assert error(workload, BLT(n, [0.1], [0.9])).of("last") == error(workload, BLT(n, [0.1], [0.9])).max
-    assert tracemalloc.get_traced_memory()[1] < 10**6
-    tracemalloc.stop()
 
 
 RESTART_STRATEGIES = {
@@ -309,36 +256,3 @@ def test_restart_differences_by_pieces(monkeypatch):
     whole = error(workload, strategy).per_step
     monkeypatch.setattr(rows, "CHUNK", 3 * 14)  # three periods at a time
     np.testing.assert_allclose(error(workload, strategy).per_step, whole, rtol=1e-12)
-
-
-def test_differences_of_equal_rows_are_zero():
-    n, period = 10**5, 1000
-    s = np.arange(n) % period + 1
-    found = rows.restart_squares(np.full(n, 1 / 3), period)
-    np.testing.assert_allclose(found, np.where(s == period, s, s / period) / 9, rtol=1e-12)
-
-
-@pytest.mark.parametrize("cut", [0, 4])
-@pytest.mark.parametrize("kind", ["momentum", "fading", "coefficients", "rates", "general"])
-def test_restarted_strategies(kind, cut):
-    base = ColumnNormalized(BandedToeplitz(6, [1.0, 0.5]))
-    strategy = Restarted(base, 5, 30 - cut)
-    workload = workloads_of(strategy.n)[kind]
-    np.testing.assert_allclose(
-        error(workload, strategy).per_step, written_out(workload, strategy), rtol=1e-10
-    )
-
-
-def test_scales_that_the_rates_cancel():
-    rates = np.linspace(1.0, 2.0, 40)
-    workload = workloads.scheduled(workloads.from_coefficients(1 / (1.0 + np.arange(40))), rates)
-    strategy = ColumnScaled(BandedToeplitz(40, [1.0, 0.5]), rates)
-    np.testing.assert_allclose(
-        error(workload, strategy).per_step, written_out(workload, strategy), rtol=1e-10
-    )
-
-
-def test_scaled_by_a_constant_is_toeplitz_again():
-    base = BandedToeplitz(30, [1.0, 0.5])
-    found = error(workloads.prefix_sum(30), ColumnScaled(base, np.full(30, 2.0)))
-    np.testing.assert_allclose(found.per_step, error(workloads.prefix_sum(30), base).per_step / 2)

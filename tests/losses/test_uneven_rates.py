@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from anechoic import optimize, strategies, workloads
+from anechoic import strategies, workloads
 from anechoic.algebra import banded
-from anechoic.losses.dispatch import _kept_digits, error, loss
-from anechoic.optimize.columns.objective import BlockObjective, DenseObjective, SumsObjective, objective_of
+from anechoic.losses.dispatch import _kept_digits, error
+from anechoic.optimize.columns.objective import DenseObjective, SumsObjective, objective_of
 from anechoic.optimize.columns.search import weighted
-from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.workloads.inverses import recursion_columns
 from tests.marks import each_once
 
@@ -75,17 +74,6 @@ def test_errors_keep_their_digits(name, shape, ratio):
         np.testing.assert_allclose(found, exact_errors(workload, strategy), rtol=2e-9, err_msg=kind)
 
 
-@pytest.mark.parametrize(("schema", "ratio"), each_once([Single(), MinSep(8), Cyclic(6)], [1e-2, 1e-6, 1e-8]))
-@pytest.mark.slow
-def test_banded_optimum_is_what_it_says(schema, ratio):
-    workload = workloads.scheduled(PLAIN, rates("blocks", ratio))
-    found = optimize.banded(workload, bands=3, participation=schema)
-    assert found.gap >= 0
-    assert found.loss <= loss(workload, strategies.Identity(N), schema)
-    steps = exact_errors(workload, found.strategy)
-    assert error(workload, found.strategy).rms == pytest.approx(np.sqrt(np.mean(steps**2)), rel=1e-9)
-
-
 def test_sums_objective_is_the_dense_one():
     workload = WORKLOADS["momentum"](rates("random", 1e-2))
     columns = strategies.banded.columns_of(STRATEGIES["free"])
@@ -120,36 +108,7 @@ def test_a_window_of_the_sums_objective_is_a_part_of_it():
         np.testing.assert_allclose(gradient, whole[window.free], rtol=1e-8, atol=1e-14)
 
 
-def test_long_runs_are_cut_into_stretches(monkeypatch):
-    n = 300
-    gains = np.where(np.arange(n) % 2, 1.0, 1e-6)[:, None] * [1.0, 0.5]
-    columns = banded.of_toeplitz(np.array([1.0, 0.5]), n)
-    sums = banded.of_toeplitz(np.array([1.0, -1.0]), n)
-    whole = banded.sums_squared(columns, sums, gains)
-    monkeypatch.setattr(banded, "STRETCH", 1)
-    np.testing.assert_allclose(banded.sums_squared(columns, sums, gains), whole, rtol=1e-13)
-
-
-def test_even_rates_keep_the_cheaper_recursion():
-    mild = workloads.scheduled(PLAIN, np.linspace(1.0, 0.1, N))
-    assert len(recursion_columns(mild)) == 1
-    assert type(objective_of(mild, 2)) is BlockObjective
-    assert len(recursion_columns(PLAIN)) == 1
-
-
 def test_rows_that_shrink_are_not_made_from_rows():
     assert _kept_digits(np.array([1.0, 2.0, 1e-3]))
     assert not _kept_digits(np.array([1.0, 2.0, 1e-6]))
     assert not _kept_digits(np.array([1.0, np.nan]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("participation", [MinSep(8, 3), Single()])
-def test_a_search_that_stalls_begins_again_with_a_band_less(participation):
-    """16 and 75 % above the bound, and above three bands, where the steps of three bands hardly count."""
-    learning_rates = np.where(np.arange(60) % 6 < 3, 1.0, 1e-8)
-    workload = workloads.momentum(60, 0.9, learning_rates=learning_rates)
-    three, four = (optimize.banded(workload, bands=b, participation=participation) for b in (3, 4))
-    assert four.gap < 1e-3
-    assert four.loss < three.loss * (1 + 1e-6)
-    assert four.evaluations > three.evaluations

@@ -17,7 +17,6 @@ from anechoic.accounting.random_allocation.epsilon import random_allocation_epsi
 from anechoic.errors import MismatchError
 from anechoic.mechanism import composition
 from anechoic.mechanism.composition import Composition, compose
-from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
 from anechoic.sampling import (
@@ -30,7 +29,6 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Restarted
-from anechoic.strategies import endless as without_end
 from tests.marks import slow
 
 N = 24
@@ -82,15 +80,6 @@ def test_restarts_within_one_run_are_one_mechanism_and_no_better_than_separate_r
     assert compose(restarted).gdp() == pytest.approx(compose(single, times=3).gdp(), rel=1e-12)
 
 
-def test_an_endless_mechanism_is_a_gaussian():
-    from anechoic.strategies.endless import HorizonFree
-
-    endless = EndlessMechanism(without_end.damped(0.1), 4.0, 100.0)
-    assert isinstance(endless.strategy, HorizonFree)
-    both = compose(endless, parts()["fixed"])
-    assert both.gdp() == pytest.approx(math.hypot(endless.gdp(), parts()["fixed"].gdp()), rel=1e-14)
-
-
 @pytest.mark.parametrize("times", [1, 2, 5, 60])
 def test_poisson_runs_are_one_run_of_as_many_steps(times):
     known = poisson_epsilon(1e-6, 2.0, 100 / 1200, N * times)
@@ -138,13 +127,6 @@ def test_bins_and_a_gaussian_by_monte_carlo():
     gram = bins_gram(BANDED, 12) + (plain.gdp() * mech.noise_std) ** 2
     truth = Mixture(gram).verify(epsilon, mech.noise_std, samples=100_000, failure=1e-3)
     assert 0.4e-5 < truth.delta < 1e-5
-
-
-def test_one_bin_is_a_gaussian():
-    alone = Mechanism(BANDED, BallsInBins(1200, 1, N), 20.0)
-    found, known = compose(alone, times=3), gaussian_epsilon(1e-6, math.sqrt(3) * alone.gdp()) * (1 + 1e-9)
-    assert found.epsilon(1e-6) <= known
-    assert found.epsilon(1e-6) >= 0.999 * known
 
 
 def test_the_sum_of_single_epsilons_at_equal_parts_of_delta_is_the_last_resort(monkeypatch):
@@ -204,15 +186,6 @@ def test_where_only_samples_amplify_the_points_are_composed():
     assert found.epsilon(1e-5) < 0.8 * gaussian_epsilon(1e-5, found.gdp())
 
 
-@pytest.mark.slow
-def test_an_accountant_without_a_law_is_asked_at_several_deltas(monkeypatch):
-    """Overlapping bands under Poisson sampling: conditional composition gives (epsilon, delta) only."""
-    monkeypatch.setattr("anechoic.accounting.terms.POINTS", 8)
-    overlapping = Mechanism(BandedToeplitz(4, [1.0, 0.5]), Poisson(1200, 50, 4), 2.0)
-    found, single = compose(overlapping, times=3).epsilon(1e-6), overlapping.epsilon(1e-6 / 3)
-    assert overlapping.epsilon(1e-6) < found < 0.6 * 3 * single
-
-
 def test_replacing_one():
     sampling = CyclicPoisson(1200, 100, 4, N)
     a = Mechanism(BANDED, sampling, 8.0, adjacency="replace_one")
@@ -240,22 +213,6 @@ def test_disjoint_units_have_the_weakest_part():
                 compose(repeated, *others, disjoint=True)
     with pytest.raises(ValueError, match="take part in every repetition"):
         compose(a, b, times=3, disjoint=True)
-
-
-@pytest.mark.slow
-def test_report_names_the_parts():
-    whole = compose(parts()["bins"], parts()["fixed"], times=2)
-    text = " ".join(whole.report().split())
-    assert text == " ".join(str(whole).split())
-    for part, count in whole.parts:
-        assert part.fingerprint[:12] in text
-        assert part.fingerprint[:12] in whole.describe()
-        assert count == 2
-    assert "4, of 2 mechanisms" in text
-    assert "each direction apart" in text
-    assert "one example" in text
-    assert repr(whole).startswith("Composition(composition of 4 runs on the same units")
-    assert "exact" in compose(parts()["fixed"], times=2).report()
 
 
 def test_fields_are_frozen_and_merged():
@@ -306,15 +263,6 @@ def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
         assert heading in found
         assert "nobody learns which batches one example joined" in " ".join(found.split())
         assert (tmp_path / format).read_text().strip() == found.strip()
-
-
-def test_a_part_at_rate_one_is_a_gaussian():
-    everyone = Mechanism(Identity(10), Poisson(100, 100, 10), 3.0, delta=1e-5)
-    some = Mechanism(Identity(10), Poisson(100, 10, 10), 3.0, delta=1e-5)
-    twice = compose(everyone, times=2)
-    assert not twice.amplified
-    assert twice.epsilon() == pytest.approx(gaussian_epsilon(1e-5, math.sqrt(20) / 3), rel=1e-12)
-    assert everyone.epsilon() < compose(everyone, some).epsilon() < everyone.epsilon() + some.epsilon()
 
 
 @pytest.mark.parametrize("noise", [1e-12, 1e12, *slow(1e-6, 0.1, 1.0, 1e6)])

@@ -18,7 +18,6 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import odd_epsilon
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
 from anechoic.sampling import CyclicPoisson, External, FixedOrder, Poisson
-from anechoic.statement.rounding import round_up
 from anechoic.strategies import (
     BLT,
     BandedToeplitz,
@@ -103,26 +102,6 @@ def test_noise_multiplier_is_std_over_reference(mech):
         assert mech.gdp() == pytest.approx(doubled / mech.noise_multiplier, rel=1e-12)
         assert mech.epsilon() == pytest.approx(gaussian_epsilon(mech.delta, mech.gdp()), rel=1e-9)
     assert mech.rho() == mech.gdp() ** 2 / 2
-
-
-def test_statement_names_everything_a_reviewer_asks_for(mech):
-    text = str(mech)
-    for word in (
-        "Privacy unit",
-        "Adjacency",
-        "Notion",
-        "GDP",
-        "zCDP",
-        "Participation",
-        "Batches",
-        "Sensitivity",
-    ):
-        assert word in text
-    assert f"{mech.noise_std:.6g} x clip norm" in text.replace("\n", "")
-    assert mech.fingerprint in text
-    assert ("exact, by" in text) == mech.sensitivity.exact
-    printed = float(text.split("(")[1].split(",")[0])
-    assert printed >= mech.epsilon() * (1 - 1e-11)
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 8.0])
@@ -227,15 +206,12 @@ def test_an_edited_file_is_refused(change):
     change(record)
     with pytest.raises(MismatchError, match="Do not rely on it"):
         Mechanism.from_json(json.dumps(record))
+    for text in ("", "[]", "null", "{", '{"format": 1}', "12"):
+        with pytest.raises(MismatchError, match="not a mechanism file"):
+            Mechanism.from_json(text)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"format": 1}', "12"])
-def test_a_file_that_is_no_mechanism_is_refused(text):
-    with pytest.raises(MismatchError, match="not a mechanism file"):
-        Mechanism.from_json(text)
-
-
-@pytest.mark.parametrize(
+@in_turn(
     ("arguments", "message"),
     [
         ({"epsilon": 0.0, "delta": 1e-6}, "epsilon=0.0"),
@@ -283,6 +259,9 @@ def test_an_epsilon_that_nobody_can_mean_is_doubted(epsilon, said):
 
 
 def test_refusals_of_combinations():
+    for name, value in {"delta": 1.0, "clip_norm": math.inf, "noise_std": 0.0, "unit": None}.items():
+        with pytest.raises(ValueError, match=f"{name}="):
+            Mechanism(BANDED, FixedOrder(57, 10, epochs=4), **{"noise_std": 2.0, name: value})
     with pytest.raises(ValueError, match="n=24 steps but sampling has 12"):
         calibrate(BANDED, sampling=FixedOrder(57, 10, steps=12), epsilon=1, delta=1e-6)
     with pytest.raises(UnsupportedError, match="bands=2, which exceeds groups=1"):
@@ -297,21 +276,6 @@ def test_refusals_of_combinations():
         calibrate(BANDED, sampling=Single(), epsilon=1, delta=1e-6)
     federated = calibrate(BANDED, sampling=External(MinSep(3), 10, 24), epsilon=1, delta=1e-6, unit="client")
     assert "one client" in str(federated)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1.0, "1.000"),
-        (1.00001, "1.001"),
-        (0.9999999999999982, "1.0000"),
-        (0.123451, "0.1235"),
-        (12345.1, "12350"),
-        (0, "0"),
-    ],
-)
-def test_printed_epsilon_rounds_up(value, text):
-    assert round_up(value) == text
 
 
 def test_printed_delta_is_not_rounded_down():

@@ -129,13 +129,6 @@ def test_long_windows_are_passed_over_once_in_several_steps(monkeypatch):
     assert not made
 
 
-def test_float_rows_and_rounded_ones_are_the_same_noise():
-    for name in ("banded", "inverse", "blt", "tree"):
-        floats, _ = emit(NoiseStream(KINDS[name], 40, std=3.0, key=KEY, dtype=np.float64), 40)
-        rows, _ = emit(stream_of(name), 40)
-        assert np.abs(rows * GRID - floats).max() < 40 * GRID + 1e-12
-
-
 def test_out_is_written_into():
     stream = stream_of("banded")
     out = np.zeros(40, np.int64)
@@ -179,11 +172,6 @@ def test_a_mechanism_releases_integers():
         mechanism.grid.release(total.astype(float), row)
 
 
-def test_new_memory_holds_no_sums_and_no_sizes():
-    memory = stream_of("long").arrays.empty(3, 10)
-    assert np.isnan(memory[:, 10:]).all()
-
-
 NARROW = {
     "blt": s.BLT(30, [0.3, 0.1], [0.95, 0.4]),
     "blt of one buffer": s.BLT(17, [0.5], [0.9]),
@@ -222,11 +210,6 @@ def test_more_rows_than_are_left_leave_the_state_as_it_is():
     with pytest.raises(DesynchronizedError):
         stream.several(state, 1)
     assert again.step == 5
-
-
-def test_several_rows_of_floats_are_those_made_one_by_one():
-    stream = NoiseStream(s.BLT(5, [0.3], [0.9]), 2, key=KEY)
-    assert np.array_equal(np.array(stream.several(stream.init(), 5)[0]), emit(stream, 5)[0])
 
 
 def test_memory_that_grew_is_refused_in_narrow_rows_too(monkeypatch):

@@ -106,17 +106,6 @@ def xorshift_bits(count):
     return found
 
 
-@pytest.mark.parametrize("of", [sign_bits, place_bits, index_bits])
-def test_short_recurrences_are_found_and_ours_has_none(of):
-    linear = xorshift_bits(1200)
-    assert shortest_recurrence(linear[:1000])[0] <= 64
-    assert predictions(linear, 1000) == linear[1000:]
-    bits = noise_bits(6200, of)
-    assert abs(shortest_recurrence(bits[:6000])[0] - 3000) < 40
-    right = sum(a == b for a, b in zip(predictions(bits, 6000), bits[6000:], strict=True))
-    assert abs(right - 100) < 4.5 * np.sqrt(200) / 2
-
-
 def rank(rows):
     """Rank over GF(2) of integers as rows of bits."""
     pivots = {}

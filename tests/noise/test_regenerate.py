@@ -5,25 +5,22 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError
+from anechoic.errors import CheckpointError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
-from anechoic.noise.rounding import base, on_device
+from anechoic.noise.rounding import base
 from anechoic.strategies import (
     BLT,
     BandedInverse,
-    BandedToeplitz,
     ColumnNormalized,
-    Dense,
     Identity,
     Restarted,
     Toeplitz,
     Tree,
 )
-from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.workloads import prefix_sum
-from tests.marks import each_once, each_pair, every_other
-from tests.noise.streams import BACKENDS, KEY, dtype_of, emit, fresh_rows, make_stream
+from tests.marks import each_once, each_pair, in_turn
+from tests.noise.streams import BACKENDS, KEY, emit, fresh_rows, make_stream
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
 KINDS = (Autoregressive, MovingAverage)
@@ -31,17 +28,6 @@ MADE = [name for name, item in STRATEGIES.items() if isinstance(item.recurrence(
 SIGNED = BandedInverse(11, [1.3, -0.6, 0.0, 0.2, -0.1])
 ROOT = Toeplitz.square_root(prefix_sum(11))
 DENSE = STRATEGIES["dense"]
-
-
-def test_every_kind_is_there():
-    names = " ".join(MADE)
-    for kind in ("identity", "output-rates", "inverse-mixed", "normalised(", "restarted-cut("):
-        assert kind in names
-    for kind in ("banded-mixed", "free-all", "dense-banded"):
-        assert kind in MADE
-    for kind in ("toeplitz-root", "banded-2", "free-3", "dense"):
-        for wrapped in (kind, f"normalised({kind})", f"restarted(normalised({kind}))"):
-            assert wrapped in MADE
 
 
 @pytest.mark.parametrize(
@@ -77,26 +63,6 @@ def test_rows_differ_from_stored_ones_by_rounding(strategy, dimension, precision
     assert not (other == made).any()  # another key
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["inverse-mixed", "toeplitz-root", "dense", "normalised(free-3)"])
-def test_both_backends_make_the_same_bits(name, precision):
-    rows = [
-        emit(make_stream(STRATEGIES[name], 150, backend, precision=precision, memory="regenerate"))[0]
-        for backend in BACKENDS
-    ]
-    np.testing.assert_array_equal(*rows)
-
-
-@pytest.mark.parametrize("size", every_other([1, 63, 64, 65, 130]))
-@pytest.mark.few(1)
-def test_inverse_coefficients_are_those_of_the_strategy_at_any_step(size):
-    """They are computed 64, 128, … at a time."""
-    strategy = BandedToeplitz(size, [1.0, -0.99][:size])
-    stream = make_stream(strategy, 2, "numpy", memory="regenerate")
-    rows, _ = emit(stream)
-    np.testing.assert_allclose(rows, strategy.solve(fresh_rows(stream)), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("strategy", "backend"),
     each_once(
@@ -123,46 +89,6 @@ def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
         np.testing.assert_array_equal(rest, whole[stop:])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("strategy", every_other([SIGNED, DENSE]))
-def test_the_number_of_threads_leaves_no_trace(strategy, backend, monkeypatch):
-    monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
-    found = []
-    for threads in (1, 3):
-        monkeypatch.setattr("anechoic.noise.numpy_arrays.available_threads", lambda threads=threads: threads)
-        if backend == "torch":
-            monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
-        stream = make_stream(strategy, 1000, backend, precision="float32", memory="regenerate")
-        found.append(emit(stream)[0])
-    np.testing.assert_array_equal(found[0], found[1])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("strategy", [SIGNED, DENSE])
-def test_rows_can_be_written_into_given_memory_and_belong_to_the_caller(strategy, backend):
-    stream = make_stream(strategy, 9, backend, memory="regenerate")
-    expected, _ = emit(stream)
-    state, out = stream.init(), stream.arrays.empty(9)
-    for t in range(stream.n):
-        row, state = stream.next(state, out=out)
-        assert row is out
-        np.testing.assert_array_equal(np.asarray(row), expected[t])
-        row *= 1e6
-
-
-@pytest.mark.parametrize("strategy", [BandedInverse.one_parameter(5, 0.9), Dense(np.tril(np.ones((5, 5))))])
-@pytest.mark.slow
-def test_nothing_but_the_row_and_a_block_is_allocated(strategy):
-    stream = NoiseStream(strategy, 4 * 2**20, key=KEY, memory="regenerate")
-    state, row = stream.init(), stream.arrays.empty(4 * 2**20)
-    tracemalloc.start()
-    for _ in range(4):
-        _, state = stream.next(state, out=row)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4 * 4 * 2**20  # a block of float32 for each of two threads, and small things
-
-
 def test_neither_way_resumes_the_other():
     stored, made = (make_stream(SIGNED, 5, "numpy", memory=memory) for memory in ("store", "regenerate"))
     _, state = emit(stored, count=3)
@@ -179,33 +105,6 @@ def test_neither_way_resumes_the_other():
     broken = state.state_dict() | {"rows": np.zeros((2, 5))}
     with pytest.raises(CheckpointError, match="damaged"):
         made.restore(broken)
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [BLT(5, [0.5], [0.5]), ConstantRecurrent(5, [0.5], [[0.5]], [0.3]), Tree(5), ColumnNormalized(Tree(5))],
-)
-def test_strategies_that_keep_a_few_rows_are_refused(strategy):
-    with pytest.raises(ValueError, match=r"memory='regenerate' makes rows from.*use memory='store'"):
-        strategy.stream(3, memory="regenerate")
-
-
-def test_refusals():
-    with pytest.raises(ValueError, match="memory='disk' is unknown"):
-        SIGNED.stream(3, memory="disk")
-    with pytest.raises(GuaranteeError, match="row 0 needs fresh noise"):
-        stream = NoiseStream(BandedInverse(3, [1e-30, 1.0]), 3, std=1e-30, memory="regenerate")
-        stream.next(stream.init())
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("family", [BandedInverse, BandedToeplitz])
-def test_a_horizon_of_a_billion_steps_costs_nothing(family, backend):
-    stream = make_stream(family(10**9, [1.0, -0.5, -0.1]), 3, backend, memory="regenerate")
-    rows, _ = emit(stream, count=6)
-    fresh = np.array([np.asarray(stream.fresh(t)) for t in range(6)])
-    np.testing.assert_allclose(rows, family(6, [1.0, -0.5, -0.1]).solve(fresh), rtol=1e-12)
-    assert dtype_of(backend, "float64") == stream.init().state_dict()["rows"].dtype
 
 
 # On a grid
@@ -250,7 +149,6 @@ def test_what_float64_leaves_open_is_decided_from_the_keys(monkeypatch):
 
 
 def test_the_bound_on_float64_counts_every_row_that_is_made_again(monkeypatch):
-    """For a stream of its own, and for one on a device (the CPU in its place)."""
     options = {"std": 3.0, "grid": 2.0**-20, "key": KEY, "memory": "regenerate", "cipher": "ChaCha20"}
     weights = 3.0 * 2.0**20 * np.array([1.3, -0.6, 0.0, 0.2, -0.1])
     rows = NoiseStream(Identity(11), 500, dtype=np.float64, key=KEY, cipher="ChaCha20")
@@ -261,32 +159,14 @@ def test_the_bound_on_float64_counts_every_row_that_is_made_again(monkeypatch):
         given.append(numbers)
         return bound(*numbers)
 
-    for module in (base, on_device):
-        monkeypatch.setattr(module, "error_bound", watched)
-        stream = NoiseStream(SIGNED, 500, backend="numpy" if module is base else "torch", **options)
-        stream.arrays._on_cpu = module is base
-        emit(stream)
-        assert len(given) == stream.n
-        for t, (terms, total, inexact) in enumerate(given):
-            used = np.abs(weights[: t + 1])
-            assert terms == np.count_nonzero(used[1:])
-            assert total == pytest.approx(float(used @ largest[t::-1][: len(used)]), rel=1e-12)
-            assert inexact == pytest.approx(2.0**-48 * used.sum(), rel=1e-12)
-        given.clear()
-
-
-def test_states_of_one_way_are_not_those_of_the_other():
-    options = {"std": 3.0, "grid": 2.0**-20, "key": KEY}
-    stored, made = (NoiseStream(SIGNED, 5, memory=way, **options) for way in ("store", "regenerate"))
-    for one, other in [(stored, made), (made, stored)]:
-        with pytest.raises(MismatchError):
-            other.restore(one.init().state_dict())
-
-
-@pytest.mark.parametrize("strategy", [BandedToeplitz(9, [1.0, 0.5]), DENSE, BLT(9, [0.2], [0.9]), Tree(9)])
-def test_what_follows_from_rounded_rows_needs_memory(strategy):
-    with pytest.raises(ValueError, match="memory='regenerate' on a grid makes rows of fresh ones"):
-        NoiseStream(strategy, 3, grid=2.0**-20, memory="regenerate")
+    monkeypatch.setattr(base, "error_bound", watched)
+    emit(NoiseStream(SIGNED, 500, **options))
+    assert len(given) == 11
+    for t, (terms, total, inexact) in enumerate(given):
+        used = np.abs(weights[: t + 1])
+        assert terms == np.count_nonzero(used[1:])
+        assert total == pytest.approx(float(used @ largest[t::-1][: len(used)]), rel=1e-12)
+        assert inexact == pytest.approx(2.0**-48 * used.sum(), rel=1e-12)
 
 
 @pytest.mark.slow
@@ -302,18 +182,17 @@ def test_nothing_but_the_row_and_a_block_is_allocated_on_a_grid():
     assert peak < 8 * 8 * 2**20  # three pieces of float64 for each of two threads, and small things
 
 
-# A number of bytes
+# A number of bytes, and what is refused
 
 
 @pytest.mark.parametrize("grid", [None, 2.0**-20])
 def test_a_number_of_bytes_chooses(grid):
     options = {"std": 3.0, "grid": grid, "key": KEY}
-    stored = NoiseStream(SIGNED, 100, **options)
+    stored, made = (NoiseStream(SIGNED, 100, memory=way, **options) for way in ("store", "regenerate"))
     needed = stored.memory_bytes
     assert needed == SIGNED.recurrence().rows * 100 * (4 if grid is None else 8)
     for memory in (needed, float(needed), f"{needed}B", "1GB"):
         assert NoiseStream(SIGNED, 100, memory=memory, **options).identity == stored.identity
-    made = NoiseStream(SIGNED, 100, memory="regenerate", **options)
     for memory in (needed - 1, 1):
         found = NoiseStream(SIGNED, 100, memory=memory, **options)
         assert found.identity == made.identity and found.memory_bytes == 0
@@ -321,18 +200,20 @@ def test_a_number_of_bytes_chooses(grid):
     assert part.memory_bytes == needed  # what counts is the slice
 
 
-@pytest.mark.parametrize("strategy", [BandedToeplitz(9, [1.0, 0.5]), DENSE, BLT(9, [0.2], [0.9]), Tree(9)])
-@pytest.mark.parametrize("grid", [None, 2.0**-20])
-def test_too_few_bytes_for_what_cannot_be_made_again_are_refused(strategy, grid):
-    needed = NoiseStream(strategy, 100, grid=grid).memory_bytes
-    assert NoiseStream(strategy, 100, grid=grid, memory=needed).memory_bytes == needed
-    with pytest.raises(ValueError, match=f"follows from take {needed} bytes"):
-        NoiseStream(strategy, 100, grid=grid, memory=needed - 1)
-
-
-@pytest.mark.parametrize(
-    ("memory", "said"), [("none", "is unknown: choose"), (0, "memory=0"), ("3 XB", "is not a size")]
+@in_turn(
+    ("strategy", "options", "said"),
+    [
+        (SIGNED, {"memory": "disk"}, "memory='disk' is unknown: choose"),
+        (SIGNED, {"memory": 0}, "memory=0"),
+        (SIGNED, {"memory": "3 XB"}, "is not a size"),
+        (BLT(5, [0.5], [0.5]), {"memory": "regenerate"}, "makes rows from.*use memory='store'"),
+        (ColumnNormalized(Tree(5)), {"memory": "regenerate"}, "makes rows from.*use memory='store'"),
+        (DENSE, {"memory": "regenerate", "grid": 2.0**-20}, "on a grid makes rows of fresh ones"),
+        (BLT(9, [0.2], [0.9]), {"memory": "regenerate", "grid": 2.0**-20}, "on a grid makes rows of fresh"),
+        (Tree(9), {"memory": 10}, "follows from take 144 bytes"),
+        (DENSE, {"memory": 10, "grid": 2.0**-20}, "follows from take"),
+    ],
 )
-def test_what_is_no_memory_is_refused(memory, said):
+def test_refusals(strategy, options, said):
     with pytest.raises(ValueError, match=said):
-        NoiseStream(SIGNED, 3, memory=memory)
+        NoiseStream(strategy, 9, **options)

@@ -12,7 +12,6 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise import NoiseStream
 from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.rounding import split_sums as split
-from anechoic.noise.rounding.double_double import combined
 from tests.floats import same_bits
 
 DECAYS = st.one_of(st.floats(-1, 1), st.sampled_from([0.998, 0.5, 1.0, -1.0, 0.0, 1 - 2.0**-53, 2.0**-60]))
@@ -71,56 +70,6 @@ def test_pairs_are_kept_where_split_parts_do_not_fit():
     assert rounded_filter(s.BLT(40, [0.2], [0.9]).recurrence(), 2.0**60).sums is None
     assert rounded_filter(s.ColumnNormalized(s.BLT(40, [0.2], [0.9])).recurrence(), 2.0**20).sums is None
     assert rounded_filter(s.BLT(40, [0.2, 0.1], [0.9, 0.3]).recurrence(), 2.0**20, 10**9).drift() < 2.0**-40
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_a_state_of_pairs_goes_on_in_split_parts(backend, monkeypatch):
-    """Saved by an earlier version: the rows that follow are the same."""
-    pytest.importorskip("torch")
-    key, strategy = bytes(32), s.BLT(12, [0.2, 0.15, 0.1], [0.99, 0.7, 0.3])
-
-    def stream():
-        return NoiseStream(strategy, 50, std=3.0, grid=2.0**-30, key=key, backend=backend)
-
-    new = stream()
-    expected, _ = new.several(new.init(), 12)
-    with monkeypatch.context() as patch:
-        patch.setattr("anechoic.noise.rounding.mixed.split_sums", lambda *_: None)
-        old = stream()
-        first, state = old.several(old.init(), 5)
-        saved = state.state_dict()
-    rows = np.asarray(saved["rows"])[:, :50]
-    units = np.array([[part.unit] for part in new.filter.sums])
-    assert (rows[:3] % units != 0).any(), "pairs have high parts of other place values"
-    rest, state = new.several(new.restore(saved), 7)
-    assert np.array_equal(np.array([np.asarray(row) for row in (*first, *rest)]), np.array(expected))
-    assert (np.asarray(state.state_dict()["rows"])[:3, :50] % units == 0).all()
-
-
-def test_settling_keeps_the_number():
-    rng = np.random.default_rng(1)
-    part = split.SplitSum(2.0**8, 0.9)
-    high, low = rng.normal(size=50) * 2**30, rng.normal(size=50) * 2**-24
-    before = [exact(*pair) for pair in zip(high.tolist(), low.tolist(), strict=True)]
-    part.settle(high, low)
-    after = [exact(*pair) for pair in zip(high.tolist(), low.tolist(), strict=True)]
-    assert max(abs(a - b) for a, b in zip(before, after, strict=True)) <= Fraction(part.unit) / 2**54
-    assert (high % part.unit == 0).all()
-
-
-def test_memory_is_that_of_pairs():
-    """Both are within their bounds of the real number."""
-    rng, part = np.random.default_rng(2), split.SplitSum(2.0**6, 0.998)
-    row = np.rint(rng.normal(size=100) * 2**20)
-    high, low, spare = row.copy(), np.zeros(100), np.empty(100)
-    part.begin(high, low, row)
-    pair = [row, np.zeros(100)]
-    for _ in range(30):
-        row = np.rint(rng.normal(size=100) * 2**20)
-        part.feed(high, low, row, spare)
-        pair = list(combined(row, (1.0, 0.0), [(pair, (0.998, 0.0))]))
-    off = (high - pair[0]) + (low - pair[1])
-    assert np.abs(off).max() <= 30 * 2 * split.ROUNDED * part.unit
 
 
 def test_memory_for_which_there_is_no_room_is_refused(monkeypatch):

@@ -248,14 +248,6 @@ def test_every_offset_is_looked_at(monkeypatch, chunk):
 
 
 class TestRefusals:
-    def test_what_is_not_a_strategy(self):
-        with pytest.raises(ValueError, match=r"must be a Strategy, such as"):
-            sensitivity(np.eye(3), Single())
-
-    def test_what_is_not_a_participation(self):
-        with pytest.raises(ValueError, match=r"participation=3 must be a Participation, such as"):
-            sensitivity(Identity(3), 3)
-
     def test_an_unknown_schema(self):
         class Weekends(Participation):
             def max_participations_in(self, n):

@@ -1,7 +1,6 @@
 """Units: who owns what, and that no unit ever moves a sum by more than the clip norm."""
 
 import copy
-import hashlib
 import pickle
 
 import numpy as np
@@ -12,11 +11,9 @@ from hypothesis import strategies as st
 from anechoic.batches.base import batches_of
 from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.participation import MinSep
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
-    External,
     FixedOrder,
     MinSepSampling,
     Poisson,
@@ -25,7 +22,7 @@ from anechoic.sampling import (
 from anechoic.units.batch import UnitBatch
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
-from tests.marks import each_once, each_pair, every_other
+from tests.marks import each_once, each_pair, every_other, in_turn
 
 KEY = bytes(range(32))
 NONE = np.zeros(0, dtype=np.uint64)
@@ -60,11 +57,6 @@ def test_units_are_numbered_by_first_appearance(labels):
     assert units.digest == Units([0, 1, 0, 2]).digest
 
 
-def test_torch_tensors_are_labels():
-    torch = pytest.importorskip("torch")
-    assert Units(torch.tensor([5, 5, 2])).digest == Units([0, 0, 1]).digest
-
-
 @pytest.mark.parametrize("wrap", [0, 1], ids=["shape ()", "shape (1,)"])
 def test_scalars_of_torch_and_numpy_are_their_values(wrap):
     # a torch tensor hashes by identity: one unit an example, if it were the label
@@ -80,29 +72,12 @@ def test_scalars_of_torch_and_numpy_are_their_values(wrap):
     assert Units([[("a", torch.tensor(v))] for v in values]).digest == expected
 
 
-def test_tensors_of_owners():
-    torch = pytest.importorskip("torch")
-    expected = Units([[1, 2], [2, 2], [3, 1]]).digest
-    rows = torch.tensor([[1, 2], [2, 2], [3, 1]])
-    for labels in (rows, list(rows), rows.numpy(), [set(row.tolist()) for row in rows]):
-        assert Units(labels).digest == expected
-    assert Units(torch.tensor([1.0, 1.0], requires_grad=True)).count == 1
-
-
-def test_what_can_be_an_array_is_read_as_one():
-    class Series:
-        def __array__(self, dtype=None, copy=None):
-            return np.array(["a", "b", "a"], dtype=object)
-
-    assert Units(Series()).digest == Units([0, 1, 0]).digest
-
-
 class Person:
     def __init__(self, name):
         self.name = name
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("labels", "reason"),
     [
         ([1, "1", 1], r"unit_ids\[1\]='1' is of kind str, unit_ids\[0\]=1 of kind number"),
@@ -123,8 +98,19 @@ class Person:
         (np.array([[1.0, np.nan]]), r"unit_ids\[0\] is not a number"),
         ([np.zeros((2, 2))], "shape"),
         ([[np.zeros(2)]], "holds a label of shape"),
+        ([], "unit_ids is empty"),
+        ("abc", "unit_ids is a str"),
+        ({0: "a"}, "unit_ids is a dict"),
+        ({"a", "b"}, "unit_ids is a set"),
+        (np.array(3), "shape"),
+        ([1, None], r"unit_ids\[1\]=None is missing"),
+        ([1.0, float("nan")], r"unit_ids\[1\]=nan is missing"),
+        (np.array([1.0, np.nan]), r"unit_ids\[1\] is not a number"),
+        ([[1], []], r"unit_ids\[1\] names no owner"),
+        ([[1], 2], "of two kinds"),
+        ([{}, 1], "cannot be a label"),
+        (np.zeros((2, 2, 2)), "shape"),
     ],
-    ids=range(18),
 )
 def test_labels_that_would_split_or_merge_units_are_refused(labels, reason):
     with pytest.raises(ValueError, match=reason):
@@ -172,11 +158,6 @@ def test_several_owners():
     assert "2 examples have several owners" in units.describe()
 
 
-def test_sets_number_units_alike_in_every_process():
-    names = [{f"user {i}", f"user {i + 1}"} for i in range(20)]
-    assert Units(names).digest == Units([sorted(pair) for pair in names]).digest
-
-
 def test_the_digest_tells_ownership_and_options_apart():
     ids = [0, 0, 1, 2]
     found = {
@@ -189,28 +170,6 @@ def test_the_digest_tells_ownership_and_options_apart():
     }
     assert len(found) == 6
     assert Units(["x", "x", "y", "z"]).digest in found  # names do not matter
-
-
-@pytest.mark.parametrize(
-    ("labels", "reason"),
-    [
-        ([], "unit_ids is empty"),
-        ("abc", "unit_ids is a str"),
-        ({0: "a"}, "unit_ids is a dict"),
-        ({"a", "b"}, "unit_ids is a set"),
-        (np.array(3), "shape"),
-        ([1, None], r"unit_ids\[1\]=None is missing"),
-        ([1.0, float("nan")], r"unit_ids\[1\]=nan is missing"),
-        (np.array([1.0, np.nan]), r"unit_ids\[1\] is not a number"),
-        ([[1], []], r"unit_ids\[1\] names no owner"),
-        ([[1], 2], "of two kinds"),
-        ([{}, 1], "cannot be a label"),
-        (np.zeros((2, 2, 2)), "shape"),
-    ],
-)
-def test_labels_that_are_missing_are_refused(labels, reason):
-    with pytest.raises(ValueError, match=reason):
-        Units(labels)
 
 
 def test_options_are_checked():
@@ -311,29 +270,6 @@ def test_who_is_drawn_changes_nothing_that_the_others_add(combine, max_examples)
     assert 0.9 < largest <= 1 + 1e-12
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(
-    st.lists(st.sets(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=25),
-    st.integers(0, 2**32),
-    st.none() | st.integers(1, 4),
-)
-@pytest.mark.slow
-def test_the_limits_of_one_unit_never_add_up_to_more_than_one(owners, seed, max_examples):
-    generator = np.random.default_rng(seed)
-    units = Units(owners, max_examples=max_examples)
-    drawn = np.flatnonzero(generator.random(units.count) < 0.7)
-    chosen = np.flatnonzero(generator.random(len(owners)) < 0.7)
-    random = generator.integers(2**63, size=4 * len(owners)).astype(np.uint64)
-    for batch in (
-        units.drawn(drawn, random[: units.incidences(drawn)], units.static_counts()),
-        units.drawn(drawn, random[: units.incidences(drawn)]),
-        units.grouped(chosen, random[: units.pairs(chosen)]),
-    ):
-        for u in range(units.count):
-            items = {int(batch.items[r]) for r, e in enumerate(batch.examples) if e in units.of(u)}
-            assert sum(batch.limits[i] for i in items) <= 1 + 1e-12
-
-
 def test_counts_of_the_batch_would_tell_who_was_drawn():
     # the reason for static_counts: a and b share an example, so a's own part shrinks where b is drawn too
     units = Units([["a"], ["a", "b"], ["b"]])
@@ -377,15 +313,6 @@ def test_max_examples_draws_evenly_and_anew():
         kept[batch] += 1
     assert (abs(kept - 200) < 60).all()
     assert batches.largest_item == 2
-
-
-def test_max_examples_may_leave_a_unit_without_examples():
-    # a keeps one of its examples, and where that is the shared one, b has to keep it as well
-    units = Units([["a"], ["a", "b"], ["b"]], max_examples=1)
-    draws = np.array([9, 1, 9, 1], dtype=np.uint64)  # a: 0, 1; b: 1, 2
-    batch = units.drawn(np.array([0, 1]), draws)
-    assert batch.examples.tolist() == [2]
-    assert batch.limits.tolist() == [1.0]
 
 
 # Batches of every scheme.
@@ -462,12 +389,6 @@ def test_schemes_describe_units(name):
     assert text.endswith("who owns an example that has several owners is fixed and public")
     assert "12 entities" in sampling.describe("entity")
     assert "12 classes" in sampling.describe("class")
-
-
-def test_promised_participation_is_that_of_units():
-    text = External(MinSep(5), 10, 20).describe("user")
-    assert "promised of each user" in text and "a user takes part" in text
-    assert "each" not in External(MinSep(5), 10, 20).describe()
 
 
 def test_known_groups_spare_limits():
@@ -593,11 +514,3 @@ def test_several_owners_need_zero_out(adjacency):
     with pytest.raises(UnsupportedError, match="1 examples have several owners"):
         check_schema("user", units=Units([["a", "b"], ["a"]]), adjacency=adjacency)
     check_schema("user", units=Units(["a", "a"]), adjacency=adjacency)
-
-
-def test_digest_is_that_of_its_parts():
-    units = Units([[0], [0, 1]])
-    text = hashlib.sha256(b"2 sum None ")
-    for array in ([0, 1, 3], [0, 0, 1]):
-        text.update(np.array(array, dtype="<i8").tobytes())
-    assert units.digest == text.hexdigest()

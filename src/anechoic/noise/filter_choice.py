@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
 from typing import Any
 
 from anechoic._validate import byte_count, one_of
-from anechoic.noise.filters.base import Filter
-from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StackedFilter, StateSpaceFilter
+from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StateSpaceFilter
 from anechoic.noise.filters.windowed import AutoregressiveFilter, MovingAverageFilter, RegeneratedFilter
-from anechoic.noise.host_memory import PINNED
 from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
     MovingAverage,
     Nested,
     Recurrence,
-    Stacked,
     StateSpace,
 )
 from anechoic.noise.rounding.base import RoundedFilter
@@ -28,6 +24,23 @@ from anechoic.noise.rounding.windowed import (
 )
 
 MEMORY = ("store", "regenerate")
+#: Filters in floats and on a grid, those that keep rows and those that make them from rows of C^-1 again.
+STORED = {
+    Autoregressive: AutoregressiveFilter,
+    MovingAverage: MovingAverageFilter,
+    Buffered: BufferedFilter,
+    StateSpace: StateSpaceFilter,
+    Nested: NestedFilter,
+}
+AGAIN = {Autoregressive: RegeneratedFilter, MovingAverage: RegeneratedFilter}
+ROUNDED = {
+    Autoregressive: RoundedAutoregressive,
+    MovingAverage: RoundedMovingAverage,
+    Buffered: RoundedBuffered,
+    StateSpace: RoundedMixed,
+    Nested: RoundedMixed,
+}
+ROUNDED_AGAIN = {MovingAverage: RegeneratedMovingAverage}
 #: Bytes of a number, by precision: "integers" are those of a grid.
 BYTES = {"float32": 4, "float64": 8, "integers": 8}
 
@@ -40,7 +53,7 @@ def chosen(
     The one that stores, where the bytes are enough.
 
     Args:
-        memory: one of MEMORY, PINNED, or bytes, as a number or a text.
+        memory: one of MEMORY, or bytes, as a number or a text.
         std: of one entry of the scaled fresh rows, in units of the grid where there is one.
         dimension: entries of a whole row.
         length: entries of a row that are kept.
@@ -52,13 +65,11 @@ def chosen(
     """
     on_grid = precision == "integers"
     more: Any = dimension if on_grid else precision
-    makers: Any = (rounded_filter, rounded_without_memory) if on_grid else (stored_filter, regenerated_filter)
-    if memory == PINNED:
-        return PINNED, makers[0](recurrence, std, more)
+    filters: Any = (ROUNDED, ROUNDED_AGAIN) if on_grid else (STORED, AGAIN)
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
         word = one_of("memory", memory, MEMORY)
-        return word, makers[MEMORY.index(word)](recurrence, std, more)
-    room, stored = byte_count("memory", memory), makers[0](recurrence, std, more)
+        return word, _filter_of(filters[MEMORY.index(word)], recurrence)(recurrence, std, more)
+    room, stored = byte_count("memory", memory), _filter_of(filters[0], recurrence)(recurrence, std, more)
     needed = stored.rows * length * BYTES[precision]
     if needed <= room:
         return MEMORY[0], stored
@@ -68,74 +79,36 @@ def chosen(
             " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and"
             " makes all fresh rows of the past again in every step."
         )
-    return MEMORY[1], makers[1](recurrence, std, more)
+    return MEMORY[1], _filter_of(filters[1], recurrence)(recurrence, std, more)
 
 
-@singledispatch
-def stored_filter(recurrence: Recurrence, std: float, precision: str) -> Filter[Any]:
-    """The filter that keeps rows; a kind of recurrence of your own registers one.
-
-    Raises:
-        ValueError: if the recurrence is of none of the kinds known.
-    """
-    raise ValueError(
-        f"{type(recurrence).__name__} is not a kind of recurrence that streams know: return Autoregressive,"
-        " MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
-    )
-
-
-@singledispatch
-def regenerated_filter(recurrence: Recurrence, std: float, precision: str) -> Filter[Any]:
-    """The filter that makes rows from the rows of C^-1, and keeps none.
-
-    Raises:
-        ValueError: where these are not at hand.
-    """
-    raise ValueError(
-        "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
-        f" Toeplitz strategies and their inverses, but this one's noise is"
-        f" {type(recurrence).__name__} and keeps {recurrence.rows} rows: use memory='store'."
-    )
-
-
-@singledispatch
 def rounded_filter(recurrence: Recurrence, std: float, dimension: int = 1) -> RoundedFilter[Any]:
     """The filter that keeps rows, rounded to integers.
 
     Raises:
         ValueError: if the recurrence is of none of the kinds known.
     """
-    raise ValueError(
-        f"{type(recurrence).__name__} is not a kind of recurrence that can be rounded exactly: return"
-        " Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
-    )
+    found: RoundedFilter[Any] = _filter_of(ROUNDED, recurrence)(recurrence, std, dimension)
+    return found
 
 
-@singledispatch
-def rounded_without_memory(recurrence: Recurrence, std: float, dimension: int = 1) -> RoundedFilter[Any]:
-    """The filter that keeps no rows, and rounds to integers.
-
-    Raises:
-        ValueError: where what is emitted depends on integers that were rounded before.
-    """
+def _filter_of(filters: dict[type, Any], recurrence: Recurrence) -> Any:
+    """The class of the filter for a recurrence of one of these kinds."""
+    kinds = type(recurrence).__mro__
+    for kind in kinds:
+        if kind in filters:
+            return filters[kind]
+    name = type(recurrence).__name__
+    if not STORED.keys() & kinds:
+        known = ", ".join(kind.__name__ for kind in STORED)
+        raise ValueError(f"{name} is not a kind of recurrence that streams know: return one of {known}.")
+    if filters is AGAIN:
+        raise ValueError(
+            "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
+            f" Toeplitz strategies and their inverses, but this one's noise is {name} and keeps"
+            f" {recurrence.rows} rows: use memory='store'."
+        )
     raise ValueError(
         "memory='regenerate' on a grid makes rows of fresh ones, as banded inverses and Output do. This noise"
-        f" is {type(recurrence).__name__}, and follows from {recurrence.rows} rows that were rounded: use"
-        " memory='store'."
+        f" is {name}, and follows from {recurrence.rows} rows that were rounded: use memory='store'."
     )
-
-
-stored_filter.register(Autoregressive, AutoregressiveFilter)
-stored_filter.register(MovingAverage, MovingAverageFilter)
-stored_filter.register(Buffered, BufferedFilter)
-stored_filter.register(StateSpace, StateSpaceFilter)
-stored_filter.register(Nested, NestedFilter)
-stored_filter.register(Stacked, StackedFilter)
-regenerated_filter.register(Autoregressive, RegeneratedFilter)
-regenerated_filter.register(MovingAverage, RegeneratedFilter)
-rounded_filter.register(Autoregressive, RoundedAutoregressive)
-rounded_filter.register(MovingAverage, RoundedMovingAverage)
-rounded_filter.register(Buffered, RoundedBuffered)
-for kind in (StateSpace, Nested, Stacked):
-    rounded_filter.register(kind, RoundedMixed)
-rounded_without_memory.register(MovingAverage, RegeneratedMovingAverage)

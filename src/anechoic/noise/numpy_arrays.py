@@ -1,21 +1,27 @@
-"""NumPy form of a stream's arrays; PyTorch's on the CPU are worked on by the same functions."""
+"""Arrays behind a stream, and the arithmetic of a noise step: NumPy's, also for the rows of PyTorch.
+
+Every number of a step is made by additions and multiplications in the precision of the rows, each rounded
+once, in an order that is fixed here: so it depends neither on the other columns nor on the processor, the
+number of threads or the backend. Weights are rounded to that precision first. A weighted sum of rows is
+
+    0 + w_0 x_0 + w_1 x_1 + …      from left to right, every product rounded, then every sum.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.noise.arrays import Plan, checked_precision
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
-from anechoic.noise.host_memory import check_device
 
+PRECISIONS = ("float32", "float64")
 _ALIGNMENT = 64
 _CHUNK = 2**15  # columns that are summed at a time: 128 KiB of float32
 _TILE = 2**12  # columns at most whose whole memory is summed several times,
@@ -24,16 +30,18 @@ _SHORT = 64  # columns below which sums are made of single operations
 
 
 class NumpyColumns:
-    """Some columns, from coordinate `start` of the stream on; see `anechoic.noise.arrays.MemoryColumns`."""
+    """Some columns of the memory, shape (rows, k), and of the row being made, shape (k,), from `start` on."""
 
     def __init__(self, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows, start: int) -> None:
         self.memory, self.row = memory, row
         self._fresh, self._start = fresh, start
 
     def draw(self, target: NDArray[Any], *weights: float) -> None:
+        """target = sum_j weights[j] z_{t-j}: each z times its weight in float64 and rounded, then added."""
         self._fresh.fill(target, self._start, np.array(weights))
 
     def combine(self, weights: Array, rows: NDArray[Any], out: NDArray[Any]) -> None:
+        """out = weights @ rows; `out` does not overlap `rows`."""
         factors = weights.astype(out.dtype)
         for part in _chunks(len(out)):
             _weighted_sum(factors, rows[:, part], out[part])
@@ -41,6 +49,11 @@ class NumpyColumns:
     def add(
         self, sums: Sequence[tuple[Array, NDArray[Any]]], out: NDArray[Any], copy: NDArray[Any] | None = None
     ) -> None:
+        """out += weights @ rows for each (weights, rows), the sum of the rows first; then copy[...] = out.
+
+        `out` does not overlap the rows. A row of weight 1 that is alone has no entry -0, so that it is its
+        own sum.
+        """
         rounded = [(weights.astype(out.dtype), rows) for weights, rows in sums if len(rows)]
         total = np.empty(min(_CHUNK, len(out)), out.dtype)
         for part in _chunks(len(out)):
@@ -55,6 +68,13 @@ class NumpyColumns:
                 copy[part] = here
 
     def look_ahead(self, weights: Array, used: list[int], slots: list[int]) -> None:
+        """memory[slots] = weights @ memory[used], all from what was there before.
+
+        Args:
+            weights: shape (len(slots), len(used)).
+            used: rows of the memory, one after another, ascending.
+            slots: rows of the memory, which may be among those used.
+        """
         factors = np.asarray(weights, self.row.dtype, order="F")  # then a row is read once for all sums
         width = min(_TILE, max(_SHORT, _TILE_BYTES // (len(used) * self.row.itemsize)))
         for start in range(0, len(self.row), width):
@@ -65,9 +85,11 @@ class NumpyColumns:
                 tile[slot] = total
 
     def assign(self, rows: NDArray[Any], row: NDArray[Any]) -> None:
+        """rows[...] = row, for one row or several."""
         rows[...] = row
 
     def feed_back(self, weights: Array, decays: Array) -> None:
+        """row += weights @ memory, and then memory = decays * memory + row."""
         fades = decays.astype(self.row.dtype)
         for part in _chunks(len(self.row)):
             here, past = self.row[part], self.memory[:, part]
@@ -77,6 +99,7 @@ class NumpyColumns:
                 one += here
 
     def feed_state(self, weights: Array, transition: Array, entry: Array) -> None:
+        """row += weights @ memory, and then memory = transition @ memory + entry[:, None] * row."""
         kind = self.row.dtype
         factors, inputs = transition.astype(kind), entry.astype(kind)
         for part in _chunks(len(self.row)):
@@ -89,8 +112,12 @@ class NumpyColumns:
             past[...] = mixed
 
 
+#: One step's work, as it is done for some of the columns.
+Plan = Callable[[NumpyColumns], None]
+
+
 class NumpyArrays:
-    """NumPy rows."""
+    """Rows of a stream, shape (m,), and its memory, shape (rows, m), as NumPy's arrays."""
 
     backend = "numpy"
 
@@ -102,13 +129,12 @@ class NumpyArrays:
         self.precision = checked_precision(dtype, name)
         self._dtype = np.dtype(self.precision)
 
-    def pin(self) -> None:
-        check_device("the CPU")
-
     def empty(self, *shape: int) -> NDArray[Any]:
+        """Uninitialised memory."""
         return aligned_empty(shape, self.precision)
 
     def check_row(self, row: Any, dimension: int) -> NDArray[Any]:
+        """`row` if a stream may write into it; ValueError otherwise."""
         if not isinstance(row, np.ndarray) or row.shape != (dimension,) or row.dtype != self._dtype:
             raise ValueError(f"out must be a NumPy array of shape ({dimension},) and type {self.precision}.")
         if not (row.flags.c_contiguous and row.flags.writeable):
@@ -116,12 +142,15 @@ class NumpyArrays:
         return row
 
     def run(self, plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows) -> None:
+        """Do the plan for all columns, on the threads that there are."""
         run_on_numpy(plan, memory, row, fresh, available_threads())
 
     def export(self, rows: NDArray[Any], *, copy: bool) -> NDArray[Any]:
+        """Plain array on the CPU with the contents of `rows`."""
         return rows.copy() if copy else rows
 
     def load(self, exported: Any, rows: NDArray[Any]) -> None:
+        """rows[...] = exported; ValueError where type, shape or precision differ."""
         if not isinstance(exported, np.ndarray):
             raise ValueError(f"rows is a {type(exported).__name__}, not a NumPy array.")
         if exported.dtype != self._dtype or exported.shape != rows.shape:
@@ -129,6 +158,20 @@ class NumpyArrays:
                 f"rows is {exported.dtype} of shape {exported.shape}, not {self.precision} of {rows.shape}."
             )
         rows[...] = exported
+
+
+def checked_precision(dtype: Any, name: str) -> str:
+    """`name` if it is one of PRECISIONS.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if name not in PRECISIONS:
+        raise ValueError(
+            f"dtype={dtype!r} must be float32 or float64: in lower precision rounding errors would build up "
+            "in the stream's memory. Cast the emitted rows instead."
+        )
+    return name
 
 
 def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows, threads: int) -> None:

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
 
 
@@ -64,6 +65,22 @@ class Participation:
             f"participation={self!r}: bounds are known for Single, Cyclic, MinSep, OncePerEpoch and"
             " FullBatch. A bound for a schema that allows less holds as well."
         )
+
+
+@dataclass(frozen=True)
+class Periodic(Participation):
+    """Base of schemas that repeat after `period` >= 1 steps."""
+
+    period: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "period", positive_int("period", self.period))
+
+    def max_participations_in(self, n: int) -> int:
+        return -(-n // self.period)
+
+    def contained_period(self, n: int) -> int:
+        return min(self.period, n)
 
 
 def lags(n: int) -> NDArray[np.int64]:

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
-from anechoic._validate import positive_int
-from anechoic.participation.base import Participation, distinct, lags, pairs
+from anechoic.participation.base import Periodic, distinct, lags, pairs
 
 
 @serializable
 @dataclass(frozen=True)
-class Cyclic(Participation):
+class Cyclic(Periodic):
     """Each unit takes part in step l, l + period, l + 2 period, … for one l < period.
 
     n need not be a multiple of the period: unit l then takes part ceil((n - l) / period) times.
@@ -26,14 +25,6 @@ class Cyclic(Participation):
     Raises:
         ValueError: for an argument out of range.
     """
-
-    period: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "period", positive_int("period", self.period))
-
-    def max_participations_in(self, n: int) -> int:
-        return -(-n // self.period)
 
     def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
         yield from (tuple(range(first, n, self.period)) for first in range(min(self.period, n)))
@@ -46,6 +37,3 @@ class Cyclic(Participation):
 
     def together(self, n: int) -> NDArray[np.bool_]:
         return pairs(lags(n) % min(self.period, n) == 0)
-
-    def contained_period(self, n: int) -> int:
-        return min(self.period, n)

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._serialize import serializable
-from anechoic._validate import positive_int
-from anechoic.participation.base import Participation, distinct
+from anechoic.participation.base import Periodic, distinct
 
 
 @serializable
 @dataclass(frozen=True)
-class OncePerEpoch(Participation):
+class OncePerEpoch(Periodic):
     """Each unit takes part once in each run of `period` steps, anywhere in it (reshuffled passes).
 
     The last epoch may be cut short by n.
@@ -27,14 +26,6 @@ class OncePerEpoch(Participation):
     Raises:
         ValueError: for an argument out of range.
     """
-
-    period: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "period", positive_int("period", self.period))
-
-    def max_participations_in(self, n: int) -> int:
-        return -(-n // self.period)
 
     def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
         epochs = [range(start, min(start + self.period, n)) for start in range(0, n, self.period)]
@@ -50,6 +41,3 @@ class OncePerEpoch(Participation):
     def together(self, n: int) -> NDArray[np.bool_]:
         epochs = np.arange(n) // min(self.period, n)
         return np.asarray(epochs[:, None] != epochs)
-
-    def contained_period(self, n: int) -> int:
-        return min(self.period, n)

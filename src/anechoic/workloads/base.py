@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from anechoic._validate import Array, finite_array, rows_of, scale_rows
+from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows
 from anechoic.algebra import toeplitz
 
 
@@ -21,9 +21,15 @@ class Workload:
 
     Args:
         n: steps, >= 1.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
     """
 
     n: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", positive_int("n", self.n, remedy="n counts the steps."))
 
     @property
     def has_toeplitz_factor(self) -> bool:

@@ -11,7 +11,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, decaying, positive_int, rows_of, scale_rows, steps_within
+from anechoic._validate import Array, decaying, rows_of, scale_rows, steps_within
 from anechoic.workloads.base import (
     Workload,
     checked_rates,
@@ -32,7 +32,7 @@ class _WithMomentum(Workload):
     learning_rates: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n, remedy="n counts the steps."))
+        super().__post_init__()
         for name in ("momentum", "weight_decay"):
             object.__setattr__(self, name, decaying(name, getattr(self, name)))
         if self.learning_rates is not None:

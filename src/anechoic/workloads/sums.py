@@ -16,10 +16,16 @@ from anechoic.workloads.base import Workload, decaying_differences, decaying_sum
 @serializable
 @dataclass(frozen=True, eq=False)
 class PrefixSum(Workload):
-    """A_pre, the all-ones lower triangle: plain SGD with a constant learning rate."""
+    """A_pre, the all-ones lower triangle: plain SGD with a constant learning rate.
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n, remedy="n counts the steps."))
+    It takes no memory before its entries are asked for.
+
+    Args:
+        n: steps, >= 1.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+    """
 
     @property
     def coefficients(self) -> Array:
@@ -51,12 +57,15 @@ class ExponentialDecay(Workload):
     Args:
         n: steps, >= 1.
         decay: what is left of a gradient after one step, in [0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     decay: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n, remedy="n counts the steps."))
+        super().__post_init__()
         decay = decaying("decay", self.decay, remedy="With 1, these are the prefix sums.")
         object.__setattr__(self, "decay", decay)
 
@@ -86,12 +95,15 @@ class SlidingWindow(Workload):
     Args:
         n: steps, >= 1.
         width: gradients in one sum, >= 1; from n on, these are the prefix sums.
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     width: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n, remedy="n counts the steps."))
+        super().__post_init__()
         object.__setattr__(self, "width", positive_int("width", self.width))
 
     @property
@@ -159,13 +171,12 @@ class ToeplitzWorkload(Workload):
     column: ArrayLike
 
     def __post_init__(self) -> None:
-        n = positive_int("n", self.n, remedy="n counts the steps.")
+        super().__post_init__()
         column = finite_array("coefficients", self.column)
-        if len(column) > n:
-            raise ValueError(f"coefficients has {len(column)} entries; at most n={n} of them count.")
+        if len(column) > self.n:
+            raise ValueError(f"coefficients has {len(column)} entries; at most n={self.n} of them count.")
         if column[0] <= 0:
             raise ValueError(f"coefficients[0]={column[0]} must be > 0: it weighs the latest gradient.")
-        object.__setattr__(self, "n", n)
         object.__setattr__(self, "column", column)
 
     @property
@@ -189,39 +200,8 @@ class ToeplitzWorkload(Workload):
         return ToeplitzWorkload(steps, self._a[:steps])
 
 
-def prefix_sum(n: int) -> Workload:
-    """A_pre with n steps; takes no memory before its entries are asked for.
-
-    Raises:
-        ValueError: if n is not an integer >= 1.
-    """
-    return PrefixSum(n)
-
-
-def exponential_decay(n: int, decay: float) -> Workload:
-    """Sums in which a gradient keeps the part `decay` of its weight per step; see `ExponentialDecay`.
-
-    Args:
-        n: steps, >= 1.
-        decay: what is left of a gradient after one step, in [0, 1).
-
-    Raises:
-        ValueError: for an argument out of range.
-    """
-    return ExponentialDecay(n, decay)
-
-
-def sliding_window(n: int, width: int) -> Workload:
-    """Sums of the last `width` gradients; see `SlidingWindow`.
-
-    Args:
-        n: steps, >= 1.
-        width: steps of a sum, >= 1.
-
-    Raises:
-        ValueError: for an argument out of range.
-    """
-    return SlidingWindow(n, width)
+#: The workloads of this file by the names of functions.
+prefix_sum, exponential_decay, sliding_window = PrefixSum, ExponentialDecay, SlidingWindow
 
 
 def from_coefficients(coefficients: ArrayLike, n: int | None = None) -> Workload:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from anechoic.errors import GuaranteeError
-from anechoic.noise.arrays import MemoryColumns, Plan
+from anechoic.noise.numpy_arrays import NumpyColumns, Plan
 from anechoic.noise.recurrence import Recurrence
 
 R = TypeVar("R", bound=Recurrence)
@@ -65,7 +65,7 @@ class Filter(ABC, Generic[R]):
 def only_fresh(*weights: float) -> Plan:
     """Rows that need no memory."""
 
-    def plan(columns: MemoryColumns) -> None:
+    def plan(columns: NumpyColumns) -> None:
         columns.draw(columns.row, *weights)
 
     return plan

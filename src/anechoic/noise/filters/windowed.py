@@ -11,8 +11,8 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
-from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import Filter, only_fresh
+from anechoic.noise.numpy_arrays import NumpyColumns, Plan
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
 
 W = TypeVar("W", bound=Autoregressive | MovingAverage)
@@ -99,7 +99,7 @@ class AutoregressiveFilter(_Ring[Autoregressive]):
         slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
         weights = _by_slot(self.lagged(t), local, self.rows)
 
-        def plan(columns: MemoryColumns) -> None:
+        def plan(columns: NumpyColumns) -> None:
             memory, out = columns.memory, columns.row
             sums(columns)
             columns.draw(out, lead)
@@ -126,7 +126,7 @@ class MovingAverageFilter(_Ring[MovingAverage]):
         slot, sums, (older, runs) = local % self.rows, self.sums_ahead(t), self.to_add(t)
         weights = _by_slot(lagged, local, self.rows)
 
-        def plan(columns: MemoryColumns) -> None:
+        def plan(columns: NumpyColumns) -> None:
             memory, out = columns.memory, columns.row
             sums(columns)
             if older:

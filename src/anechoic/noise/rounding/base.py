@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,10 +146,6 @@ class RoundedFilter(ABC, Generic[R]):
     def drift(self) -> float:
         """Bound on the 2-norm, over all steps, of what the memory is off, in standard deviations of z."""
         return 0.0
-
-    def adopt(self, memory: Any) -> None:
-        """Bring memory that was saved into the form in which this filter goes on."""
-        return None
 
     def gain(self, t: int) -> Fraction:
         """The gain of row t as a rational number."""
@@ -333,6 +329,6 @@ def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshR
     return nearest_of(combined(plan.weights, memory), terms, coordinate, fresh.enclosure)
 
 
-def size(values: Any) -> float:
-    """The largest |entry|, 0 where there is none; of tensors too."""
+def size(values: Array) -> float:
+    """The largest |entry|, 0 where there is none."""
     return max(float(values.max()), -float(values.min()), 0.0) if len(values) else 0.0

@@ -125,14 +125,6 @@ class RoundedBuffered(RoundedMixed[Buffered]):
             return super().drift()
         return drift_of(self._recurrence, self.sums, self._std, self._dimension)
 
-    def adopt(self, memory: Any) -> None:
-        if self.sums is None:
-            return
-        width, rows = memory.shape[1] - PAD, len(self.sums)
-        for k, part in enumerate(self.sums):
-            part.settle(memory[k, :width], memory[rows + k, :width])
-        self.measure(memory)
-
     def measure(self, memory: Any) -> None:
         """Write down the sizes of rows of split parts."""
         sums, width = self.sums or (), memory.shape[1] - PAD
