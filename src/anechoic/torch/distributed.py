@@ -99,8 +99,6 @@ class Ranks:
         Raises:
             RanksError: if a rank is gone.
         """
-        if self.count == 1:
-            return
         flat = torch.cat([total.reshape(-1) for total in sums])
         self._safely(where, lambda: dist.all_reduce(flat))
         for total, part in zip(sums, flat.split([total.numel() for total in sums]), strict=True):

@@ -120,7 +120,7 @@ class Releaser(Uncopyable):
         Raises:
             GuaranteeError: if the mechanism has a grid, and a sum is not of integers.
         """
-        if self.mechanism.grid_bits is not None and any(total.dtype != torch.int64 for total in sums):
+        if self.mechanism.grid_bits is not None and {total.dtype for total in sums} != {torch.int64}:
             raise GuaranteeError(
                 f"sums of type {sorted({str(total.dtype) for total in sums})} reached a release on a grid,"
                 " whose sums are int64: a gradient source sums through setup.clipping alone."
@@ -171,13 +171,14 @@ class Releaser(Uncopyable):
             raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
         self.add(sums)
         totals, self._partial = self._partial or [], None
-        self.ranks.add_up(totals, f"release {step}")
+        alone = self.ranks.count == 1
+        if not alone:
+            self.ranks.add_up(totals, f"release {step}")
         self.agreed = False
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         rows = self._row.split([shape.numel() for shape in self._shapes])
         kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
         released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
-        alone = self.ranks.count == 1
         with nullcontext() if alone else self.ranks.together(f"the journal of release {step}"):
             if self.journal is not None:
                 self.journal.record(step, digest(released, self.journal))
@@ -191,8 +192,8 @@ class Releaser(Uncopyable):
         out = total if total.dtype == dtype else torch.empty_like(total, dtype=dtype)
         if total.device.type != "cpu" or not total.is_contiguous():
             return out.copy_(self._scaled(total.add_(row.view(total.shape))))
-        flat = (whole.view(-1).split(PIECE) for whole in (total, row, out))
-        for part, noise, made in zip(*flat, strict=True):
+        parts = total.view(-1).split(PIECE), row.view(-1).split(PIECE), out.view(-1).split(PIECE)
+        for part, noise, made in zip(*parts, strict=True):
             # the same sum of one type, which is much faster
             made.copy_(self._scaled(part.add_(noise.double() if part.dtype == torch.float64 else noise)))
         return out

@@ -17,8 +17,8 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.sources.clipping import Clipping
 
 AUTO = "auto"
-#: Other names of "rows": of earlier versions, and of Opacus, whose gradients of rows these are.
-ALIASES = {AUTO: "rows", "vmap": "rows", "hooks": "rows", "functorch": "rows"}
+#: Other names of "rows": of Opacus, whose gradients of rows these are.
+ALIASES = {AUTO: "rows", "hooks": "rows", "functorch": "rows"}
 #: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
 _OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")
 NOT_CLEARED = (
