@@ -40,15 +40,18 @@ def resuming(folder, *, keys=True, chunk_rows=8):
     def work(rank):
         run = run_of(keys=not keys, chunk_rows=chunk_rows)
         run[0].load_checkpoint(path=folder / "run.ckpt")
-        assert run[0].releases == AT and run[0].get_epsilon(1e-6) > 0
-        return train(run), run[0].get_epsilon(1e-6)
+        epsilon = run[0].get_epsilon(1e-6)  # of all that rank 0's journal knows
+        assert run[0].releases == AT
+        train(run)
+        assert run[0].get_epsilon(1e-6) == epsilon
+        return train(run), epsilon
 
     return work
 
 
 @pytest.mark.parametrize(
     ("before", "after", "keys"),
-    [(2, 1, True), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(1, 2, False), (3, 2, True)])],
+    [(1, 2, True), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(2, 1, False), (3, 2, True)])],
 )
 def test_a_run_goes_on_on_another_number_of_ranks(tmp_path, before, after, keys):
     found = results(before, saving(tmp_path, keys=keys, only_first=before == 3))
