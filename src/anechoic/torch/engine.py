@@ -160,8 +160,7 @@ class PrivacyEngine(Resumable, Uncopyable):
             loss_reduction: "mean" or "sum", as the criterion's.
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
             grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself.
-                "ghost": less memory, for models of listed layers. "vmap_loss": the loss too is computed row by
-                row.
+                "ghost": less memory, for models of listed layers. "vmap_loss": the loss too, row by row.
             wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
             mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
                 ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto"
