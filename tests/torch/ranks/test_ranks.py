@@ -19,6 +19,7 @@ from anechoic.sampling import External
 from anechoic.strategies import BLT, BandedInverse, Identity
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
 from tests.floats import same_bits
+from tests.marks import mostly_slow
 from tests.torch.ranks.processes import Died, on_ranks, results
 from tests.torch.ranks.setting import ROWS, STEPS, begun, digests, exact, train
 from tests.torch.setting import data, network
@@ -100,6 +101,7 @@ def test_sums_in_floating_point_are_the_same_on_all_ranks():
     assert np.allclose(alone, found[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_module_inside_of_torchs_own_is_taken_out_of_it():
     def work(rank):
         plain = network(seed=rank)  # whose weights torch brings from rank 0
@@ -191,7 +193,7 @@ AT_THE_BEGINNING = {
 }
 
 
-@pytest.mark.parametrize("name", AT_THE_BEGINNING)
+@pytest.mark.parametrize("name", mostly_slow(AT_THE_BEGINNING, quick=("weights", "batches", "sharded")))
 def test_ranks_that_would_begin_different_runs_are_refused(name):
     work, kind, match = AT_THE_BEGINNING[name]
     refused(work, match=match, kind=kind)
@@ -242,7 +244,7 @@ IN_THE_MIDST = {  # what one rank does after two releases, which one, after how 
 }
 
 
-@pytest.mark.parametrize("name", IN_THE_MIDST)
+@pytest.mark.parametrize("name", mostly_slow(IN_THE_MIDST, quick=("other rate", "other setting", "journal")))
 def test_what_happens_to_one_rank_stops_all_before_the_release(name, tmp_path):
     happens, victim, more, match = IN_THE_MIDST[name]
 
@@ -266,6 +268,7 @@ def test_what_happens_to_one_rank_stops_all_before_the_release(name, tmp_path):
     assert len(digests(tmp_path)) == 2 + more
 
 
+@pytest.mark.slow
 def test_weights_that_were_loaded_on_one_rank_are_refused():
     def work(rank):
         run = begun()
