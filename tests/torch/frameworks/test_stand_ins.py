@@ -138,7 +138,7 @@ def test_a_framework_s_own_checkpoint_is_refused_until_it_is_charged():
     assert other.engine.get_epsilon(1e-5) > 0
 
 
-@pytest.mark.parametrize("mode", ["auto", "vmap", "vmap_loss", "ghost"])
+@pytest.mark.parametrize("mode", ["auto", "vmap_loss", "ghost"])
 def test_a_model_that_is_cleared_in_the_place_of_its_optimizer_makes_the_same_run(mode):
     pytest.importorskip("transformers", reason="its Trainer calls nothing else")
     plain, run = train(start(mode), 4), start(mode)

@@ -146,20 +146,3 @@ def test_a_run_that_stores_is_not_resumed_without_room(grid_bits, tmp_path):
     resumed = start(mech=mech, keys=False, memory_budget=stored_bytes(grid_bits))
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 9), train(run, 9))
-
-
-def test_a_checkpoint_from_before_there_was_a_choice_goes_on(tmp_path, monkeypatch):
-    path, content = tmp_path / "run.ckpt", checkpoint._content
-
-    def before(*given):
-        found = content(*given)
-        assert found.pop("noise_memory") == "store"
-        return found
-
-    run = start(mech=made(20))
-    train(run, 2)
-    monkeypatch.setattr(checkpoint, "_content", before)
-    run.engine.save_checkpoint(path=path)
-    resumed = start(mech=made(20), keys=False)
-    resumed.engine.load_checkpoint(path=path)
-    assert torch.equal(train(resumed, 5), train(run, 5))
