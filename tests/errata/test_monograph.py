@@ -11,10 +11,10 @@ from scipy.linalg import toeplitz as dense_toeplitz
 import anechoic as an
 from anechoic import optimize, participation, strategies, upper_bounds, workloads
 from anechoic.algebra import toeplitz
-from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.theory.learning import convex_risk
+from anechoic.theory.participation import conjecture_4_7
 
 
 def lower(column):

@@ -204,15 +204,6 @@ def test_where_only_samples_amplify_the_points_are_composed():
     assert found.epsilon(1e-5) < 0.8 * gaussian_epsilon(1e-5, found.gdp())
 
 
-@pytest.mark.slow
-def test_an_accountant_without_a_law_is_asked_at_several_deltas(monkeypatch):
-    """Overlapping bands under Poisson sampling: conditional composition gives (epsilon, delta) only."""
-    monkeypatch.setattr("anechoic.accounting.terms.POINTS", 8)
-    overlapping = Mechanism(BandedToeplitz(4, [1.0, 0.5]), Poisson(1200, 50, 4), 2.0)
-    found, single = compose(overlapping, times=3).epsilon(1e-6), overlapping.epsilon(1e-6 / 3)
-    assert overlapping.epsilon(1e-6) < found < 0.6 * 3 * single
-
-
 def test_replacing_one():
     sampling = CyclicPoisson(1200, 100, 4, N)
     a = Mechanism(BANDED, sampling, 8.0, adjacency="replace_one")

@@ -11,7 +11,6 @@ from anechoic.accounting.accountant import Accountant, SampledAccountant, accoun
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.min_sep.accountant import MinSepAccountant
 from anechoic.accounting.poisson.accountant import PoissonAccountant
-from anechoic.accounting.poisson.overlapping import OverlappingAccountant
 from anechoic.accounting.poisson.truncated import TruncatedAccountant
 from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
@@ -43,7 +42,6 @@ CASES = {
     "cut": (Poisson(N, 60, 4).at_most(110), Identity(4), "zero_out", "deterministic"),
     "cut, in groups": (CyclicPoisson(N, 30, 3, 7).at_most(60), BANDED[7], "replace_one", "deterministic"),
     "cyclic": (CyclicPoisson(N, 30, 3, 7), BANDED[7], "replace_one", "deterministic"),
-    "overlapping": (Poisson(N, 30, 4), BandedToeplitz(4, [1.0, 0.5]), "zero_out", "deterministic"),
     "bins": (BallsInBins(N, 3, 5), BANDED[5], "zero_out", "deterministic"),
     "one bin": (BallsInBins(N, 1, 1), Identity(1), "zero_out", "deterministic"),
     "bins, sampled": (BallsInBins(N, 3, 5), BANDED[5], "zero_out", SAMPLED),
@@ -72,7 +70,6 @@ def test_every_accountant_is_among_them():
     assert tried == {
         BallsInBinsAccountant,
         MinSepAccountant,
-        OverlappingAccountant,
         PoissonAccountant,
         RandomAllocationAccountant,
         TruncatedAccountant,
@@ -171,7 +168,6 @@ def test_sampling_never_costs_more_than_none(std):
 SELDOM = {
     "cut": (CyclicPoisson(10_000, 1, 3, 4).at_most(40), BandedToeplitz(4, [1.0, 0.5])),
     "cyclic": (CyclicPoisson(10_000, 1, 3, 4), BandedToeplitz(4, [1.0, 0.5])),
-    "overlapping": (Poisson(10_000, 1, 4), BandedToeplitz(4, [1.0, 0.5])),
     "bins": (BallsInBins(10_000, 900, 5), BandedToeplitz(5, [1.0, 0.5])),
     "allocation": (RandomAllocation(10_000, 900, 5), Identity(5)),
     "min-sep": (MinSepSampling(10_000, 1, 3, 6), BandedToeplitz(6, [1.0, 0.5])),

@@ -9,13 +9,13 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import row_weights
-from anechoic.optimize.full.participation import dense_with_participation
-from anechoic.participation import Cyclic
+from anechoic.lower_bounds.listed import maximal
+from anechoic.optimize import banded, dense
+from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.workloads.base import Workload, checked_workload
 
-LARGEST = 16  # steps up to which the patterns of an overlapping schema are listed
+LARGEST = 16  # steps up to which the patterns are listed
 CLOSE = 1e-3  # relative; the optimum is known to about the root of the gap
 
 
@@ -27,14 +27,11 @@ class Conjecture:
         held: the optimum under sum_{t in pi} M[t, t] <= 1 attains 1 on every pattern; None where the
             equalities contradict one another, so that Problem 4.6 has no solution and there is nothing to
             compare.
-        smallest: the smallest multiplier v_pi over their mean, for patterns that do not overlap; the smallest
-            sum of M[t, t] over a maximal pattern, for those that do.
-        reason: what decided it.
+        smallest: the smallest sum of M[t, t] over a maximal pattern, relative to the largest.
     """
 
     held: bool | None
     smallest: float
-    reason: str
 
 
 def conjecture_4_7(workload: Workload, participation: Participation) -> Conjecture:
@@ -46,7 +43,7 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> Conjectu
     and MinSep(1, 3) the equalities force M = I / 3 and a loss of 2.7386, while a larger M[0, 0] has 2.7321.
 
     Args:
-        workload: A, at most 16 steps where patterns overlap.
+        workload: A, at most 16 steps.
         participation: Single, Cyclic, FullBatch, MinSep or OncePerEpoch. Patterns that are part of another
             allowed one are left out: with them the equalities could not hold for any schema.
 
@@ -56,50 +53,24 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> Conjectu
     References:
         Monograph, Conjecture 4.7.
     """
-    checked_workload(workload)
-    if not isinstance(participation, Participation):
-        raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
-    n = workload.n
-    # whole cycles are allowed, so where no other pair of steps is, they are all patterns, and disjoint
-    cycles = Cyclic(participation.contained_period(n))
-    if np.array_equal(participation.together(n), cycles.together(n)):
-        multipliers = _multipliers(workload, participation)
-        smallest = float(multipliers.min() / multipliers.mean())
-        return Conjecture(
-            smallest >= 0, smallest, "multipliers are diagonal entries of a semidefinite matrix"
-        )
+    n = checked_workload(workload).n
     if n > LARGEST:
         raise UnsupportedError(
             f"n={n}: the patterns of {participation!r} are listed up to {LARGEST} steps only."
         )
-    incidence = _maximal(participation, n)
-    optimum = dense_with_participation(workload, participation, "rms", gap=1e-6)
-    sums = incidence @ optimum.strategy.column_norms_squared()
+    if isinstance(participation, MinSep) and 1 < participation.max_participations_in(n) < n:
+        bands = min(participation.separation, n)
+        found = banded(workload, bands=bands, participation=participation)
+    else:
+        found = dense(workload, participation=participation, gap=1e-6)
+    patterns = maximal(list(participation.patterns(n)))
+    squares = np.square(found.strategy.to_dense()).sum(axis=0)
+    incidence = np.zeros((len(patterns), n))
+    for row, steps in zip(incidence, patterns, strict=True):
+        row[list(steps)] = 1.0
+    sums = incidence @ squares
     smallest = float(sums.min() / sums.max())
-    if not _consistent(incidence):
-        return Conjecture(None, smallest, "the equalities of Problem 4.6 contradict one another")
-    return Conjecture(
-        smallest > 1 - CLOSE, smallest, "sums over the patterns at the optimum under inequalities"
-    )
-
-
-def _multipliers(workload: Workload, participation: Participation) -> Array:
-    """Of the equality of each pattern, shape (patterns,)."""
-    n = workload.n
-    c = dense_with_participation(workload, participation, "rms", gap=1e-6).strategy.to_dense()
-    rows = np.sqrt(row_weights("rms", n))[:, None] * workload.to_dense()
-    diagonal = np.square(np.linalg.solve(c.T @ c, rows.T)).sum(axis=1)
-    return np.array([diagonal[list(steps)].mean() for steps in participation.patterns(n)])
-
-
-def _maximal(participation: Participation, n: int) -> Array:
-    """Incidence of the patterns that are no part of another, shape (patterns, n)."""
-    found = {frozenset(steps) for steps in participation.patterns(n)}
-    kept = sorted(sorted(steps) for steps in found if not any(steps < other for other in found))
-    incidence = np.zeros((len(kept), n))
-    for row, steps in zip(incidence, kept, strict=True):
-        row[steps] = 1.0
-    return incidence
+    return Conjecture(smallest > 1 - CLOSE if _consistent(incidence) else None, smallest)
 
 
 def _consistent(incidence: Array) -> bool:
