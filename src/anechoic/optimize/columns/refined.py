@@ -18,6 +18,7 @@ from scipy.linalg import solve_triangular
 from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
+from anechoic.optimize.columns.scales import WindowScales
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
@@ -26,7 +27,6 @@ from anechoic.workloads.base import Workload
 WORK = 1e7  # steps times bands^2 from which a search over all columns takes minutes
 BANDS = 40  # of the coarse run
 ROUNDS = 300  # of L-BFGS over norms
-LEAST = 25.0  # logarithm of the largest ratio of two weights: sums of windows keep some digits of each
 
 #: Workload, bands, participation and weights to the best columns, shape (n, bands).
 Optimise = Callable[[Workload, int, Participation, Array], Array]
@@ -78,59 +78,23 @@ def interpolated(coarse: Array, workload: Workload, bands: int, size: int) -> Ar
 def _with_norms(unit: Array, weights: Array, participation: MinSep) -> tuple[Array, int]:
     """The columns with the best norms of sensitivity at most 1, and evaluations."""
     n = len(unit)
-    windows = Windows(n, participation)
+    ones = np.ones((n, 1))
+    scales = WindowScales(ones, 1, participation.separation, participation.max_participations_in(n))
     inverse = solve_triangular(banded.dense(unit), np.eye(n), lower=True)
     after = np.cumsum(weights[::-1])[::-1]  # H[s, t] = the weight of the errors from both on
     form = np.minimum.outer(after, after) * (inverse @ inverse.T)
 
-    def value(logs: Array) -> tuple[float, Array]:
-        shares = windows.shares(logs)
-        d = windows.diagonal(shares)
-        image = form @ (1.0 / np.sqrt(d))
-        total = float(image @ (1.0 / np.sqrt(d)))
-        return 0.5 * float(np.log(total)), windows.gradient(shares, -image * d**-1.5) / (2 * total)
+    def value(shares: Array) -> tuple[float, Array]:
+        variables = np.append(ones, shares)
+        norms = scales.columns(variables)
+        image = form @ (1.0 / norms)
+        total = float((image / norms).sum())
+        gradient = scales.pull_back(variables, -image / np.square(norms) / total)[0]
+        return 0.5 * float(np.log(total)), gradient[n:]
 
-    options = {"maxiter": ROUNDS, "maxcor": 20}
-    found = scipy.optimize.minimize(value, windows.begin(), jac=True, method="L-BFGS-B", options=options)
-    d = windows.diagonal(windows.shares(found.x))
-    return np.sqrt(d)[:, None] * unit, int(found.nfev)
-
-
-class Windows:
-    """The squared norms d of sensitivity at most 1 under minimum separation, as `columns.scales` has them.
-
-    Logarithms of the weights of the windows, named by where they begin, and, where the participations are
-    fewer than fit, of the constant.
-    """
-
-    def __init__(self, n: int, participation: MinSep) -> None:
-        self._n, self._width = n, participation.separation
-        count = participation.max_participations_in(n)
-        self._count = count if count < -(-n // self._width) else None
-        self._from = np.maximum(np.arange(n) - self._width + 1, 0)
-
-    def begin(self) -> Array:
-        """Equal weights on windows that follow one another; nearly all on the constant where there is one."""
-        logs = np.full(self._n + 1, -6.0 if self._count is None else -9.0)
-        logs[: self._n : self._width] = 0.0 if self._count is None else -3.0
-        logs[self._n] = 0.0
-        return logs if self._count is not None else logs[: self._n]
-
-    def shares(self, logs: Array) -> Array:
-        """The weights, of sum 1."""
-        weights = np.exp(np.maximum(logs - logs.max(), -LEAST))  # no column vanishes
-        return np.asarray(weights / weights.sum())
-
-    def diagonal(self, shares: Array) -> Array:
-        """d, shape (n,)."""
-        sums = np.concatenate([[0.0], np.cumsum(shares[: self._n])])
-        d = sums[1:] - sums[self._from]
-        return np.asarray(d if self._count is None else d + shares[self._n] / self._count)
-
-    def gradient(self, shares: Array, by_d: Array) -> Array:
-        """By the logarithms, from that by d."""
-        changes = np.bincount(self._from, by_d, self._n)
-        by_share = np.cumsum(changes - np.append(0.0, by_d[:-1]))
-        if self._count is not None:
-            by_share = np.append(by_share, by_d.sum() / self._count)
-        return np.asarray(shares * (by_share - shares @ by_share))
+    begin = scales.variables(ones)[n:]
+    bounds, options = [(0.0, None)] * len(begin), {"maxiter": ROUNDS, "maxcor": 20}
+    found = scipy.optimize.minimize(
+        value, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
+    return scales.columns(np.append(ones, found.x)) * unit, int(found.nfev)
