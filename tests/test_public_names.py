@@ -78,7 +78,7 @@ PUBLIC = {
     """,
     "torch": """
         BatchMemoryManager CorrectedAdam PrivacyEngine ReleaseRecorder audit_training causal_lm_loss
-        pseudo_gradient read_mechanism seq2seq_loss
+        read_mechanism seq2seq_loss
     """,
     "torch.sources": "GradientSource register",
     "engines.beam": "CombineSums received",

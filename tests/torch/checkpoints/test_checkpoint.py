@@ -565,25 +565,6 @@ def test_a_run_draws_its_noise_where_its_parameters_are():
     assert noise_adder.usual_cipher(torch.device("cuda", 1)) == CHACHA
 
 
-def test_a_checkpoint_from_before_there_were_two_ciphers_goes_on(tmp_path, other_process, monkeypatch):
-    path = tmp_path / "run.ckpt"
-    run, content = start(), checkpoint._content
-
-    def before(*given):
-        found = content(*given)
-        assert found.pop("cipher") == AES
-        return found
-
-    train(run, 2)
-    monkeypatch.setattr(checkpoint, "_content", before)
-    run.engine.save_checkpoint(path=path)
-    other_process()
-    monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: CHACHA)
-    resumed = start(keys=False)
-    resumed.engine.load_checkpoint(path=path)
-    assert torch.equal(train(resumed, 3), train(run, 3))
-
-
 @pytest.mark.slow
 def test_a_folder_that_was_carried_to_another_machine_goes_on(tmp_path, other_process, monkeypatch):
     path = saved(tmp_path / "here")
