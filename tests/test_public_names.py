@@ -34,7 +34,7 @@ PUBLIC = {
     """,
     "extend": """
         Accountant Autoregressive Batches Buffered Counts GeneralWorkload MovingAverage Participation
-        ParticipationLaw Recurrence Sampling Sensitivity SquareStrategy Stacked StateSpace
+        ParticipationLaw Recurrence Sampling Sensitivity SquareStrategy StateSpace
         Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon
         first_step integers law_of least_noise log_mix only_deterministic
         refuse_replacing register_sensitivity register_strategies serializable
