@@ -40,13 +40,10 @@ PUBLIC = {
         refuse_replacing register_sensitivity register_strategies serializable
     """,
     "federated": """
-        Cohorts CoolDown Cosine Discipline FedAdagrad FedAdam FedYogi Linear SGD Server ServerOptimizer
-        Starved Warmup plan_rounds to_grid
+        Cohorts CoolDown Discipline FedAdam SGD Server ServerOptimizer Starved plan_rounds to_grid
     """,
-    "federated.secure_sum": "Aborted Stage SumClient SumServer",
     "flower": """
-        ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys at_most clipped_update
-        clipped_update_mod
+        ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys clipped_update clipped_update_mod
     """,
     "linear": "LinearRegression LinearSVC LogisticRegression Ridge SGDClassifier SGDRegressor",
     "lower_bounds": "lower_bound prefix_sum_lower_bound",
