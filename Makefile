@@ -17,6 +17,9 @@ PEER  := .venv-peer
 BUILD := .venv-dist
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+# Bytecode is kept: without it every worker rewrites the assertions of all tests anew, 12 s of the processor.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One thread per test worker: BLAS, OpenMP and torch would otherwise compete for the same cores.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
           $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -32,7 +35,7 @@ demo: $(READY) ## private training on 327,346 flights: correlated against indepe
 	$(BIN)/anechoic demo --out $(OUT) $(ARGS)
 
 test: $(READY) ## the tests, without the slow ones
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" --ignore=tests/slow --ignore=tests/rules $(ARGS)
 
 test-all: $(FRAMES) ## all tests, the slow ones, those inside training frameworks, and test-cpus
 	$(PYTEST) $(ARGS)
@@ -45,10 +48,11 @@ test-cpus: $(READY) ## the tests of releases with other kernels of OpenBLAS, wit
 doctest: $(READY) ## the examples in docstrings
 	$(BIN)/python -m pytest -q --doctest-modules src/anechoic --ignore-glob='*/trainers/[lt]*.py' --ignore-glob='*/engines/[bs]*.py' $(ARGS)
 
-check: $(DEV) doctest ## lint, format, types, and the examples in docstrings
+check: $(DEV) doctest ## lint, format, types, the examples in docstrings, and the rules of this repository
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(PYTEST) -m "not slow" tests/rules
 
 format: $(DEV) ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix .

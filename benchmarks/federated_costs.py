@@ -129,15 +129,15 @@ def size(count: float) -> str:
 
 
 def markdown(found: dict[tuple[int, int], Cost]) -> str:
-    """The table; bytes go down to all clients and come up from them: 4 for each parameter, 8 where masked."""
+    """The table; bytes go down to all clients and come up from them: 4 for each parameter."""
     lines = [
-        "| m | clients | down | up | masked up | state | ask | replies | noise | step | total | beside |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| m | clients | down | up | state | ask | replies | noise | step | total | beside |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (parameters, clients), cost in found.items():
         sent = 4 * parameters * clients
         seconds = [f"{s:.3g} s" for s in (cost.ask, cost.replies, cost.noise, cost.rest, cost.total)]
-        cells = [f"10^{len(str(parameters)) - 1}", f"{clients:,}", *map(size, (sent, sent, 2 * sent))]
+        cells = [f"10^{len(str(parameters)) - 1}", f"{clients:,}", *map(size, (sent, sent))]
         cells += [size(cost.state), *seconds, f"{cost.added:.2%}"]
         cells[-2] = ("" if cost.measured else "~ ") + cells[-2]
         lines.append("| " + " | ".join(cells) + " |")

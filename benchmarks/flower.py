@@ -27,8 +27,8 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from anechoic.federated import CoolDown, Server
 from anechoic.flower import CorrelatedFedOpt, Partitions, clipped_update, clipped_update_mod
-from anechoic.flower.grid import Fate, InProcessGrid
 from anechoic.flower.records import record_of, vector_record
+from tests.flower.in_process import Fate, InProcessGrid
 
 CLIP = 1.0
 

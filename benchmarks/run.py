@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "secure_sum", "flower", "grid")
+NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "flower", "grid")
 #: What a benchmark is called with here: the whole grid takes days.
 ARGUMENTS = {"grid": ["flights", "--quick"]}
 STUDIES = (

@@ -46,7 +46,7 @@ navigation = {
         "Fine-tuning": ["fine-tuning", "frameworks"],
         "Tables": ["linear", "releases"],
         "Streams": ["streaming", "streaming-operators", "offices", "engines"],
-        "Federated": ["federated", "flower", "secure-sums"],
+        "Federated": ["federated", "flower"],
         "Research": ["theory", "extending"],
         "Review": ["reviewer", "budget", "audit"],
     },

@@ -58,7 +58,6 @@ def train(options: argparse.Namespace) -> None:
         unit=options.unit,
         separation=options.separation,
         limit=options.limit,
-        local_steps=options.local_steps,
         strategy=options.mechanism,
         epsilons=as_tuple(options.epsilon),
         delta=options.delta,
@@ -139,7 +138,6 @@ def _add_train(commands: Any) -> None:
     )
     train_.add_argument("--separation", type=count, metavar="STEPS", help="of an aircraft's participations")
     train_.add_argument("--limit", type=count, metavar="TIMES", help="most participations of an aircraft")
-    train_.add_argument("--local-steps", type=count, help="of an aircraft on its own flights (default: 1)")
     train_.add_argument("--mechanism", choices=STRATEGIES, help="of the planned arm (default: auto)")
     train_.add_argument(
         "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"

@@ -57,7 +57,6 @@ def aircraft_study(
     strategy: StrategyName = "auto",
     separation: int | None = None,
     limit: int | None = None,
-    local_steps: int = 1,
 ) -> tuple[Study, dict[str, str], dict[str, Any]]:
     """The study in time order at two units, why each mechanism was planned, and facts about aircraft.
 
@@ -69,7 +68,6 @@ def aircraft_study(
         strategy: what the planned arms may choose from; see `plan`.
         separation, limit: steps between two participations of an aircraft, and how many there may be; None
             takes what `plan` predicts the least error for.
-        local_steps: SGD steps of an aircraft on its flights in a batch; 1 is their gradient.
 
     Returns:
         The study; reasons by the arm's name; and the entry "units" of the record.
@@ -116,10 +114,8 @@ def aircraft_study(
 
     arms, reasons = private_arms(flights, **setting)
     setting["examples"] = used
-    more, why = private_arms(
-        flights, **setting, unit=UNIT, participation=promise, batch_size=units, local_steps=local_steps
-    )
-    silent = [*plain_arms(task), Arm("clipped", "fixed", task.clip_norm, unit=UNIT, local_steps=local_steps)]
+    more, why = private_arms(flights, **setting, unit=UNIT, participation=promise, batch_size=units)
+    silent = [*plain_arms(task), Arm("clipped", "fixed", task.clip_norm, unit=UNIT)]
     study = Study(task, (*silent, *arms, *more), rates, tuple(range(seeds)), steps, delta)
     facts = {
         "name": UNIT,
@@ -144,12 +140,11 @@ def sampled_study(
     seeds: int = SEEDS,
     strategy: StrategyName = "auto",
     passes: int = PASSES,
-    local_steps: int = 1,
 ) -> tuple[Study, dict[str, str], dict[str, Any]]:
     """The study with batches drawn at random, of flights or of aircraft; see `aircraft_study`.
 
     Args:
-        examples, epsilons, delta, rates, seeds, strategy, local_steps: see `aircraft_study`.
+        examples, epsilons, delta, rates, seeds, strategy: see `aircraft_study`.
         passes: over the aircraft, on average; the arms that protect flights make as many steps.
     """
     task = SampledFlights(examples=examples)
@@ -173,9 +168,8 @@ def sampled_study(
         examples=aircraft,
         unit=UNIT,
         batch_size=task.owners_a_batch,
-        local_steps=local_steps,
     )
-    silent = [*plain_arms(task), Arm("clipped", "fixed", task.clip_norm, unit=UNIT, local_steps=local_steps)]
+    silent = [*plain_arms(task), Arm("clipped", "fixed", task.clip_norm, unit=UNIT)]
     study = Study(task, (*silent, *arms, *more), rates, tuple(range(seeds)), steps, delta)
     facts = {
         "name": UNIT,

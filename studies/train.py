@@ -166,7 +166,7 @@ def train(
             f"--unit {unit}: the flights are protected by flight or by tail (the aircraft); of the other data"
             " nobody knows who owns what. Leave it out."
         )
-    if unit != "tail" and (extra := {"separation", "limit", "local_steps"} & given.keys()):
+    if unit != "tail" and (extra := {"separation", "limit"} & given.keys()):
         raise ValueError(f"{_options(extra)}: what an aircraft adds needs --unit tail.")
     sampled = unit == "tail" and given.get("sampling") == "poisson"
     if sampled:

@@ -25,9 +25,6 @@ from studies import keeping
 from studies.bounding import owners_in, participation_of
 from studies.tasks import SampledFlights, loader, used
 
-#: Learning rate of local steps.
-LOCAL_RATE = 1.0
-
 
 def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
     """Train and score, or go on with what was begun, where the run says so.
@@ -59,9 +56,6 @@ def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
         logits, labels = list(kept["logits"]), list(kept["labels"])
         report(done)
     criterion = nn.CrossEntropyLoss()
-    local = None
-    if run.arm.local_steps > 1:
-        local = engine.pseudo_gradients(criterion, local_steps=run.arm.local_steps, learning_rate=LOCAL_RATE)
     said = done
     while done < run.steps:
         for features, target in batches:
@@ -72,9 +66,7 @@ def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
                 with torch.no_grad():
                     logits.append(model(data.features[window]))
                 labels.append(data.labels[window])
-            if local is not None:
-                local((features, target))
-            elif len(target):
+            if len(target):
                 criterion(model(features), target).backward()
             optimizer.step()
             done += 1
@@ -144,8 +136,7 @@ def silent(task: Any, data: Data, arm: Arm, steps: int) -> Mechanism:
 def identity(run: TrainingRun) -> str:
     """What an outcome belongs to: task, arm with its mechanism, learning rate, seed and steps."""
     bound = repr(getattr(run.task, "bound", None)) if run.arm.unit != "example" else ""
-    text = bound + (f"{run.arm.local_steps} local steps" if run.arm.local_steps > 1 else "")
-    text += run.arm.mechanism or ""
+    text = bound + (run.arm.mechanism or "")
     return hashlib.sha256(key("outcome", run) + text.encode()).hexdigest()
 
 

@@ -29,8 +29,8 @@ from tests.zoo import STRATEGIES
 
 # One of each kind of stream.
 NAMES = (
-    *("identity", "output", "toeplitz-root", "banded-mixed", "inverse-mixed", "blt-4", "smooth"),
-    *("tree", "recursive-blt", "normalised(recursive-blt)", "restarted(dense)"),
+    *("identity", "output", "toeplitz-root", "banded-mixed", "inverse-mixed", "blt-4"),
+    *("recurrent", "tree", "normalised(tree)", "restarted(dense)"),
 )
 BACKENDS = ("numpy", "torch")
 STEPS = 12

@@ -24,7 +24,7 @@ READ = (
                 "flower",
             ),
             *("fine-tuning", "frameworks", "linear", "audit"),
-            *("streaming-operators", "secure-sums", "theory", "extending", "federated-study", "many-devices"),
+            *("streaming-operators", "theory", "extending", "federated-study", "many-devices"),
             *("start", "from-opacus", "reviewer"),
         )
     ),

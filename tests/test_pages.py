@@ -28,13 +28,11 @@ ELSEWHERE = {
     "linear.md": "tests/linear/test_docs.py",
     "mechanisms.md": "tests/test_readme.py",
     "releases.md": "tests/test_releases_page.py",
-    "secure-sums.md": "tests/federated/secure_sum/test_page.py",
     "selecting.md": "tests/torch/test_engine.py",
     "statement.md": "tests/statement/test_statement.py",
     "streaming.md": "tests/streaming/test_docs.py",
     "theory.md": "tests/theory/test_page.py",
     "training.md": "tests/torch/test_engine.py",
-    "users.md": "tests/torch/test_local_steps.py",
 }
 
 

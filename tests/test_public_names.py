@@ -23,7 +23,7 @@ PUBLIC = {
         participation plan sampling select sensitivity strategies units workloads
     """,
     "accounting": """
-        Verified compose_sampled gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
+        Verified gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
         poisson_noise_multiplier
     """,
     "audit": "Observation audit audit_mechanism",
@@ -34,19 +34,16 @@ PUBLIC = {
     """,
     "extend": """
         Accountant Autoregressive Batches Buffered Counts GeneralWorkload MovingAverage Participation
-        ParticipationLaw Recurrence Sampling Sensitivity SquareStrategy Stacked StateSpace
+        ParticipationLaw Recurrence Sampling Sensitivity SquareStrategy StateSpace
         Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon
         first_step integers law_of least_noise log_mix only_deterministic
         refuse_replacing register_sensitivity register_strategies serializable
     """,
     "federated": """
-        Cohorts CoolDown Cosine Discipline FedAdagrad FedAdam FedYogi Linear SGD Server ServerOptimizer
-        Starved Warmup plan_rounds to_grid
+        Cohorts CoolDown Discipline FedAdam SGD Server ServerOptimizer Starved plan_rounds to_grid
     """,
-    "federated.secure_sum": "Aborted Stage SumClient SumServer",
     "flower": """
-        ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys at_most clipped_update
-        clipped_update_mod
+        ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys clipped_update clipped_update_mod
     """,
     "linear": "LinearRegression LinearSVC LogisticRegression Ridge SGDClassifier SGDRegressor",
     "lower_bounds": "lower_bound prefix_sum_lower_bound",
@@ -78,7 +75,7 @@ PUBLIC = {
     """,
     "torch": """
         BatchMemoryManager CorrectedAdam PrivacyEngine ReleaseRecorder audit_training causal_lm_loss
-        pseudo_gradient read_mechanism seq2seq_loss
+        read_mechanism seq2seq_loss
     """,
     "torch.sources": "GradientSource register",
     "engines.beam": "CombineSums received",

@@ -19,9 +19,7 @@ from anechoic.strategies import (
 )
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.strategies.rational import rational_blt
-from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.scaled import ColumnScaled
-from anechoic.strategies.smooth_binary import SmoothBinary
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from tests.marks import mostly_slow
 
@@ -152,16 +150,6 @@ def _plain():
         "aggregation-1": TreeAggregation(1),
         "aggregation": TreeAggregation(13),
         "aggregation-wide": TreeAggregation(14, 3),
-        "smooth-1": SmoothBinary(1),
-        "smooth": SmoothBinary(13),
-        "smooth-cut": SmoothBinary(9, 7),
-        "recursive-1": RecursiveTree(1, BLT(2, [0.5], [0.9])),
-        "recursive-blt": RecursiveTree(13, BLT(2, [0.5], [0.9])),
-        "recursive-wide": RecursiveTree(11, BLT(4, [0.3, 0.2], [0.9, 0.4])),
-        "recursive-mixed": RecursiveTree(14, dense(3)),
-        "recursive-scaled": RecursiveTree(10, ColumnNormalized(BLT(3, [0.3, 0.2], [0.9, 0.4]))),
-        "recursive-turning": RecursiveTree(13, turning(4)),
-        "recursive-inverse": RecursiveTree(9, BandedInverse.square_root(prefix(4), 2)),
     }
 
 
@@ -176,7 +164,6 @@ _FILTERS = (
     "blt-4",
     "recurrent",
     "tree",
-    "recursive-blt",
 )
 
 
@@ -198,7 +185,6 @@ def _wrapped(plain):
         "output",
         "full-tree-cut",
         "aggregation-wide",
-        "smooth-cut",
         "free-3",
         "inverse-root",
         "blt-13",

@@ -23,7 +23,7 @@ GROUPS = {
         "noise",
     ],
     "Train": ["torch", "torch.sources", "trainers", "trainers.transformers", "trainers.lightning", "linear"],
-    "Federate": ["federated", "federated.secure_sum", "flower"],
+    "Federate": ["federated", "flower"],
     "Publish": ["streaming", "budget"],
     "Examine": ["audit", "theory", "testing"],
     "Extend": ["extend", "runs", "errors"],

@@ -5,7 +5,7 @@ from fashion import Net, client_data
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from anechoic.flower import at_most, clipped_update_mod
+from anechoic.flower import clipped_update_mod
 
 app = ClientApp()
 
@@ -18,7 +18,7 @@ def train(message, context):
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     images, labels = client_data(config, node["partition-id"], node["num-partitions"])
     if len(labels):
-        mine = torch.tensor(at_most(range(len(labels)), config["max-examples"]))
+        mine = torch.randperm(len(labels))[: config["max-examples"]]
         optimizer = torch.optim.SGD(model.parameters(), lr=config["client-lr"])
         for _ in range(config["local-steps"]):
             batch = mine[torch.randint(len(mine), (config["batch-size"],))]

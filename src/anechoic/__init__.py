@@ -84,7 +84,7 @@ __all__ = [
 #: Rooms, which are imported when they are asked for.
 _ROOMS = {
     *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
-    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units", "upper_bounds"),
+    *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units"),
     *("budget", "linear", "workloads"),
 }
 #: Where other names are defined.

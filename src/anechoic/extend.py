@@ -12,7 +12,7 @@ from anechoic.accounting.laws.composed import composed_epsilon
 from anechoic.accounting.search import least_noise
 from anechoic.audit.law import Counts, ParticipationLaw, law_of, log_mix
 from anechoic.batches.base import Batches, batches_of, below, integers
-from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Recurrence, Stacked, StateSpace
+from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Recurrence, StateSpace
 from anechoic.participation.accounts import first_step
 from anechoic.participation.base import Participation
 from anechoic.planning.given import register_strategies
@@ -37,7 +37,6 @@ __all__ = [
     "Autoregressive",
     "Buffered",
     "MovingAverage",
-    "Stacked",
     "StateSpace",
     # participations and their sensitivity
     "Participation",

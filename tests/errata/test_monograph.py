@@ -9,12 +9,13 @@ from scipy import stats
 from scipy.linalg import toeplitz as dense_toeplitz
 
 import anechoic as an
-from anechoic import optimize, participation, strategies, upper_bounds, workloads
+from anechoic import optimize, participation, strategies, workloads
 from anechoic.algebra import toeplitz
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.theory.learning import convex_risk
 from anechoic.theory.participation import conjecture_4_7
+from studies.published import monograph
 
 
 def lower(column):
@@ -354,10 +355,10 @@ def test_m30_theorem_2_20_is_for_two_steps_or_more():
         return an.loss(workloads.prefix_sum(n), tree, participation.Single(), "max")
 
     assert printed(1) == 0.0 < measured(1) == 1.0
-    assert upper_bounds.tree_aggregation(1) >= 1.0
+    assert monograph.tree_aggregation(1) >= 1.0
     for n in range(2, 40):
         assert measured(n) <= printed(n) * (1 + 1e-12)
-        assert upper_bounds.tree_aggregation(n) == pytest.approx(printed(n), rel=1e-12)
+        assert monograph.tree_aggregation(n) == pytest.approx(printed(n), rel=1e-12)
 
 
 def test_m31_theorem_2_13_needs_two_bands():
@@ -368,10 +369,10 @@ def test_m31_theorem_2_13_needs_two_bands():
         root = strategies.BandedToeplitz.square_root(workloads.prefix_sum(n), 1)
         loss = an.loss(workloads.prefix_sum(n), root, participation.Single(), "max")
         assert printed(n, 1) == 0.0 < loss == pytest.approx(math.sqrt(n))
-        assert upper_bounds.banded_toeplitz(n, 1) >= loss
+        assert monograph.banded_toeplitz(n, 1) >= loss
         # from two bands on, ours is of the printed order
         for b in range(2, n):
-            assert upper_bounds.banded_toeplitz(n, b) <= 5 * printed(n, b)
+            assert monograph.banded_toeplitz(n, b) <= 5 * printed(n, b)
 
 
 def test_m32_theorem_3_22_lacks_the_error_of_learning_without_privacy():

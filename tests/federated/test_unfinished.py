@@ -1,4 +1,4 @@
-"""What is seen of a commit that failed, of replies that change or break while they are read; statements."""
+"""What is seen of a commit that failed, and of replies that change or break while they are read."""
 
 import os
 import zipfile
@@ -16,7 +16,7 @@ class Full(OSError):
     """No room on the disk."""
 
 
-@pytest.mark.parametrize("call", range(9))
+@pytest.mark.parametrize("call", range(5))
 def test_a_model_is_seen_when_it_is_on_disk_and_not_before(tmp_path, monkeypatch, call):
     """Wherever a commit fails, the server shows what its state says: else its row would be used twice."""
     server = small_server(state=tmp_path / "run")
@@ -43,7 +43,7 @@ def test_a_model_is_seen_when_it_is_on_disk_and_not_before(tmp_path, monkeypatch
             with pytest.raises(GuaranteeError):
                 server.ask(range(20))
         else:
-            assert server.step == 2
+            assert server.step == 2 and call > 1, "the first of these are calls of every commit"
     shown = server.step, server.model
     server.shut()
     with small_server(state=tmp_path / "run") as again:
@@ -51,16 +51,6 @@ def test_a_model_is_seen_when_it_is_on_disk_and_not_before(tmp_path, monkeypatch
         if again.step == shown[0]:
             for name, array in shown[1].items():
                 np.testing.assert_array_equal(again.model[name], array)
-
-
-def test_some_of_these_commits_fail(tmp_path, monkeypatch):
-    with small_server(state=tmp_path / "run") as server:
-        asked, calls = server.ask(range(20)), []
-        asked.add(asked.clients[0], None)
-        real = os.fsync
-        monkeypatch.setattr(os, "fsync", lambda handle: (calls.append(handle), real(handle))[1])
-        server.close(asked)
-    assert calls
 
 
 def test_nobody_sees_a_model_while_it_is_written(tmp_path, monkeypatch):
@@ -120,40 +110,6 @@ def test_what_breaks_when_it_is_read_is_an_answer_with_zero():
 def test_an_array_of_bytes_names_nobody():
     with pytest.raises(ValueError, match="forgets zeros"):
         small_server().ask(np.array([b"key\0", b"other"]))
-
-
-def test_statements_say_what_was_done(tmp_path):
-    server = small_server()
-    assert "with every update as it comes" in server.statement()
-    assert "not with single updates" in server.statement(masked=True)
-    assert "no state directory" in server.statement() and "on disk" not in server.statement()
-    asked = server.ask(range(20))
-    asked.add_sum(np.zeros(server.layout.dimension, np.int64), asked.clients)
-    server.close(asked)
-    assert "not with single updates" in server.statement()
-    run_round(server, range(20))
-    for statement in (server.statement(), server.statement(masked=True)):
-        assert "with every update as it comes" in statement and "reached it in sums" in statement
-    with small_server(state=tmp_path / "run") as durable:
-        assert "charged and on disk" in " ".join(durable.statement().split())
-        asked = durable.ask(range(20))
-        asked.add_sum(np.zeros(durable.layout.dimension, np.int64), asked.clients)
-        durable.close(asked)
-    with small_server(state=tmp_path / "run") as again:  # as it was before the restart
-        assert "not with single updates" in again.statement()
-
-
-def test_single_updates_that_were_seen_are_not_forgotten():
-    """In a round that is open, or was asked for again: the server has seen them."""
-    server = small_server()
-    asked = server.ask(range(20))
-    asked.add(asked.clients[0], update_of(1, 0))
-    assert "with every update as it comes" in server.statement(masked=True)
-    again = server.ask(range(20))
-    assert again.resumed and "with every update as it comes" in server.statement(masked=True)
-    again.add_sum(np.zeros(server.layout.dimension, np.int64), again.clients)
-    server.close(again)
-    assert "with every update as it comes" in server.statement(masked=True)
 
 
 def test_another_setting_is_another_run(tmp_path):

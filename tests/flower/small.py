@@ -1,18 +1,17 @@
 """A federation of a few clients with a tiny model, and the same rounds without Flower."""
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 
 import anechoic as an
 from anechoic.federated import CoolDown, Server
 from anechoic.federated.grid import to_grid
-from anechoic.flower import ClippedUpdate, CorrelatedFedOpt, Partitions
-from anechoic.flower.grid import Fate, InProcessGrid
+from anechoic.flower import CorrelatedFedOpt, Partitions, clipped_update_mod
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz
+from tests.flower.in_process import Fate, InProcessGrid
 
 ROUNDS = 6
 CLIENTS = 12
@@ -55,10 +54,7 @@ def trained(arrays, partition, server_round):
     }
 
 
-FEW_MOD = ClippedUpdate(smallest_sum=2)  # so that every rule of masked sums can be tried with a few
-
-
-def client_app(training=None, mod=FEW_MOD, mods=None):
+def client_app(training=None, mod=clipped_update_mod, mods=None):
     app = ClientApp()
 
     @app.train(mods=[mod] if mods is None else mods)
@@ -70,11 +66,6 @@ def client_app(training=None, mod=FEW_MOD, mods=None):
         new = trained(arrays_of(message.content["arrays"]), partition, config["server-round"])
         metrics = MetricRecord({"num-examples": 1000 * (partition + 1), "loss": float(partition), "age": 41})
         return Message(RecordDict({"arrays": record_of(new), "metrics": metrics}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message, context):
-        metrics = MetricRecord({"num-examples": 1, "accuracy": 0.5})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -90,8 +81,6 @@ def strategy(**options):
         "patience": 0.0,
     }
     given.update(options)
-    if given.get("masked") is True:
-        given.setdefault("smallest_sum", 2)
     if "mechanism" not in given and "epsilon" not in given:
         given["mechanism"] = mechanism(
             discipline=given["discipline"],
@@ -156,6 +145,3 @@ def same(models, others):
         for name in model:
             assert model[name].dtype == other[name].dtype
             np.testing.assert_array_equal(model[name], other[name])
-
-
-__all__ = ["ArrayRecord", "ClippedUpdate", "ConfigRecord", "FedAvg"]

@@ -1,9 +1,13 @@
 """Waiting for clients and for replies: bounded, and by a clock of the test's own."""
 
+import numpy as np
 import pytest
+from flwr.app import Message, RecordDict
+from httpx import ConnectTimeout
 
 from anechoic.flower.exchange import Exchange, Waiting
 from tests.flower import small
+from tests.flower.in_process import InProcessGrid
 
 
 class Clock:
@@ -30,10 +34,14 @@ def test_waits_until_enough_are_there():
     assert clock.now == 102
 
 
-def test_goes_on_with_those_who_are_there_when_patience_is_spent():
-    found, clock = waiting(3, 5)
-    assert found.for_enough(lambda: {1: 0}) == {1: 0}
-    assert clock.now == 105 and found.over
+def test_goes_on_with_those_who_are_there_when_patience_is_spent(caplog):
+    found, clock = waiting(3, 35)
+    with caplog.at_level("INFO", logger="flwr"):
+        assert found.for_enough(lambda: {1: 0}) == {1: 0}
+    assert clock.now == 135 and found.over
+    assert caplog.text.count("min_available") == 4, "a line every ten seconds"
+    found.begin()
+    assert not found.over
 
 
 def test_waits_for_others():
@@ -44,21 +52,6 @@ def test_waits_for_others():
     assert clock.now == 160
 
 
-def test_a_round_begins_anew():
-    found, clock = waiting(1, 5)
-    clock.now += 10
-    assert found.over
-    found.begin()
-    assert not found.over
-
-
-def test_says_so_every_ten_seconds(caplog):
-    found, _ = waiting(3, 35)
-    with caplog.at_level("INFO", logger="flwr"):
-        found.for_enough(dict)
-    assert len([record for record in caplog.records if "min_available" in record.message]) == 4
-
-
 def test_short_rounds_come_ever_more_rarely():
     found, clock = waiting(1, 400)
     while found.after_short():
@@ -67,25 +60,21 @@ def test_short_rounds_come_ever_more_rarely():
     assert max(clock.naps) == 60.0 and sum(clock.naps) == 400.0, "the patience is kept to the second"
     found.begin()
     assert found.after_short() and clock.naps[-1] == 0.125, "the next round begins anew"
-
-
-def test_many_short_rounds_are_no_error():
     found, clock = waiting(1, float("inf"))
-    for _ in range(2000):
-        assert found.after_short()
-    assert clock.naps[-1] == 60.0
+    assert all(found.after_short() for _ in range(2000)) and clock.naps[-1] == 60.0
 
 
-@pytest.mark.parametrize("patience", [-1.0, float("nan"), "x", None, True])
-def test_refuses(patience):
-    with pytest.raises(ValueError, match=r"patience=.* must be a number of seconds"):
-        Waiting(1, patience)
-
-
-@pytest.mark.parametrize("timeout", [0, -1.0, "x", float("nan")])
-def test_an_exchange_refuses(timeout):
-    with pytest.raises(ValueError, match="timeout="):
-        Exchange(timeout)
+@pytest.mark.parametrize(
+    ("make", "name", "values"),
+    [
+        (lambda patience: Waiting(1, patience), "patience", [-1.0, float("nan"), "x", None, True]),
+        (Exchange, "timeout", [0, -1.0, "x", float("nan")]),
+    ],
+)
+def test_refuses(make, name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=f"{name}="):
+            make(value)
 
 
 class Slow:
@@ -104,30 +93,24 @@ class Slow:
         return self.inner.pull_messages([name for name in due if name in ids])
 
 
-def test_an_exchange_ends_with_its_timeout_or_the_last_reply():
-    for timeout, expected, end in [(5.0, 1, 105.0), (20.0, 2, 120.0)]:
-        clock = Clock()
-        slow = Slow(clock)
-        exchange = Exchange(timeout, sleep=clock.sleep, clock=clock)
-        messages = [
-            small.Message(small.RecordDict(), node, "train", group_id="1")
-            for node in slow.inner.get_node_ids()
-        ]
-        assert len(list(exchange(slow, messages))) == expected
-        assert clock.now == pytest.approx(end)
-        assert max(clock.naps) <= 1.0 and clock.naps[0] == pytest.approx(0.05)
-    assert list(exchange(slow, [])) == []
+def slow_replies(timeout):
+    clock = Clock()
+    slow = Slow(clock)
+    messages = [Message(RecordDict(), node, "train") for node in slow.inner.get_node_ids()]
+    return clock, Exchange(timeout, sleep=clock.sleep, clock=clock)(slow, messages)
+
+
+@pytest.mark.parametrize(("timeout", "expected", "end"), [(5.0, 1, 105.0), (20.0, 2, 120.0)])
+def test_an_exchange_ends_with_its_timeout_or_the_last_reply(timeout, expected, end):
+    clock, replies = slow_replies(timeout)
+    assert len(list(replies)) == expected
+    assert clock.now == pytest.approx(end)
+    assert max(clock.naps) <= 1.0 and clock.naps[0] == pytest.approx(0.05)
 
 
 def test_a_round_is_over_with_the_replies_it_needs():
     """The third node never answers: nobody waits for it, nor for the timeout."""
-    clock = Clock()
-    slow = Slow(clock)
-    exchange = Exchange(3600.0, sleep=clock.sleep, clock=clock)
-    messages = [
-        small.Message(small.RecordDict(), node, "train", group_id="1") for node in slow.inner.get_node_ids()
-    ]
-    replies = exchange(slow, messages)
+    clock, replies = slow_replies(3600.0)
     next(replies), next(replies)
     assert 107.0 <= clock.now < 108.5
 
@@ -137,7 +120,39 @@ def test_one_reply_is_fetched_at_a_time():
     asked, grid = [], small.grid(nodes=5)
     real = grid.pull_messages
     grid.pull_messages = lambda ids: asked.append(list(ids)) or real(ids)
-    messages = [small.Message(small.RecordDict(), node, "train") for node in grid.get_node_ids()]
+    messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
     for number, _ in enumerate(Exchange(1.0)(grid, messages), start=1):
         assert len(asked) == number and all(len(ids) == 1 for ids in asked)
     assert number == 5
+
+
+class Failing(InProcessGrid):
+    """Every second look fails, as where the network is away for a moment."""
+
+    looks, error = 0, None
+
+    def pull_messages(self, message_ids):
+        self.looks += 1
+        if self.looks % 2:
+            raise self.error
+        return super().pull_messages(message_ids)
+
+
+@pytest.mark.parametrize("error", [ConnectionError("away"), TimeoutError(), ConnectTimeout("away")], ids=repr)
+def test_a_connection_that_fails_for_a_moment_is_nobodys_answer(monkeypatch, error):
+    grid = Failing(small.client_app(), small.CLIENTS)
+    grid.error = error
+    models, found = small.run(over=grid, rounds=2)
+    small.same(models, small.models_without_flower(rounds=2))
+    assert not found.report().refused
+
+
+def test_a_grid_that_does_not_work_is_not_taken_for_a_client_that_lies():
+    grid = small.grid()
+    found = small.strategy()
+    small.run(found, grid, rounds=1)
+    before = found.server.model
+    grid.pull_messages = lambda ids: (_ for _ in ()).throw(ConnectionError("the SuperLink is gone"))
+    found.start(grid, small.record_of(small.initial()), timeout=0.1)
+    assert "too few clients answered" in found.stopped and not found.report().refused
+    np.testing.assert_array_equal(found.server.model["w"], before["w"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flwr.app import Context, RecordDict
 
-from anechoic.flower.grid import InProcessGrid
+from tests.flower.in_process import InProcessGrid
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
 

@@ -5,36 +5,26 @@ import re
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated import Cohorts, CoolDown, FedAdam
-from anechoic.flower import ClippedUpdate, Partitions, PublicKeys
-from anechoic.flower.grid import Fate
+from anechoic.flower import Partitions, PublicKeys
+from anechoic.flower.identity import Roll
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.statement.rounding import round_up
 from tests.flower import small
+from tests.flower.in_process import Fate
 
 
-def test_a_run_is_that_of_the_server_without_flower():
-    models, found = small.run()
-    small.same(models, small.models_without_flower())
-    assert found.server.finished and found.stopped is None
-
-
-@pytest.mark.parametrize("options", [{"optimizer": FedAdam(0.1)}, {"discipline": Cohorts(3)}], ids=str)
-def test_options_reach_the_server(options):
+@pytest.mark.parametrize("options", [{}, {"optimizer": FedAdam(0.1)}, {"discipline": Cohorts(3)}], ids=str)
+def test_a_run_is_that_of_the_server_without_flower(options):
     options = {**options}
     if "discipline" in options:
         options["mechanism"] = small.mechanism(discipline=options["discipline"])
-    models, _ = small.run(small.strategy(**options))
+    models, found = small.run(small.strategy(**options))
     small.same(models, small.models_without_flower(**options))
-
-
-def test_masked_sums_release_the_same_models():
-    models, found = small.run(small.strategy(masked=True))
-    small.same(models, small.models_without_flower(min_replies=2))
-    assert found.stopped is None
+    assert found.server.finished and found.stopped is None
 
 
 def test_flowers_own_loop_drives_it_too():
@@ -60,7 +50,7 @@ def test_who_does_not_answer_adds_nothing_and_the_divisor_stays():
     assert found.report().released == small.ROUNDS
 
 
-def test_a_short_round_releases_nothing_and_is_repeated():
+def test_a_short_round_releases_nothing_and_is_repeated(caplog):
     silent = set()
 
     def fate(message, place):
@@ -74,23 +64,23 @@ def test_a_short_round_releases_nothing_and_is_repeated():
     assert len(models) == small.ROUNDS
     assert found.report().short == 1
     assert found.report().ledger.participations == small.ROUNDS * small.PER_ROUND, "nobody else was charged"
+    (warned,) = [record for record in caplog.records if "below min_replies" in record.message]
+    assert warned.levelname == "WARNING"
+    assert "0 of 3 clients answered, below min_replies=2" in warned.message
+    assert "stay charged" in warned.message
 
 
 def test_a_population_that_is_gone_stops_the_run_with_a_reason():
     rounds = []
-
-    def online(place):
-        return len(rounds) < 2
-
-    grid = small.grid(online=online)
     found = small.strategy(patience=0.0, min_available=1)
     result = found.start(
-        grid,
+        small.grid(online=lambda place: len(rounds) < 2),
         record_of(small.initial()),
         evaluate_fn=lambda number, arrays: rounds.append(number) if number else None,
     )
     assert "0 clients" in found.stopped
     small.same([arrays_of(result.arrays)], small.models_without_flower(rounds=2)[-1:])
+    assert "Global Arrays" in repr(result), "the result is Flower's own"
 
 
 def test_nobody_who_answers_stops_the_run_with_a_reason():
@@ -100,10 +90,13 @@ def test_nobody_who_answers_stops_the_run_with_a_reason():
     assert found.report().released == 0
 
 
-def test_rounds_can_be_fewer_and_go_on_later():
+def test_rounds_can_be_fewer_and_go_on_later(caplog):
     found = small.strategy()
     first, _ = small.run(found, small.grid(), rounds=2)
+    assert "num_rounds=2 ends this start before the 6 rounds that noise is planned for" in caplog.text
+    caplog.clear()
     second, _ = small.run(found, small.grid(), rounds=small.ROUNDS)
+    assert "num_rounds" not in caplog.text
     small.same(first + second, small.models_without_flower())
     with pytest.raises(HorizonError, match="exceeds the 6"):
         small.run(found, rounds=7)
@@ -120,50 +113,11 @@ def test_public_keys_key_the_ledger():
     assert summary.nearest >= 3 and summary.clients <= small.CLIENTS
 
 
-def test_the_result_is_flowers():
-    found = small.strategy()
-    result = found.start(small.grid(), record_of(small.initial()), evaluate_fn=lambda *_: None)
-    small.same([arrays_of(result.arrays)], small.models_without_flower()[-1:])
-    assert result.train_metrics_clientapp == {} and result.evaluate_metrics_clientapp == {}
-    assert "Global Arrays" in repr(result)
-
-
-def test_metrics_leave_only_if_both_sides_name_them():
-    for mine, theirs, expected in [
-        ((), (), set()),
-        (("loss",), (), set()),
-        ((), ("loss",), set()),
-        (("loss", "age"), ("loss",), {"loss"}),
-    ]:
-        found = small.strategy(unprotected_metrics=mine)
-        grid = small.grid(small.client_app(mod=ClippedUpdate(metrics=theirs)))
-        result = found.start(grid, record_of(small.initial()), 1)
-        assert set(result.train_metrics_clientapp.get(1, {})) == expected
-        assert ("No protection" in found.statement()) == bool(mine)
-
-
-def test_clients_evaluate_only_if_asked_and_the_statement_says_so():
-    found = small.strategy()
-    result = found.start(small.grid(), record_of(small.initial()), 1)
-    assert result.evaluate_metrics_clientapp == {} and "evaluate" not in found.statement()
-    found = small.strategy(unprotected_evaluation=FedAvg(fraction_evaluate=0.5))
-    result = found.start(small.grid(), record_of(small.initial()), 1)
-    assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx({"accuracy": 0.5})
-    assert "No protection" in found.statement() and "FedAvg" in found.statement()
-
-
-def test_the_statement_says_who_a_client_is_and_what_masks_hide():
-    plain, masked = small.strategy(), small.strategy(masked=True)
-    for found in (plain, masked):
-        small.run(found, rounds=1)
-    assert "partition-id" in plain.statement()
-    assert plain.statement() != masked.statement()
-
-
 def test_the_log_begins_with_what_is_guaranteed(caplog):
     with caplog.at_level("INFO", logger="flwr"):
         found = small.strategy()
         small.run(found, rounds=1)
+    assert "partition-id" in found.statement()
     text = "\n".join(record.message for record in caplog.records)
     head = text[: text.index("[ROUND 1/1]")]
     mechanism = found.server.mechanism
@@ -172,20 +126,9 @@ def test_the_log_begins_with_what_is_guaranteed(caplog):
         f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g}",
         "Discipline: CoolDown(separation=3, max_participations=None)",
         "at most 3 clients each, and every sum is divided by 3; 1 answer at least",
-        "Updates: single updates reach the server",
         "Horizon: 0 of 6 rounds released, 7 parameters; no state directory",
     ):
         assert words in head, words
-
-
-def test_a_short_round_is_called_so(caplog):
-    found = small.strategy(min_replies=2)
-    with caplog.at_level("INFO", logger="flwr"):
-        small.run(found, small.grid(fate=lambda *_: Fate.LOST, who=True))
-    (warned,) = [record for record in caplog.records if "below min_replies" in record.message]
-    assert warned.levelname == "WARNING"
-    assert "0 of 3 clients answered, below min_replies=2" in warned.message
-    assert "stay charged" in warned.message
 
 
 @pytest.mark.parametrize(
@@ -209,21 +152,26 @@ def test_a_rest_that_no_round_reaches_is_called_out(caplog, discipline, words):
     assert all(re.search(words, record.message) for record in caplog.records)
 
 
-def test_each_failing_client_is_one_line(caplog):
+def test_each_failing_client_is_one_line_that_stays_with_it(caplog):
     def training(message, context):
-        raise ZeroDivisionError("nothing to divide")
+        raise ZeroDivisionError("patient 17 has no heartbeat")
 
+    grid, seen = small.grid(small.client_app(training)), []
+    real = grid.pull_messages
+    grid.pull_messages = lambda ids: seen.extend(found := list(real(ids))) or found
     with caplog.at_level("INFO", logger="flwr"):
-        small.run(over=small.grid(small.client_app(training)), rounds=1)
-    assert "no array" not in caplog.text
+        small.run(over=grid, rounds=1)
+    errors = [reply.error.reason for reply in seen if reply.has_error()]
+    assert len(errors) == small.PER_ROUND
+    assert not any("patient" in reason or "ZeroDivision" in reason for reason in errors)
     told = [record for record in caplog.records if "in place of an update" in record.message]
     assert len(told) == small.PER_ROUND + 1, "one for each at the server, and the kinds of the round"
-    assert "a client answered with error" not in caplog.text
+    assert "NO update counted" in caplog.text
     failed = [record for record in caplog.records if "training failed" in record.message]
     assert len(failed) == small.PER_ROUND
     for record in failed:
-        assert "ZeroDivisionError: nothing to divide (" in record.message and "test_run.py" in record.message
-        assert record.exc_info is None and "\n" not in record.message
+        assert "ZeroDivisionError: patient 17 has no heartbeat (" in record.message
+        assert record.exc_info is None and "\n" not in record.message and "test_run.py" in record.message
 
 
 def test_there_is_no_report_before_the_first_round():
@@ -244,50 +192,41 @@ def test_configuration_reaches_the_training_function():
     assert seen[0] == ({"lr": 0.25, "server-round": 1}, ["arrays", "config"])
 
 
+PLAN = {"rounds": 5, "population": 50, "epsilon": 1.0}
+MADE = small.mechanism()
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
         ({"identity": "partition"}, "identity"),
         ({"mechanism": None}, "mechanism"),
         ({"mechanism": None, "rounds": 5, "epsilon": 1.0}, "population"),
-        ({"epsilon": 1.0, "mechanism": small.mechanism()}, "mechanism"),
-        ({"unprotected_metrics": "loss"}, "collection"),
-        ({"unprotected_metrics": ["loss"], "masked": True}, "single clients"),
-        ({"min_replies": 1, "masked": True}, "min_replies=1 with masked"),
-        ({"masked": True, "smallest_sum": 10}, "clients_per_round=3 with masked=True: a sum has at least"),
-        ({"smallest_sum": 3}, "smallest_sum=3 is for masked sums"),
-        ({"masked": True, "over_selection": 1.0}, "more than two thirds of the 6 clients asked"),
+        ({"mechanism": MADE, "epsilon": 1.0}, "mechanism"),
+        ({"mechanism": MADE, "delta": 1e-5}, "mechanism"),
+        ({**PLAN, "mechanism": "best"}, "mechanism='best' is unknown"),
+        (PLAN, r"50.*Give delta= yourself"),
+        ({**PLAN, "epsilon": 0.0}, "epsilon=0.0"),
+        ({**PLAN, "delta": 0.0}, "delta"),
+        ({**PLAN, "population": 3, "delta": 1e-5, "clients_per_round": 4}, "different ones, but there are 3"),
         ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
         ({"state": "/tmp", "counter": "count"}, "counter='count' is relative"),
-        ({"mechanism": "best", "rounds": 5, "population": 50, "epsilon": 1.0}, "mechanism='best' is unknown"),
-        ({"rounds": 5, "population": 50, "epsilon": 1.0}, r"50.*Give delta= yourself"),
+        ({"state": __file__}, "is a file"),
+        ({"state": "/missing/folder/run"}, "/missing/folder, which is no folder"),
+        ({"state": 3}, "state=3 must be the path"),
         ({"over_selection": -1}, "over_selection=-1"),
         ({"min_replies": 0}, "min_replies=0 must be at least 1"),
         ({"min_replies": small.PER_ROUND + 1}, "min_replies=4 exceeds clients_per_round=3"),
         ({"min_replies": "2"}, "min_replies='2' must be an integer"),
         ({"exclude": "seen"}, r"exclude='seen' must be a collection of names, such as \['seen'\]"),
         ({"patience": "x"}, "patience='x' must be a number of seconds"),
-        ({"state": __file__}, "is a file"),
-        ({"state": "/missing/folder/run"}, "/missing/folder, which is no folder"),
-        ({"state": 3}, "state=3 must be the path"),
-        ({"delta": 1e-5, "mechanism": small.mechanism()}, "mechanism"),
         ({"patience": float("nan")}, "patience"),
         ({"min_available": 0}, "min_available"),
-        ({"clients_per_round": 0, "mechanism": small.mechanism()}, "clients_per_round"),
-        ({"clip_norm": -0.5, "mechanism": small.mechanism()}, "clip_norm"),
-        ({"discipline": 20, "mechanism": small.mechanism()}, "CoolDown"),
+        ({"clients_per_round": 0, "mechanism": MADE}, "clients_per_round"),
+        ({"clip_norm": -0.5, "mechanism": MADE}, "clip_norm"),
+        ({"discipline": 20, "mechanism": MADE}, "CoolDown"),
         ({"optimizer": "adam"}, "ServerOptimizer"),
-        ({"masked": "yes"}, "masked='yes' must be True or False, not str"),
-        ({"masked": "no"}, "masked='no'"),
-        ({"masked": 1}, "masked=1"),
-        ({"masked": None}, "masked=None"),
         ({"adopt": "no"}, "adopt='no' must be True or False"),
-        ({"rounds": 5, "population": 50, "epsilon": 0.0}, "epsilon=0.0"),
-        ({"rounds": 5, "population": 50, "epsilon": 1.0, "delta": 0.0}, "delta"),
-        (
-            {"rounds": 5, "population": 3, "epsilon": 1.0, "delta": 1e-5, "clients_per_round": 4},
-            "different ones, but there are 3",
-        ),
     ],
 )
 def test_refuses(options, what):
@@ -308,37 +247,17 @@ def test_plans_a_mechanism_of_the_model():
 
 def test_rounds_ask_more_than_they_need_and_wait_for_nobody(caplog):
     """Two of twelve never answer; each round asks four, and is over with the first three."""
-    silent = {3, 8}
-    grid = small.grid(fate=lambda _, place: Fate.LOST if place in silent else Fate.ANSWERED, who=True)
+    grid, answered = small.grid(fate=lambda _, p: Fate.LOST if p in {3, 8} else Fate.ANSWERED, who=True), []
+    real = grid._answer
+    grid._answer = lambda message, place: answered.append(message) or real(message, place)
     found = small.strategy(over_selection=0.3, min_replies=3)
     with caplog.at_level("INFO", logger="flwr"):
         models, _ = small.run(found, grid, rounds=3)
     report = found.report()
     assert len(models) == 3 and report.replies == 9
+    assert len(answered) == small.CLIENTS + 9, "who each is, and three a round; a fourth is not fetched"
     assert report.ledger.participations >= 12 and report.ledger.nearest in (None, 3)
     assert "Rounds: at most 4 clients each, and every sum is divided by 3" in caplog.text
-
-
-def test_a_run_that_is_over_says_so(caplog, tmp_path):
-    options = {"state": tmp_path / "run", "key": None}
-    first = small.strategy(**options)
-    small.run(first)
-    first.close()
-    second = small.strategy(**options)
-    with caplog.at_level("INFO", logger="flwr"):
-        small.run(second)
-    second.close()
-    assert "All 6 rounds of this run were released before: nothing is trained" in caplog.text
-    assert f"state in {tmp_path / 'run'}" in caplog.text
-
-
-def test_fewer_rounds_than_noise_is_planned_for_are_called_out(caplog):
-    found = small.strategy()
-    small.run(found, rounds=2)
-    assert "num_rounds=2 ends this start before the 6 rounds that noise is planned for" in caplog.text
-    caplog.clear()
-    small.run(found, rounds=small.ROUNDS)
-    assert "num_rounds" not in caplog.text
 
 
 def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):
@@ -348,8 +267,7 @@ def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):
     server = found.open(record_of(small.initial()))
     server._ledger.charge(server.clients(range(12)), 0)
     server._standing.step = 1
-    grid = small.grid(nodes=12, who=True, fate=lambda *_: Fate.ANSWERED)
-    found.start(grid, record_of(small.initial()))
+    found.start(small.grid(nodes=12), record_of(small.initial()))
     assert "stays so for ever" in found.stopped and "no round can begin any more" in caplog.text
 
 
@@ -361,10 +279,7 @@ def test_a_plan_without_slack_or_with_a_large_delta_is_called_out(caplog):
 
 
 def test_clients_are_looked_up_once():
-    from anechoic.flower.identity import Roll
-
-    found = small.strategy()
-    server = found.open(record_of(small.initial()))
+    server = small.strategy().open(record_of(small.initial()))
     looked, real = [], server.clients
     server.clients = lambda ids: looked.append(len(ids)) or real(ids)
     roll = Roll(server)
@@ -375,15 +290,6 @@ def test_clients_are_looked_up_once():
 
 def test_kind_and_memory_of_the_noise_reach_the_plan():
     options = {"rounds": 6, "population": 1000, "epsilon": 8.0, "discipline": CoolDown(3)}
-    banded = small.strategy(mechanism="banded", **options).open(record_of(small.initial()))
-    assert banded.mechanism.strategy.structure.bands == 3
-    banded = small.strategy(mechanism="banded", memory_budget=7 * 8 * 2, **options)
-    assert banded.open(record_of(small.initial())).mechanism.strategy.structure.bands == 2
-
-
-def test_who_is_asked_beyond_the_target_is_not_waited_for():
-    grid, answered = small.grid(), []
-    real = grid._answer
-    grid._answer = lambda message, place, fate: answered.append(message) or real(message, place, fate)
-    small.run(small.strategy(over_selection=0.3), grid, rounds=3)
-    assert len(answered) == small.CLIENTS + 3 * small.PER_ROUND, "who each is, and three of four a round"
+    for memory, bands in ((None, 3), (7 * 8 * 2, 2)):
+        found = small.strategy(mechanism="banded", memory_budget=memory, **options)
+        assert found.open(record_of(small.initial())).mechanism.strategy.structure.bands == bands

@@ -178,7 +178,7 @@ def test_rows_are_standard_normal():
 # Streams
 
 
-@pytest.mark.parametrize("name", ["identity", "banded-mixed", "inverse-mixed", "blt-4", "smooth"])
+@pytest.mark.parametrize("name", ["identity", "banded-mixed", "inverse-mixed", "blt-4", "tree"])
 def test_backends_and_slices_have_the_same_bits(name):
     whole, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32", cipher=CHACHA))
     torchs, _ = emit(make_stream(STRATEGIES[name], 300, "torch", precision="float32", cipher=CHACHA))

@@ -75,20 +75,6 @@ def test_slices_and_other_devices_take_the_same_steps(name, monkeypatch):
         assert row.device.type == "meta"
 
 
-@pytest.mark.slow
-def test_device_columns_make_the_same_bits(monkeypatch):
-    # the operations of other devices, on the CPU's tensors
-    from anechoic.noise.torch_arrays import TorchArrays
-
-    for strategy in STRATEGIES.values():
-        expected, _ = emit(make_stream(strategy, 130, "numpy", precision="float32"))
-        stream = make_stream(strategy, 130, "torch", precision="float32")
-        monkeypatch.setattr(stream.arrays, "_on_cpu", False)
-        assert isinstance(stream.arrays, TorchArrays)
-        found, _ = emit(stream)
-        assert found.tobytes() == expected.tobytes()
-
-
 def test_long_windows_are_passed_over_once_in_a_group(monkeypatch):
     calls = []
     look_ahead = NumpyColumns.look_ahead

@@ -3,24 +3,18 @@
 import hashlib
 import itertools
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from anechoic import strategies as s
 from anechoic.errors import GuaranteeError
-from anechoic.noise import NoiseStream
 from anechoic.noise.filter_choice import rounded_filter
-from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence, Stacked
+from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Nested, Recurrence
 from anechoic.noise.rounding.base import PAD, advance
 from anechoic.noise.rounding.exact import nearest, nearest_of
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.recursive_tree import RecursiveTree
-from anechoic.strategies.smooth_binary import SmoothBinary
-from anechoic.testing.noise import replay
 from tests.marks import every_other
-from tests.noise.streams import emit
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
 M = 40
@@ -106,22 +100,6 @@ def by_definition(system: Recurrence, std, z, emitted):
         for g in range(system.height(local)):
             node = local // k ** (g + 1) * k ** (g + 1)
             value += row[1 + g] * sum(x[node : local // k**g * k**g], Fraction(0))
-    elif isinstance(system, Stacked):
-        stack = []
-        for u in range(local + 1):
-            step = system.step(u)
-            kept = len(stack) - len(step.readout)
-            top = stack[kept:]
-            value = Fraction(step.lead) * zs[u]
-            value += sum(
-                (Fraction(float(a)) * m for a, m in zip(step.readout, top, strict=True)), Fraction(0)
-            )
-            if u < local:
-                stack = stack[:kept] + [
-                    sum((Fraction(float(a)) * m for a, m in zip(row, top, strict=True)), Fraction(0))
-                    + Fraction(float(enter)) * x[u]
-                    for row, enter in zip(step.mix, step.entry, strict=True)
-                ]
     else:
         d = len(system.readout)
         state = [Fraction(0)] * d
@@ -163,8 +141,6 @@ KINDS = {
     "recurrent": ConstantRecurrent(40, [0.5, 0.1], [[0.24, -0.87], [0.87, 0.24]], [1.0, 0.3], 1.4),
     "tree": s.Tree(40),
     "scaled-tree": s.ColumnNormalized(s.Tree(40)),
-    "smooth": SmoothBinary(40),
-    "recursive": RecursiveTree(40, s.BLT(3, [0.3, 0.2], [0.9, 0.4])),
     "identity": s.Identity(40),
 }
 
@@ -199,32 +175,6 @@ def test_rows_stay_as_near_to_the_noise_as_rounding_permits(name):
         assert np.abs(off).max() <= 0.5 + 1e-6
 
 
-MIXED = ("tree", "full-tree-wide", "restarted(tree)", "recurrent-defective", "blt-4")
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_a_stack_makes_the_rows_of_whatever_mixes(name):
-    """Steps that read more rows than they replace, and that divide, as floats and rounded."""
-    system = STRATEGIES[name].recurrence()
-    stacked = Stacked(
-        system.n,
-        period=system.period,
-        step=system.step,
-        depth=system.depth,
-        deepest=system.rows,
-        name=name,
-        parameters=np.zeros(1),
-        integral=system.integral,
-    )
-    expected, _ = rows_of(system, 2.0**20, Given(), m=5)
-    assert np.array_equal(rows_of(stacked, 2.0**20, Given(), m=5)[0], expected)
-
-    stream = NoiseStream(SimpleNamespace(n=system.n, recurrence=lambda: stacked), 5, dtype=np.float64)
-    rows, _ = emit(stream)
-    fresh = np.array([stream.fresh(t) for t in range(system.n)])
-    assert np.allclose(rows, replay(system, fresh))
-
-
 @pytest.mark.slow
 def test_without_exact_arithmetic_some_entries_would_be_wrong(monkeypatch):
     recurrence, std = KINDS["banded"].recurrence(), 2.0**40
@@ -253,9 +203,7 @@ def test_drift_is_bounded_before_the_run():
     assert rounded_filter(KINDS["recurrent"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
     assert rounded_filter(KINDS["scaled-tree"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
     assert rounded_filter(KINDS["tree"].recurrence(), 1.0, 10**6).drift() == 0
-    assert rounded_filter(KINDS["smooth"].recurrence(), 1.0, 10**6).drift() == 0
-    assert 0 < rounded_filter(KINDS["recursive"].recurrence(), 1.0, 10**6).drift() < 2.0**-40
-    wide = RecursiveTree(2**17 + 1, s.BLT(3, [0.3, 0.2], [0.9, 0.4])).recurrence()
+    wide = ConstantRecurrent(2**17 + 1, [0.5], [[0.9]], [1.0]).recurrence()
     with pytest.raises(GuaranteeError, match="too many to bound"):
         rounded_filter(wide, 1.0, 1).drift()
     endless = s.BLT(2**62, [0.2], [1 - 2.0**-40]).recurrence()

@@ -27,29 +27,6 @@ def test_modes_of_the_caller_change_nothing(name):
     assert not row.is_inference() and not row.requires_grad
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["identity", "output", "banded-mixed", "blt-4", "restarted(dense)", "smooth", "recursive-blt"],
-)
-def test_other_devices_take_the_same_steps(name):
-    # meta tensors hold no data; that the steps run on them shows that all operations name their device
-    stream = make_stream(STRATEGIES[name], 33, "torch", device="meta")
-    state = stream.init()
-    for _ in range(stream.n):
-        row, state = stream.next(state)
-        assert row.device.type == "meta"
-
-
-@pytest.mark.parametrize("name", ["smooth", "recursive-blt", "normalised(recursive-blt)"])
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_operations_of_a_device_give_the_bits_of_numpy_for_stacks(name, precision, monkeypatch):
-    expected, _ = emit(make_stream(STRATEGIES[name], 33, "numpy", precision=precision))
-    stream = make_stream(STRATEGIES[name], 33, "torch", precision=precision)
-    monkeypatch.setattr(stream.arrays, "_on_cpu", False)
-    found, _ = emit(stream)
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_memory_starts_at_a_multiple_of_64_bytes():
     for backend in ("numpy", "torch"):
         for precision in ("float32", "float64"):

@@ -10,7 +10,6 @@ from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import anechoic as an
@@ -297,11 +296,6 @@ class TestWhatIsSaid:
         after = MADE["fixed order"]()
         assert after.fingerprint == before
         assert "numpy 0" in after.report()
-
-    def test_a_strategy_from_a_function_has_no_fingerprint(self):
-        strategy = an.strategies.endless.series(lambda x: np.sqrt(1 - 0.5 * x), radius=1.9)
-        mech = an.EndlessMechanism(strategy, 3.0, 10)
-        assert "none: this strategy comes from a function" in one_line(mech.report())
 
 
 class TestFiles:

@@ -48,26 +48,3 @@ def test_a_rotated_square_strategy_is_found_again(participation):
     np.testing.assert_allclose(found.to_dense(), strategy.to_dense(), atol=1e-12)
     expected = sensitivity(strategy, participation)
     assert float(sensitivity(found, participation)) == pytest.approx(float(expected), rel=1e-9)
-
-
-def test_a_workload_with_negative_diagonal():
-    c = np.diag([1.0, 2.0, 3.0])
-    found = from_factorization(-np.tril(np.ones((3, 3))), c)
-    assert (found.to_dense().diagonal() > 0).all()
-    np.testing.assert_allclose(np.abs(found.to_dense().diagonal()), [1.0, 2.0, 3.0])
-
-
-@pytest.mark.parametrize(
-    ("b", "c", "words"),
-    [
-        (np.eye(3), np.eye(2), r"B has shape \(3, 3\) and C \(2, 2\)"),
-        (np.ones((3, 2)), np.ones((2, 3)), "r >= n"),
-        (np.eye(2), np.ones((2, 2)), "has an entry 1.0 above its diagonal"),
-        (np.eye(2), np.array([[1.0, 0.0], [1.0, 0.0]]), r"\(B C\)\[1, 1\]=0.0 must not be 0"),
-        (np.eye(2), np.full((2, 2), np.nan), "is not finite"),
-        ([1.0], [1.0], "2-dimensional"),
-    ],
-)
-def test_refused_with_value_rule_and_remedy(b, c, words):
-    with pytest.raises(ValueError, match=words):
-        from_factorization(b, c)

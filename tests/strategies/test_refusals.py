@@ -10,109 +10,136 @@ from anechoic.errors import UnsupportedError
 from anechoic.participation import Single
 from anechoic.strategies import (
     BLT,
+    Banded,
+    BandedInverse,
     BandedToeplitz,
     ColumnNormalized,
     Dense,
+    FullTree,
     Identity,
     Output,
     Restarted,
     Toeplitz,
+    Tree,
+    endless,
+    from_factorization,
+    without_horizon,
 )
+from anechoic.strategies.constant_recurrent import ConstantRecurrent
+from anechoic.strategies.rational import rational_blt
 from anechoic.strategies.scaled import ColumnScaled
-from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.workloads import prefix_sum
+from tests.marks import in_turn
 
 NAN, INF = float("nan"), float("inf")
-BLOCK = BandedToeplitz(4, [1.0, 0.5])
+BLOCK, PREFIX = BandedToeplitz(4, [1.0, 0.5]), prefix_sum(5)
+TINY = BandedToeplitz(4, [2.7e-162, 2.7e-162])
+RATES = workloads.momentum(3, 0.5, learning_rates=[1.0, 0.5, 0.2])
+TURN = [[0.0, -1.0], [1.0, 0.0]]
 
-BAD = {
-    "identity: n = 0": (lambda: Identity(0), "n=0 must be at least 1"),
-    "identity: n < 0": (lambda: Identity(-2), "n=-2 must be at least 1"),
-    "identity: n not whole": (lambda: Identity(2.0), "n=2.0 must be an integer >= 1"),
-    "identity: n a bool": (lambda: Identity(True), "n=True must be an integer"),
-    "toeplitz: n = 0": (lambda: Toeplitz(0, [1.0]), "n=0 must be at least 1"),
-    "toeplitz: c0 = 0": (
-        lambda: Toeplitz(2, [0.0, 1.0]),
-        r"coefficients\[0\]=0.0 must be > 0: it is the diagonal",
-    ),
-    "toeplitz: c0 < 0": (lambda: Toeplitz(2, [-1.0, 1.0]), r"coefficients\[0\]=-1.0 must be > 0"),
-    "toeplitz: nan": (lambda: Toeplitz(2, [1.0, NAN]), r"coefficients\[1\]=nan is not finite: every entry"),
-    "toeplitz: inf": (lambda: Toeplitz(2, [INF, 1.0]), r"coefficients\[0\]=inf is not finite"),
-    "toeplitz: empty": (lambda: Toeplitz(2, []), r"coefficients has shape \(0,\); a non-empty 1-dim"),
-    "toeplitz: matrix": (lambda: Toeplitz(2, np.eye(2)), r"coefficients has shape \(2, 2\)"),
-    "toeplitz: words": (lambda: Toeplitz(2, ["a", "b"]), "cannot be read as an array of real numbers"),
-    "toeplitz: complex": (lambda: Toeplitz(2, [1.0, 1j]), "cannot be read as an array of real numbers"),
-    "toeplitz: too few": (
-        lambda: Toeplitz(3, [1.0, 0.5]),
-        "2 entries but n=3: give all n, or use BandedToeplitz",
-    ),
-    "toeplitz: too many": (lambda: Toeplitz(1, [1.0, 0.5]), "2 entries but n=1"),
-    "toeplitz: root with rates": (
-        lambda: Toeplitz.square_root(workloads.momentum(2, 0.5, learning_rates=[1.0, 0.5])),
-        "is not Toeplitz: leave learning rates out",
-    ),
-    "banded: bands > n": (
-        lambda: BandedToeplitz(2, [1.0, 0.5, 0.2]),
-        "bands=3 must be at most n=2: drop the coeff",
-    ),
-    "banded: c0 = 0": (lambda: BandedToeplitz(2, [0.0]), r"coefficients\[0\]=0.0 must be > 0"),
-    "banded: nan": (lambda: BandedToeplitz(2, [NAN]), r"coefficients\[0\]=nan is not finite"),
-    "banded: n = 0": (lambda: BandedToeplitz(0, [1.0]), "n=0 must be at least 1"),
-    "blt: n = 0": (lambda: BLT(0, [0.5], [0.5]), "n=0 must be at least 1"),
-    "blt: decay = 1": (
-        lambda: BLT(4, [0.5], [1.0]),
-        r"decay=1.0 must lie in \[0, 1\): a buffer that ",
-    ),
-    "blt: decay > 1": (lambda: BLT(4, [0.5, 0.1], [0.5, 1.5]), r"decay=1.5 must lie in \[0, 1\)"),
-    "blt: decay < 0": (lambda: BLT(4, [0.5], [-0.1]), r"decay=-0.1 must lie in \[0, 1\)"),
-    "blt: decay nan": (lambda: BLT(4, [0.5], [NAN]), r"decay\[0\]=nan is not finite"),
-    "blt: scale inf": (lambda: BLT(4, [INF], [0.5]), r"scale\[0\]=inf is not finite"),
-    "blt: lengths": (lambda: BLT(4, [0.5, 0.1], [0.5]), "decay has 1 entries; 2 are needed"),
-    "blt: equal decays": (
-        lambda: BLT(4, [0.5, 0.1], [0.5, 0.5]),
-        "equal entries: merge them by adding their scales",
-    ),
-    "blt: empty": (lambda: BLT(4, [], []), "scale has shape"),
-    "dense: not square": (lambda: Dense(np.ones((2, 3))), r"shape \(2, 3\); it must be square"),
-    "dense: not a matrix": (lambda: Dense([1.0]), "non-empty 2-dimensional array"),
-    "dense: upper": (
-        lambda: Dense([[1.0, 0.1], [0.0, 1.0]]),
-        "above its diagonal: C must be lower-triangular; take",
-    ),
-    "dense: diagonal": (
-        lambda: Dense([[1.0, 0.0], [0.0, 0.0]]),
-        r"matrix\[1, 1\]=0.0 must be > 0 on the diagonal",
-    ),
-    "dense: nan": (lambda: Dense([[NAN]]), r"matrix\[0, 0\]=nan is not finite"),
-    "dense: empty": (lambda: Dense(np.zeros((0, 0))), "non-empty"),
-    "dense: n": (lambda: Dense(np.eye(2), n=3), "n=3 differs from the matrix's 2 rows"),
-    "output: array": (lambda: Output(np.eye(2)), "must be a Workload, such as"),
-    "output: n": (lambda: Output(workloads.prefix_sum(2), n=3), "n=3 differs from the workload's 2 steps"),
-    "scaled: not a strategy": (lambda: ColumnScaled(np.eye(2), [1.0, 1.0]), "must be a Strategy"),
-    "scaled: zero": (lambda: ColumnScaled(BLOCK, [1.0, 1.0, 0.0, 1.0]), r"scales\[2\]=0.0 must be > 0"),
-    "scaled: negative": (lambda: ColumnScaled(BLOCK, [1.0, -1.0, 1.0, 1.0]), r"scales\[1\]=-1.0 must be > 0"),
-    "scaled: nan": (lambda: ColumnScaled(BLOCK, [1.0, NAN, 1.0, 1.0]), r"scales\[1\]=nan is not finite"),
-    "scaled: length": (lambda: ColumnScaled(BLOCK, [1.0]), "scales has 1 entries; 4 are needed"),
-    "scaled: n": (
-        lambda: ColumnScaled(BLOCK, np.ones(4), n=5),
-        "n=5 differs from the base strategy's 4 steps",
-    ),
-    "restarted: not a strategy": (lambda: Restarted(4, 2), "base=4 must be a Strategy"),
-    "restarted: times = 0": (lambda: Restarted(BLOCK, 0), "times=0 must be at least 1"),
-    "restarted: too many steps": (lambda: Restarted(BLOCK, 2, 9), "n=9 does not end in block 2 of 4 steps"),
-    "restarted: too few steps": (lambda: Restarted(BLOCK, 2, 4), "n=4 does not end in block 2 of 4 steps"),
-    "restarted: odd blocks inside": (
-        lambda: Restarted(Restarted(BLOCK, 2, 6), 2),
-        "which do not divide its 6",
-    ),
-}
+BAD = [
+    (Identity, (0,), "n=0 must be at least 1"),
+    (Identity, (2.0,), "n=2.0 must be an integer >= 1"),
+    (Identity, (True,), "n=True must be an integer"),
+    (Toeplitz, (2, [0.0, 1.0]), r"coefficients\[0\]=0.0 must be > 0: it is the diagonal"),
+    (Toeplitz, (2, [1.0, NAN]), r"coefficients\[1\]=nan is not finite: every entry"),
+    (Toeplitz, (2, [INF, 1.0]), r"coefficients\[0\]=inf is not finite"),
+    (Toeplitz, (2, []), r"coefficients has shape \(0,\); a non-empty 1-dim"),
+    (Toeplitz, (2, np.eye(2)), r"coefficients has shape \(2, 2\)"),
+    (Toeplitz, (2, ["a", "b"]), "cannot be read as an array of real numbers"),
+    (Toeplitz, (2, [1.0, 1j]), "cannot be read as an array of real numbers"),
+    (Toeplitz, (3, [1.0, 0.5]), "2 entries but n=3: give all n, or use BandedToeplitz"),
+    (Toeplitz.square_root, (RATES,), "is not Toeplitz: leave learning rates out"),
+    (Toeplitz.power, (prefix_sum(3), "half"), "exponent='half' must be a real number"),
+    (Toeplitz.power, (RATES, 0.5), "leave learning rates out"),
+    (Toeplitz.damped, (5, 1.0), "damping="),
+    (Toeplitz.damped, (5, NAN), "damping="),
+    (BandedToeplitz, (2, [1.0, 0.5, 0.2]), "bands=3 must be at most n=2: drop the coeff"),
+    (BandedToeplitz, (2, [0.0]), r"coefficients\[0\]=0.0 must be > 0"),
+    (BandedToeplitz, (4, np.array(["1.0", "0.5"])), "array of real numbers"),
+    (BandedToeplitz.square_root, (PREFIX, 6), "bands=6 must be at most n=5"),
+    (BandedToeplitz.square_root, (RATES, 2), "not Toeplitz"),
+    (Banded, (2, [[1.0]]), "axis 0 must have n=2"),
+    (Banded, (1, [[1.0, 0.0]]), "bands=2 must be at most n=1"),
+    (Banded, (2, [[1.0, 0.5], [0.0, 0.0]]), r"columns\[1, 0\]=0.0 must be > 0"),
+    (Banded, (2, [[1.0, 0.5], [1.0, 0.5]]), r"columns\[1, 1\]=0.5 must be 0: row 2 lies under"),
+    (Banded.from_dense, ([[1.0, 0.0]],), "must be square"),
+    (Banded.from_dense, ([[1.0, 1.0], [0.0, 1.0]],), "above its diagonal"),
+    (BandedInverse, (5, []), "non-empty"),
+    (BandedInverse, (5, [0.0, 1.0]), "must be > 0"),
+    (BandedInverse, (2, [1.0, -0.5, 0.1]), "3 entries but n=2"),
+    (BandedInverse.one_parameter, (5, 1.0), "decay=1.0"),
+    (BandedInverse.one_parameter, (5, -0.1), "decay=-0.1"),
+    (BandedInverse.fractional, (PREFIX, 1.0, 2), "power=1.0"),
+    (BandedInverse.fractional, (PREFIX, 0.0, 2), "power=0.0"),
+    (BandedInverse.fractional, (PREFIX, 0.5, 6), "bands=6 must be at most n=5"),
+    (BandedInverse.square_root, (5, 2), "must be a Workload"),
+    (BandedInverse.square_root, (RATES, 2), "not Toeplitz"),
+    (BLT, (4, [0.5], [1.0]), r"decay=1.0 must lie in \[0, 1\): a buffer that "),
+    (BLT, (4, [0.5], [-0.1]), r"decay=-0.1 must lie in \[0, 1\)"),
+    (BLT, (4, [0.5], [NAN]), r"decay\[0\]=nan is not finite"),
+    (BLT, (4, [0.5, 0.1], [0.5]), "decay has 1 entries; 2 are needed"),
+    (BLT, (4, [0.5, 0.1], [0.5, 0.5]), "equal entries: merge them by adding their scales"),
+    (BLT, (4, [], []), "scale has shape"),
+    (BLT.from_poles, (5, [0.9, 0.5], [0.7]), "1 entries; 2 are needed"),
+    (BLT.from_poles, (5, [0.9, 0.5], [0.7, 0.5]), "pairwise distinct"),
+    (BLT.from_poles, (5, [0.9, 1.0], [0.7, 0.5]), r"decay=1.0 must lie in \[0, 1\)"),
+    (BLT(5, [0.9], [0.5]).inverse, (), r"distinct ones in \[0, 1\)"),
+    (BLT(5, [1.9], [0.5]).inverse, (), r"distinct ones in \[0, 1\)"),
+    (BLT(5, [0.9, -0.8], [0.9, 0.85]).inverse, (), "complex decays"),
+    (rational_blt, (10, 0), "buffers=0"),
+    (endless.rational, (4, 0), "accurate_to=0"),
+    (endless.series, ([-1.0, 0.5],), r"coefficients\[0\]=-1.0"),
+    (endless.series, (np.append(1.0, -np.ones(99) / 99),), "not proven to have no zero"),
+    (endless.damped, (0.0,), "Without damping C is not square-summable"),
+    (without_horizon, (Identity(3),), "does not say how C goes on"),
+    (without_horizon(BLOCK).at, (0,), "n=0 must be at least 1"),
+    (ConstantRecurrent, (5, [1.0], [[1.0]], [1.0]), "spectral radius 1.0"),
+    (ConstantRecurrent, (5, [1.0, 0.0], TURN, [1.0, 0.0]), "spectral radius 1.0"),
+    (ConstantRecurrent, (5, [1.0], [[0.5, 0.1]], [1.0]), r"shape \(1, 2\)"),
+    (ConstantRecurrent, (5, [1.0], [[0.5]], [1.0, 2.0]), "input has 2 entries; 1 are needed"),
+    (ConstantRecurrent, (5, [1.0], [[0.5]], [1.0], 0.0), "first=0.0 must be a finite number > 0"),
+    (ConstantRecurrent, (5, [1e200], [[0.5]], [1e200]), "overflow"),
+    (ConstantRecurrent.from_rational, (5, [1.0], [0.0, 1.0]), "denominator"),
+    (ConstantRecurrent.from_rational, (5, [-1.0], [1.0, -0.5]), "first=-1.0"),
+    (ConstantRecurrent(5, [1.7], [[0.5]], [1.0]).inverse, (), r"spectral radius 1\.2.*below 1"),
+    (Dense, (np.ones((2, 3)),), r"shape \(2, 3\); it must be square"),
+    (Dense, ([1.0],), "non-empty 2-dimensional array"),
+    (Dense, ([[1.0, 0.1], [0.0, 1.0]],), "above its diagonal: C must be lower-triangular; take"),
+    (Dense, ([[1.0, 0.0], [0.0, 0.0]],), r"matrix\[1, 1\]=0.0 must be > 0 on the diagonal"),
+    (Dense, (np.eye(2), 3), "n=3 differs from the matrix's 2 rows"),
+    (from_factorization, (np.eye(3), np.eye(2)), r"B has shape \(3, 3\) and C \(2, 2\)"),
+    (from_factorization, (np.ones((3, 2)), np.ones((2, 3))), "r >= n"),
+    (from_factorization, (np.eye(2), np.ones((2, 2))), "has an entry 1.0 above its diagonal"),
+    (from_factorization, (np.eye(2), [[1.0, 0.0], [1.0, 0.0]]), r"\(B C\)\[1, 1\]=0.0 must not be 0"),
+    (Output, (np.eye(2),), "must be a Workload, such as"),
+    (Output, (prefix_sum(2), 3), "n=3 differs from the workload's 2 steps"),
+    (ColumnScaled, (np.eye(2), [1.0, 1.0]), "must be a Strategy"),
+    (ColumnScaled, (BLOCK, [1.0, -1.0, 1.0, 1.0]), r"scales\[1\]=-1.0 must be > 0"),
+    (ColumnScaled, (BLOCK, [1.0]), "scales has 1 entries; 4 are needed"),
+    (ColumnScaled, (BLOCK, np.ones(4), 5), "n=5 differs from the base strategy's 4 steps"),
+    (ColumnScaled, (TINY, np.full(4, 1e120)), "column norms of base reach from"),
+    (ColumnScaled, (BandedToeplitz(4, [1.0]), np.full(4, 1e150)), "scales reach from"),
+    (ColumnNormalized, ("x",), "must be|needed"),
+    (Restarted, (4, 2), "base=4 must be a Strategy"),
+    (Restarted, (BLOCK, 0), "times=0 must be at least 1"),
+    (Restarted, (BLOCK, 2, 9), "n=9 does not end in block 2 of 4 steps"),
+    (Restarted, (BLOCK, 2, 4), "n=4 does not end in block 2 of 4 steps"),
+    (Restarted, (Restarted(BLOCK, 2, 6), 2), "every 4 steps, which do not divide its 6"),
+    (Tree, (4, 1), "branching=1 must be at least 2"),
+    (Tree(4).multiply, (np.zeros(5),), "n=4"),
+    (Tree(4).correlate, (np.zeros(4),), "n=7"),
+    (FullTree, (4, 2, 3), "horizon=3 must be at least 4. The tree has at least n=4 steps"),
+    (optimize.damped, ("x",), "must be|needed"),
+    (optimize.restarted, (prefix_sum(4), None), "must be|needed"),
+    (lower_bounds.lower_bound, (Single(), prefix_sum(4), "rms"), "must be|needed"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_refused_with_value_rule_and_remedy(name):
-    make, words = BAD[name]
+@in_turn(("make", "given", "words"), BAD)
+def test_refused_with_value_rule_and_remedy(make, given, words):
     with pytest.raises(ValueError, match=words):
-        make()
+        make(*given)
 
 
 def test_what_a_caller_keeps_cannot_change_a_strategy():
@@ -134,6 +161,13 @@ def test_only_toeplitz_strategies_have_coefficients():
             strategy.coefficients
 
 
+def test_only_square_strategies_have_an_inverse():
+    for wrapped in (ColumnNormalized(Tree(4)), Restarted(Tree(4), 2)):
+        with pytest.raises(UnsupportedError, match=r"Tree\(n=4.* for \d steps and no inverse: use correlate"):
+            wrapped.solve(np.zeros(wrapped.rows))
+    np.testing.assert_array_equal(ColumnNormalized(Tree(1)).solve(np.ones(1)), 1.0)
+
+
 def encoded(**changed):
     return _serialize.encode(BandedToeplitz(3, [1.0, 0.5])) | changed
 
@@ -142,26 +176,25 @@ def text(array):
     return base64.b64encode(np.asarray(array, dtype="<f8").tobytes()).decode()
 
 
-BAD_FILES = {
-    "unknown type": (encoded(type="Backdoor"), "type='Backdoor' is unknown to this version"),
-    "no type": ({"n": 3}, "type=None is unknown"),
-    "a type that is no name": (encoded(type=["BLT"]), "is unknown"),
-    "unknown field": (encoded(extra=1), "BandedToeplitz has no field 'extra'"),
-    "missing field": ({"type": "BandedToeplitz", "n": 3}, "BandedToeplitz cannot be built from .*band"),
-    "truncated array": (encoded(band={"float64": "AAAA", "shape": [1]}), "an array is damaged"),
-    "not base64": (encoded(band={"float64": "!!", "shape": [1]}), "an array is damaged"),
-    "no shape": (encoded(band={"float64": text([1.0])}), "an array is damaged: 'shape'"),
-    "other shape": (encoded(band={"float64": text([1.0]), "shape": [2]}), "an array is damaged"),
-    "shape of words": (encoded(band={"float64": text([1.0]), "shape": ["a"]}), "an array is damaged"),
-    "nan": (encoded(band={"float64": text([NAN]), "shape": [1]}), "is not finite"),
-    "a number that breaks a rule": (encoded(n=0), "n=0 must be at least 1"),
-    "too many bands": (encoded(n=1), "bands=2 must be at most n=1"),
-}
+BAD_FILES = [
+    (encoded(type="Backdoor"), "type='Backdoor' is unknown to this version"),
+    ({"n": 3}, "type=None is unknown"),
+    (encoded(type=["BLT"]), "is unknown"),
+    (encoded(extra=1), "BandedToeplitz has no field 'extra'"),
+    ({"type": "BandedToeplitz", "n": 3}, "BandedToeplitz cannot be built from .*band"),
+    (encoded(band={"float64": "AAAA", "shape": [1]}), "an array is damaged"),
+    (encoded(band={"float64": "!!", "shape": [1]}), "an array is damaged"),
+    (encoded(band={"float64": text([1.0])}), "an array is damaged: 'shape'"),
+    (encoded(band={"float64": text([1.0]), "shape": [2]}), "an array is damaged"),
+    (encoded(band={"float64": text([1.0]), "shape": ["a"]}), "an array is damaged"),
+    (encoded(band={"float64": text([NAN]), "shape": [1]}), "is not finite"),
+    (encoded(n=0), "n=0 must be at least 1"),
+    (encoded(n=1), "bands=2 must be at most n=1"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_file_passes_the_checks_of_a_caller(name):
-    data, words = BAD_FILES[name]
+@in_turn(("data", "words"), BAD_FILES)
+def test_a_file_passes_the_checks_of_a_caller(data, words):
     with pytest.raises(ValueError, match=words):
         _serialize.decode(data)
 
@@ -171,49 +204,7 @@ def test_what_is_not_registered_is_not_written():
         _serialize.encode(object())
 
 
-def test_products_that_leave_the_range_of_numbers_and_come_back_are_refused():
-    tiny = BandedToeplitz(4, [2.7e-162, 2.7e-162])
-    with pytest.raises(ValueError, match="column norms of base reach from"):
-        ColumnScaled(tiny, np.full(4, 1e120))
-    with pytest.raises(ValueError, match="scales reach from"):
-        ColumnScaled(BandedToeplitz(4, [1.0]), np.full(4, 1e150))
-
-
-def test_restarts_that_cannot_stream_are_refused_at_construction():
-    inner = Restarted(BandedToeplitz(3, [1.0, 0.5]), 2, 5)
-    with pytest.raises(ValueError, match="every 3 steps, which do not divide its 5"):
-        Restarted(inner, 2)
-
-
-@pytest.mark.parametrize("value", [np.array([1.0, 1j]), np.array(["1.0", "0.5"]), ["1.0", "0.5"]])
-def test_complex_numbers_and_text_are_no_coefficients(value):
-    with pytest.raises(ValueError, match="array of real numbers"):
-        BandedToeplitz(4, value)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: ColumnNormalized("x"),
-        lambda: BandedToeplitz.square_root(32, 3),
-        lambda: Toeplitz.square_root(32),
-        lambda: optimize.damped("x"),
-        lambda: optimize.restarted(workloads.prefix_sum(4), None),
-        lambda: lower_bounds.lower_bound(Single(), workloads.prefix_sum(4), "rms"),
-    ],
-)
-def test_arguments_of_another_kind_are_named(call):
-    with pytest.raises(ValueError, match="must be|needed"):
-        call()
-
-
 def test_more_coefficients_than_memory_are_refused():
-    """Strategies with a closed form are made; the arrays that they would need are asked for later."""
     for make in (lambda: Toeplitz.damped(10**9, 0.1), lambda: Toeplitz.square_root(prefix_sum(10**9))):
         with pytest.raises(UnsupportedError, match="1000000000 coefficients are more"):
             make()
-    tree = TreeAggregation(10**9)
-    assert tree.largest_column_norm() == pytest.approx(30**0.5)
-    for ask in (lambda: tree.starts, lambda: tree.depths, tree.prefix_errors_squared):
-        with pytest.raises(UnsupportedError, match="n=1000000000 must be at most"):
-            ask()

@@ -53,7 +53,6 @@ def test_train_refuses_what_the_data_does_not_have(capsys, tmp_path):
         (["--data", "flights", "--resume"], "--checkpoint"),
         (["--data", "fashion-mnist", "--data-dir", tmp_path, "--unit", "tail"], "--unit tail"),
         (["--data", "flights", "--separation", "4"], "--unit tail"),
-        (["--data", "flights", "--unit", "flight", "--local-steps", "2"], "--unit tail"),
         (["--data", "flights", "--unit", "tail", "--sampling", "poisson", "--limit", "2"], "time order"),
         (["--data", "flights", "--unit", "tail", "--sampling", "both"], "sampling"),
     ]:

@@ -11,7 +11,6 @@ from anechoic.accounting.accountant import Accountant, SampledAccountant, accoun
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.min_sep.accountant import MinSepAccountant
 from anechoic.accounting.poisson.accountant import PoissonAccountant
-from anechoic.accounting.poisson.truncated import TruncatedAccountant
 from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
 from anechoic.batches.base import batches_of
@@ -39,8 +38,6 @@ CASES = {
     "Poisson, one step": (Poisson(N, 60, 1), Identity(1), "add_or_remove", "deterministic"),
     "Poisson, replaced": (Poisson(N, 60, 3), Identity(3), "replace_one", "deterministic"),
     "everybody": (Poisson(N, N, 3), Identity(3), "zero_out", "deterministic"),
-    "cut": (Poisson(N, 60, 4).at_most(110), Identity(4), "zero_out", "deterministic"),
-    "cut, in groups": (CyclicPoisson(N, 30, 3, 7).at_most(60), BANDED[7], "replace_one", "deterministic"),
     "cyclic": (CyclicPoisson(N, 30, 3, 7), BANDED[7], "replace_one", "deterministic"),
     "bins": (BallsInBins(N, 3, 5), BANDED[5], "zero_out", "deterministic"),
     "one bin": (BallsInBins(N, 1, 1), Identity(1), "zero_out", "deterministic"),
@@ -72,7 +69,6 @@ def test_every_accountant_is_among_them():
         MinSepAccountant,
         PoissonAccountant,
         RandomAllocationAccountant,
-        TruncatedAccountant,
     }
 
 
@@ -166,7 +162,6 @@ def test_sampling_never_costs_more_than_none(std):
 
 
 SELDOM = {
-    "cut": (CyclicPoisson(10_000, 1, 3, 4).at_most(40), BandedToeplitz(4, [1.0, 0.5])),
     "cyclic": (CyclicPoisson(10_000, 1, 3, 4), BandedToeplitz(4, [1.0, 0.5])),
     "bins": (BallsInBins(10_000, 900, 5), BandedToeplitz(5, [1.0, 0.5])),
     "allocation": (RandomAllocation(10_000, 900, 5), Identity(5)),

@@ -3,11 +3,6 @@
 from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, without_horizon
 from anechoic.strategies.mixture_root import MixtureRoot
 
-
-def quadratic(x):
-    return 1 - 0.8 * x + 0.1 * x * x
-
-
 NOISES = {
     "independent": without_horizon(BandedInverse(1, [1.0])),
     "damped": endless.damped(0.03),
@@ -17,7 +12,6 @@ NOISES = {
     "banded": without_horizon(BandedToeplitz(3, [1.0, 0.6, 0.3])),
     "banded inverse": without_horizon(BandedInverse(4, [2.0, -1.0, -0.4, 0.1])),
     "Anti-PGD": without_horizon(BandedInverse(2, [1.0, -0.9])),
-    "function": endless.series(quadratic, radius=1.3),
     "mixture root": MixtureRoot([0.2, 0.3, 0.5], [0.5, 0.9, 0.99]),
 }
 

@@ -6,16 +6,13 @@ One accountant for each amplified sampling scheme, chosen by the scheme (`accoun
 import anechoic.accounting.balls_in_bins.accountant
 import anechoic.accounting.min_sep.accountant
 import anechoic.accounting.poisson.accountant
-import anechoic.accounting.poisson.truncated
 import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each registers its accountant
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.accounting.poisson.epsilon import poisson_epsilon, poisson_noise_multiplier
-from anechoic.accounting.poisson.unlike import compose_sampled
 
 __all__ = [
     "Verified",
-    "compose_sampled",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",

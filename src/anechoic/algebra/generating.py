@@ -21,10 +21,7 @@ GeneratingFunction = Callable[[Complex], Complex]
 # Points on the circle for each coefficient, and -log of its radius over all points: aliases are damped by
 # exp(-36) < 3e-16 and rounding errors raised by at most exp(36 / 16) < 10.
 POINTS, DAMPING = 16, 36.0
-# The same for limiting norms: points up to which a function is resolved, and how much of it may be left.
-FINEST, LEFT = 2**21, 1e-13
-LEADING = 2**14  # coefficients up to which a limiting norm is compared with those of a circle in the disc
-GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)  # part of a step that a grid is turned by
+FINEST = 2**21  # coefficients of 1 / r up to which its norm is certified
 DIRECT = 256  # terms up to which products are summed without the FFT
 
 
@@ -59,135 +56,6 @@ def series(r: GeneratingFunction | ArrayLike, n: int) -> Array:
             " negative powers, or its coefficients grow. Take a branch without cuts inside."
         )
     return np.asarray(scaled[:n] * np.exp(np.arange(n) * (DAMPING / size)))
-
-
-def approximation_error(r: GeneratingFunction | ArrayLike, n: int) -> float:
-    """err(r), the largest |r(x) - sqrt(1 - x)| on the circle |x| = 1 - 1/n (monograph, Theorem 2.26).
-
-    It says how far the max loss for prefix sums can be above the best Toeplitz strategy's; see
-    `excess_bound`. The circle is sampled at 32 n points and, as sqrt(1 - x) varies most at x = 1, at angles
-    that close in on it; a function that varies faster than that between them may have a larger err(r).
-
-    Args:
-        r: a function as in `series`, or the coefficients of C^-1.
-        n: >= 2.
-    """
-    n = positive_int("n", n, minimum=2)
-    near = np.geomspace(1e-3 / n, math.pi, 4096)
-    even = np.linspace(0.0, math.pi, 16 * n + 1)
-    x = _points(1.0 - 1.0 / n, np.concatenate([even, near]))
-    values = _values(r, x) if callable(r) else _polynomial(finite_array("r", r)[:n], n, x, len(even))
-    return float(np.abs(values - np.sqrt(1.0 - x)).max())
-
-
-def excess_bound(error: float, n: int) -> float:
-    """Bound of max loss minus that of the square root, for prefix sums, n steps and err(r) = `error`.
-
-    With rho = 1 - 1/n, s = sqrt(1 - x) and Parseval's formula on |x| = rho, the first n coefficients of
-    (r - s) / (1 - x) have a norm of at most delta = e error / sqrt(1 - rho^2), those of 1/r - 1/s of at most
-    delta / (1 - k) with k = error sqrt(n) < 1, as |s| >= 1 / sqrt(n) there and, by Rouché's theorem, r has
-    no zero inside. This is Theorem 2.26 with a constant, and sqrt(n log n) in place of n.
-
-    Returns:
-        inf where error >= 1 / sqrt(n): nothing is claimed then.
-    """
-    k = error * math.sqrt(n)
-    if k >= 1.0:
-        return math.inf
-    t = np.arange(1, n, dtype=np.float64)
-    best = math.sqrt(1.0 + float(np.square(np.cumprod((2 * t - 1) / (2 * t))).sum()))
-    delta = math.e * error / math.sqrt((2.0 - 1.0 / n) / n)
-    return (best + delta) * (best + delta / (1.0 - k)) - best**2
-
-
-def limiting_norm(r: GeneratingFunction, radius: float) -> float:
-    """An upper bound of sqrt(sum_t c_t^2) for 1/r(x) = sum_t c_t x^t.
-
-    The Taylor polynomial of r is read off a circle of radius s, 1 < s <= sqrt(radius), and `certified_norm`
-    proves that it has no zero in the closed unit disc and bounds the norm, with room for the difference of r
-    and the polynomial. That difference is measured, not proven: samples at N points of a circle do not tell
-    x^(t + N) from x^t. So r is sampled on three grids with N, 2 N and about 1.3 N points, the last number
-    odd and so coprime to the others, all but the first turned by an irrational part of a step. An aliased
-    term has another place on each grid, and a complex phase. Only coefficients are used that are real and
-    agree on all three, with nothing left in the upper half of each spectrum. In the end the norm is compared
-    with 1 / r(0) and with the first coefficients of 1/r from another circle, inside the disc.
-
-    What remains the caller's promise is that r is analytic in |x| < radius, and that no term x^t with t of
-    the order of N^2 > 10^6 or beyond, or features as narrow, matter on these circles: no number of
-    evaluations can show it. For a polynomial pass its coefficients: nothing is left to promise then.
-
-    Args:
-        r: analytic in |x| < radius, real on the real line, vectorised.
-        radius: > 1.
-
-    Raises:
-        ValueError: if r has a zero in the disc, or no circle outside the unit disc resolves it.
-    """
-    log_s = 0.5 * math.log(radius)
-    while (size := 1 << max(10, math.ceil(-2.0 * math.log(LEFT) / log_s).bit_length())) <= FINEST:
-        found = _taylor(r, math.exp(log_s), size)
-        if found is not None:
-            polynomial, uncertain = found
-            norm, proven = certified_norm(polynomial, uncertain)
-            if norm is not None and _confirmed(r, polynomial, norm):
-                return norm
-            if not proven:  # other circles give the same polynomial
-                break
-        log_s /= 4.0  # large values hide small coefficients, or r is not analytic as far out
-    raise ValueError(
-        "C = 1/r is not known to be square-summable: r has a zero in the unit disc, or a zero or branch point"
-        f" so near to the unit circle that {FINEST} points do not resolve it (radius={radius:.9g}). The"
-        " sensitivity may then grow with every step, as it does for 1 - 2x and for sqrt(1 - x). Damp r, as"
-        " r((1 - damping) x), mirror its zeros at the unit circle, or give the strategy a number of steps."
-    )
-
-
-def _taylor(r: GeneratingFunction, s: float, size: int) -> tuple[Array, float] | None:
-    """Taylor coefficients of r from |x| = s, and the sum of |error|; None where they are not resolved."""
-    kept, found, largest = size // 2, [], 0.0
-    # s^-kept is below LEFT, and a geometric series bounds what follows
-    powers = np.exp(-math.log(s) * np.arange(kept))
-    spread = 1.0 / -math.expm1(-math.log(s))
-    rest = 0.0
-    for points, turn in ((size, 0.0), (13 * size // 10 | 1, GOLDEN), (2 * size, GOLDEN**2)):
-        step = 2.0 * math.pi / points
-        try:
-            values = _values(r, _points(s, step * (np.arange(points, dtype=np.float64) + turn)))
-        except ValueError:
-            return None  # beyond the range of numbers, or a pole
-        if not np.abs(values).max() < 1e290:
-            return None
-        scaled = np.fft.fft(values) / points
-        scaled[:kept] *= np.exp(-1j * step * turn * np.arange(kept))
-        largest = max(largest, float(np.abs(values).max()))
-        upper = float(np.abs(scaled[kept:]).max())
-        if not upper <= 10 * LEFT * largest:
-            return None
-        rest = max(rest, upper * float(powers[-1]) * spread)
-        found.append(scaled[:kept] * powers)
-    polynomial = np.ascontiguousarray(found[0].real)
-    apart = max(float(np.abs(other - polynomial).sum()) for other in found)
-    uncertain = apart + rest + 1e-15 * largest * spread
-    return (polynomial, uncertain) if uncertain <= 1e-9 * np.abs(polynomial).sum() else None
-
-
-def _confirmed(r: GeneratingFunction, polynomial: Array, norm: float) -> bool:
-    """Whether r(0) and the first coefficients of 1/r, from a circle inside the disc, agree with the norm."""
-    with np.errstate(all="ignore"):
-        at_zero = complex(np.asarray(r(np.zeros(1, dtype=np.complex128)), dtype=np.complex128).flat[0])
-    size = float(np.abs(polynomial).sum())
-    if np.isfinite(at_zero) and not (
-        abs(at_zero - polynomial[0]) <= 1e-8 * size and norm * abs(at_zero) * (1.0 + 1e-9) >= 1.0
-    ):
-        return False
-    n = 1024
-    while True:
-        taylor = series(r, n)
-        if np.abs(taylor[-n // 4 :]).max() <= LEFT * size or n >= LEADING:
-            break
-        n *= 2
-    first = toeplitz.inverse(taylor, n)
-    return float(np.linalg.norm(first)) <= norm * (1.0 + 1e-9)
 
 
 def certified_norm(r: Array, uncertain: float = 0.0) -> tuple[float | None, bool]:
@@ -272,17 +140,6 @@ def _values(r: GeneratingFunction, x: Complex) -> Complex:
     if not np.isfinite(values).all():
         raise ValueError(f"r is not finite at x={x[~np.isfinite(values)][0]:.6g}: it must be analytic there.")
     return values
-
-
-def _polynomial(coefficients: Array, n: int, x: Complex, even: int) -> Complex:
-    """Values of a polynomial at the evenly spaced points of the circle, by one FFT, and at the others."""
-    radius = 1.0 - 1.0 / n
-    on_circle = np.fft.rfft(coefficients * radius ** np.arange(len(coefficients)), 2 * (even - 1)).conj()
-    others = np.zeros(len(x) - even, dtype=np.complex128)
-    for start in range(0, len(coefficients), 256):  # Horner's rule in blocks
-        block = np.polynomial.polynomial.polyval(x[even:], coefficients[start : start + 256])
-        others += block * x[even:] ** start
-    return np.concatenate([on_circle, others])
 
 
 def stable_norm_squared(coefficients: Array) -> float | None:

@@ -15,5 +15,4 @@ from anechoic.batches import (  # noqa: F401
     min_sep,
     poisson,
     random_allocation,
-    truncated,
 )

@@ -19,7 +19,7 @@ from anechoic.units.ownership import Units
 
 DOMAIN = "sampling"
 # numbers of the addresses within DOMAIN: derive(key, DOMAIN, purpose, step)
-ORDER, GROUPS, STEP, BINS, EPOCH, START, KEEP, CUT = range(8)
+ORDER, GROUPS, STEP, BINS, EPOCH, START, KEEP = range(7)
 
 
 class Batches(ABC):
@@ -28,12 +28,10 @@ class Batches(ABC):
     Attributes:
         period: steps in one pass of the loader.
         name: identifies the order together with the sampling key; saved in checkpoints.
-        padded: rows that every batch is padded to, with rows that add nothing; None for no padding.
     """
 
     period: int
     name: str
-    padded: int | None = None
 
     @abstractmethod
     def batch(self, t: int) -> Indices:

@@ -13,26 +13,20 @@ Nothing here knows how messages travel: `anechoic.flower` sends them with Flower
 
 from anechoic.federated.client_selection import Starved
 from anechoic.federated.grid import to_grid
-from anechoic.federated.optimizers import SGD, FedAdagrad, FedAdam, FedYogi, ServerOptimizer
+from anechoic.federated.optimizers import SGD, FedAdam, ServerOptimizer
 from anechoic.federated.participation_policy import Cohorts, CoolDown, Discipline
 from anechoic.federated.planning import plan_rounds
-from anechoic.federated.schedules import Cosine, Linear, Warmup
 from anechoic.federated.server import Server
 
 __all__ = [
     "Cohorts",
     "CoolDown",
-    "Cosine",
     "Discipline",
-    "FedAdagrad",
     "FedAdam",
-    "FedYogi",
-    "Linear",
     "SGD",
     "Server",
     "ServerOptimizer",
     "Starved",
-    "Warmup",
     "plan_rounds",
     "to_grid",
 ]

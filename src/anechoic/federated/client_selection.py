@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from anechoic.errors import AnechoicError
 from anechoic.federated.clients import ClientId, Clients
 from anechoic.federated.ledger import ParticipationLedger
-from anechoic.federated.participation_policy import Discipline
 from anechoic.noise.keystream import Integers as Drawn
-from anechoic.participation.accounts import NEVER
 
 
 class Starved(AnechoicError):
@@ -25,23 +23,15 @@ class Starved(AnechoicError):
         there: clients that were named as available.
         allowed: of these, who may take part in the step.
         needed: the fewest that a round is begun with.
-        next_step: the first step in which so many of these clients may; None if there is none.
-        reason: why the others may not, in words.
     """
 
-    def __init__(
-        self, step: int, there: int, allowed: int, needed: int, next_step: int | None, reason: str
-    ) -> None:
+    def __init__(self, step: int, there: int, allowed: int, needed: int, remedy: str) -> None:
         self.step, self.there, self.allowed, self.needed = step, there, allowed, needed
-        self.next_step, self.reason = next_step, reason
-        when = (
-            f"so many of them may in step {next_step} at the earliest"
-            if next_step is not None
-            else "so many of them never may again"
-        )
         super().__init__(
             f"step {step} is starved: of {there} clients that are there {allowed} may take part, and"
-            f" {needed} are needed; {when}. {reason}"
+            f" {needed} are needed. A step passes with its release only, so with these clients it stays so"
+            f" for ever. {remedy} If there are no others, the run is over. A smaller round is allowed down to"
+            " min_replies: the divisor stays, and so does the noise."
         )
 
 
@@ -92,7 +82,7 @@ def chosen(
     """
     candidates = clients.by_digest(ledger.allowed(clients, step))
     if len(candidates) < fewest:
-        raise _starved(ledger.discipline, ledger.first_steps(clients, step), step, fewest)
+        raise Starved(step, len(clients), len(candidates), fewest, ledger.discipline.remedy())
     charged = ledger.charged(clients, step)[candidates]
     again = candidates[charged]
     ranks = np.array([earlier.rank(client) for client in clients.ids[again]], np.int64)
@@ -118,15 +108,3 @@ def _distinct(count: int, wanted: int, drawn: Drawn) -> NDArray[np.int64]:
                 seen.add(place)
                 found.append(place)
     return np.array(found, np.int64)
-
-
-def _starved(discipline: Discipline, first: NDArray[np.int64], step: int, needed: int) -> Starved:
-    allowed = int((first == step).sum())
-    later, never = int(((first > step) & (first < NEVER)).sum()), int((first >= NEVER).sum())
-    next_step = int(np.partition(first, needed - 1)[needed - 1]) if len(first) >= needed else NEVER
-    reason = (
-        f"{later} may again in a later step, {never} never; but a step passes with its release only, so"
-        f" with these clients it stays so for ever. {discipline.remedy()} If there are no others, the run is"
-        " over. A smaller round is allowed down to min_replies: the divisor stays, and so does the noise."
-    )
-    return Starved(step, len(first), allowed, needed, None if next_step >= NEVER else next_step, reason)

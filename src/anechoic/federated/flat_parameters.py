@@ -114,13 +114,10 @@ class Layout:
         return vector
 
     def fault(self, arrays: Any) -> str | None:
-        """Why `arrays` are not of this layout, or None; never raises, whatever is given."""
+        """Why `arrays` are not of this layout, or None."""
         if not isinstance(arrays, Mapping):
             return "no arrays by name"
-        try:
-            names = set(arrays)
-        except TypeError:
-            return "no arrays by name"
+        names = set(arrays)
         missing = [name for name in self.names if name not in names]
         if missing:
             return f"array {missing[0]!r} is missing"
@@ -143,24 +140,15 @@ class Layout:
 
         Args:
             vector: shape (dimension,).
-            like: a model, from which the order of names and what is excluded are taken, unchanged.
-
-        Raises:
-            ValueError: for a vector of another shape, or a model of another layout.
+            like: a model of this layout, from which the order of names and what is excluded are taken.
         """
-        given = np.asarray(vector)
-        if given.shape != (self.dimension,):
-            raise ValueError(f"vector has shape {given.shape}, not ({self.dimension},).")
-        missing = set(self.names).union(self.excluded).difference(like)
-        if missing:
-            raise ValueError(f"like lacks {sorted(missing)[0]!r}: give a model of this layout.")
         found, start = {}, 0
         for entry in self.entries:
-            part = given[start : start + entry.size]
+            part = vector[start : start + entry.size]
             found[entry.name] = part.reshape(entry.shape).astype(entry.dtype)
             start += entry.size
         found.update((name, np.array(like[name])) for name in self.excluded)
-        return {name: found[name] for name in like if name in found}
+        return {name: found[name] for name in like}
 
 
 def _shape_and_dtype(given: Any) -> tuple[tuple[int, ...], str] | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic.errors import GuaranteeError
 from anechoic.federated.clients import Clients, listed
-from anechoic.federated.participation_policy import Discipline, Integers
+from anechoic.federated.participation_policy import Discipline
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.units.ids import DIGEST, digest_of, secret_of
 
@@ -75,17 +75,10 @@ class ParticipationLedger:
         all_of_them = Clients(held, places, groups, order, self)
         return all_of_them.only(~again) if again.any() else all_of_them
 
-    def first_steps(self, clients: Clients, step: int) -> Integers:
-        """For each client the first step from `step` on at which it may take part, or `NEVER`."""
-        clients.check_of(self)
-        turn = self.discipline.turn(self._accounts.first(step, clients.places), clients.groups)
-        again = self._accounts.first(turn, clients.places)
-        return np.where((again == turn) & (turn < NEVER), turn, NEVER)
-
     def allowed(self, clients: Clients, step: int) -> NDArray[np.bool_]:
         """Who may take part in `step`."""
         clients.check_of(self)
-        held = np.ones(len(clients), bool) & (self.discipline.turn(step, clients.groups) == step)
+        held = self.discipline.turn(step, clients.groups)
         held[held] = self._accounts.may(step, clients.places[held])
         return held
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array, decaying, positive_float
-from anechoic.federated.schedules import Schedule
 
-#: A number > 0, a `Schedule`, or any function of the step.
-Rate = float | Schedule | Callable[[int], float]
+#: A number > 0, or a function of the step, public and >= 0.
+Rate = float | Callable[[int], float]
 #: Vectors that an optimiser keeps between steps, each of shape (m,).
 Memory = tuple[Array, ...]
 
@@ -29,7 +28,7 @@ class ServerOptimizer(ABC):
     An update is a difference "model after local training less model before": it is added, not subtracted.
 
     Args:
-        lr: a number > 0, a schedule, or a function of the step.
+        lr: a number > 0, or a function of the step.
 
     Raises:
         ValueError: for a number <= 0.
@@ -59,24 +58,20 @@ class ServerOptimizer(ABC):
         """The learning rate of a step.
 
         Raises:
-            ValueError: if the schedule gives no finite number >= 0.
+            ValueError: if a function of the step gives no finite number >= 0.
         """
         if not callable(self.lr):
             return self.lr
         found = float(self.lr(step))
         if not (math.isfinite(found) and found >= 0):
-            raise ValueError(f"the schedule gives lr={found!r} at step {step}: it must be finite and >= 0.")
+            raise ValueError(f"lr gives {found!r} at step {step}: it must be finite and >= 0.")
         return found
 
     def describe(self) -> dict[str, Any]:
         """Kind and settings, as plain data; a function of the caller's own is named only."""
         found = {name: value for name, value in vars(self).items() if name != "lr"}
-        known = not callable(self.lr) or isinstance(self.lr, Schedule)
-        return {
-            "kind": type(self).__name__,
-            "lr": repr(self.lr) if known else "a function of the step",
-            **found,
-        }
+        rate = "a function of the step" if callable(self.lr) else repr(self.lr)
+        return {"kind": type(self).__name__, "lr": rate, **found}
 
 
 @dataclass(frozen=True)
@@ -84,23 +79,19 @@ class SGD(ServerOptimizer):
     """x + lr v with v = momentum v + update: federated averaging at lr 1 and momentum 0.
 
     Args:
-        lr: a number > 0, a schedule, or a function of the step.
+        lr: a number > 0, or a function of the step.
         momentum: in [0, 1).
-        nesterov: whether the step is along momentum v + update instead of v.
 
     Raises:
-        ValueError: for an argument out of range, or nesterov without momentum.
+        ValueError: for an argument out of range.
     """
 
     lr: Rate = 1.0
     momentum: float = 0.0
-    nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "momentum", decaying("momentum", self.momentum))
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov=True needs momentum > 0.")
 
     def start(self, dimension: int) -> Memory:
         return (np.zeros(dimension),) if self.momentum else ()
@@ -109,97 +100,39 @@ class SGD(ServerOptimizer):
         if not memory:
             return model + self.rate(step) * update, ()
         velocity = self.momentum * memory[0] + update
-        along = self.momentum * velocity + update if self.nesterov else velocity
-        return model + self.rate(step) * along, (velocity,)
+        return model + self.rate(step) * velocity, (velocity,)
 
 
 @dataclass(frozen=True)
-class _Adaptive(ServerOptimizer):
-    """x + lr m / (sqrt(v) + tau), m = beta_1 m + (1 - beta_1) update; v from tau^2 on, as each kind says.
+class FedAdam(ServerOptimizer):
+    """x + lr m / (sqrt(v) + tau) with moments m and v as in Adam, v from tau^2 on, without bias correction.
+
+    m becomes beta_1 m + (1 - beta_1) update, and v becomes beta_2 v + (1 - beta_2) update^2.
 
     Args:
-        lr: see `Rate`.
+        lr: a number > 0, or a function of the step.
         beta_1: of the first moment, in [0, 1).
         tau: how far rates adapt, > 0; the smaller the more.
+        beta_2: of the second moment, in [0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
     """
 
     lr: Rate = 0.1
     beta_1: float = 0.9
     tau: float = 1e-3
+    beta_2: float = 0.99
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "beta_1", decaying("beta_1", self.beta_1))
-        object.__setattr__(self, "tau", positive_float("tau", self.tau))
+        for name, check in (("beta_1", decaying), ("tau", positive_float), ("beta_2", decaying)):
+            object.__setattr__(self, name, check(name, getattr(self, name)))
 
     def start(self, dimension: int) -> Memory:
         return np.zeros(dimension), np.full(dimension, self.tau**2)
 
     def advance(self, model: Array, update: Array, memory: Memory, step: int) -> tuple[Array, Memory]:
         first = self.beta_1 * memory[0] + (1 - self.beta_1) * update
-        second = self.second(memory[1], np.square(update))
+        second = self.beta_2 * memory[1] + (1 - self.beta_2) * np.square(update)
         return model + self.rate(step) * first / (np.sqrt(second) + self.tau), (first, second)
-
-    @abstractmethod
-    def second(self, before: Array, squares: Array) -> Array:
-        """v, from that of the step before and the squares of the update."""
-
-
-@dataclass(frozen=True)
-class FedAdagrad(_Adaptive):
-    """x + lr m / (sqrt(v) + tau), where v grows by update^2. By default without momentum, as in the paper.
-
-    Args:
-        lr: a number > 0, a schedule, or a function of the step.
-        beta_1: of the first moment, in [0, 1).
-        tau: how far rates adapt, > 0; the smaller the more.
-
-    Raises:
-        ValueError: for an argument out of range.
-    """
-
-    beta_1: float = 0.0
-
-    def second(self, before: Array, squares: Array) -> Array:
-        return before + squares
-
-
-@dataclass(frozen=True)
-class _Fading(_Adaptive):
-    """Of a second moment that forgets: by 1 - beta_2 in each step."""
-
-    beta_2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "beta_2", decaying("beta_2", self.beta_2))
-
-
-@dataclass(frozen=True)
-class FedAdam(_Fading):
-    """x + lr m / (sqrt(v) + tau), where v becomes beta_2 v + (1 - beta_2) update^2, without bias correction.
-
-    Args:
-        lr: a number > 0, a schedule, or a function of the step.
-        beta_1: of the first moment, in [0, 1).
-        tau: how far rates adapt, > 0; the smaller the more.
-        beta_2: of the second moment, in [0, 1).
-    """
-
-    def second(self, before: Array, squares: Array) -> Array:
-        return self.beta_2 * before + (1 - self.beta_2) * squares
-
-
-@dataclass(frozen=True)
-class FedYogi(_Fading):
-    """x + lr m / (sqrt(v) + tau), where v becomes v - (1 - beta_2) update^2 sign(v - update^2).
-
-    Args:
-        lr: a number > 0, a schedule, or a function of the step.
-        beta_1: of the first moment, in [0, 1).
-        tau: how far rates adapt, > 0; the smaller the more.
-        beta_2: of the second moment, in [0, 1).
-    """
-
-    def second(self, before: Array, squares: Array) -> Array:
-        return before - (1 - self.beta_2) * squares * np.sign(before - squares)

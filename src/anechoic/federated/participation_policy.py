@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,14 +35,9 @@ class Discipline(ABC):
     def participation(self) -> Participation:
         """What it enforces, for the mechanism."""
 
-    def turn(self, step: int | Integers, group: Integers) -> int | Integers:
-        """The first step from `step` on that is a turn of a group; any step, by default.
-
-        Args:
-            step: >= 0; `participation.accounts.NEVER` stands for none.
-            group: of `groups`.
-        """
-        return step
+    def turn(self, step: int, groups: Integers) -> NDArray[np.bool_]:
+        """Whether the step is a turn of each of `groups`; always, by default."""
+        return np.ones(len(groups), bool)
 
     def check_supply(self, *, rounds: int, clients: int, per_round: int) -> None:
         """Refuse a plan whose rounds so many clients cannot fill.
@@ -56,22 +50,21 @@ class Discipline(ABC):
                 f"a round of {counted(per_round, 'client')} needs as many different ones, but there are"
                 f" {clients}. Plan at most {counted(clients, 'client')} a round, or with more clients."
             )
-        most = self.participation.max_participations_in(rounds)
+        most, apart = self.participation.max_participations_in(rounds), self.apart(rounds)
         wanted, supplied = per_round * rounds, clients * most
         if wanted > supplied:
             raise ValueError(
                 f"{counted(per_round, 'client')} x {counted(rounds, 'round')} ="
                 f" {counted(wanted, 'participation')}, but {counted(clients, 'client')} that take part at"
-                f" most {counted(most, 'time')} each ({self!r}) supply {clients} x {most} = {supplied}."
-                f" Plan {self._possible(rounds, clients, per_round)}let clients take part more often."
+                f" most {counted(most, 'time')} each ({self!r}) supply {clients} x {most} = {supplied}. Plan"
+                " fewer rounds or smaller ones, or let clients take part more often."
             )
-        apart = self.apart(rounds)
         if per_round * apart > clients:
             raise ValueError(
                 f"{counted(per_round, 'client')} x {apart} rounds = {per_round * apart} different clients,"
                 f" since nobody takes part in two of {apart} rounds in a row ({self!r}), but there are"
-                f" {clients}. Plan {self._possible(rounds, clients, per_round)}at most"
-                f" {counted(clients // per_round, 'round')} from one participation to the next."
+                f" {clients}. Plan smaller rounds, or at most {counted(clients // per_round, 'round')} from"
+                " one participation to the next."
             )
 
     def tight(self, *, rounds: int, clients: int, per_round: int) -> str | None:
@@ -89,20 +82,6 @@ class Discipline(ABC):
             f" silent for one round, no client can be asked any more, and the run ends. Plan for"
             f" {math.ceil(SPARE * needed)} clients, smaller rounds or a shorter rest."
         )
-
-    def _possible(self, rounds: int, clients: int, per_round: int) -> str:
-        """What such a plan can be changed to, as the beginning of a list; empty where nothing is left."""
-
-        def impossible(fewer: int) -> bool:
-            supplied = clients * self.participation.max_participations_in(fewer)
-            return per_round * fewer > supplied or per_round * self.apart(fewer) > clients
-
-        # who can fill so many rounds can fill fewer
-        fewer = bisect_left(range(1, rounds), True, key=impossible)
-        most = self.participation.max_participations_in(rounds)
-        smaller = min(clients * most // rounds, clients // self.apart(rounds))
-        found = [f"at most {counted(fewer, 'round')}, or "] if fewer else []
-        return "".join([*found, f"at most {counted(smaller, 'client')} a round, or "] if smaller else found)
 
     @abstractmethod
     def apart(self, rounds: int) -> int:
@@ -157,8 +136,9 @@ class Cohorts(Discipline):
     def participation(self) -> Participation:
         return Cyclic(self.count)
 
-    def turn(self, step: int | Integers, group: Integers) -> int | Integers:
-        return step + (group - step) % self.count
+    def turn(self, step: int, groups: Integers) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = groups == step % self.count
+        return found
 
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
         if self.given is None:

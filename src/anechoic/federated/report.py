@@ -23,8 +23,6 @@ class Report:
         released, rounds: releases made, and planned.
         epsilon, delta: of the releases made; epsilon is that of the next power of two of them.
         short: rounds that were closed without a release: too few had answered.
-        starved: times that too few clients were there to begin a round.
-        smaller: rounds that were begun with fewer clients than planned.
         replies: that were answers, refused ones among them.
         refused: replies that did not count, by reason; not for publication, as it depends on what was sent.
         ledger: participations so far, those of short rounds too.
@@ -35,8 +33,6 @@ class Report:
     epsilon: float
     delta: float
     short: int
-    starved: int
-    smaller: int
     replies: int
     refused: dict[str, int]
     ledger: Summary
@@ -54,11 +50,7 @@ class Report:
                 f" {round_up(self.epsilon)}",
             ),
             ("Ledger", _seen(self.ledger)),
-            (
-                "Rounds",
-                f"{self.short} short, {self.smaller} begun with fewer clients than planned;"
-                f" {counted(self.starved, 'time')} too few clients were there",
-            ),
+            ("Rounds", f"{self.short} short"),
             ("Replies", f"{self.replies}; refused: {refused or 'none'}"),
         ]
 
@@ -74,8 +66,6 @@ def report_of(standing: RunStanding, mechanism: Mechanism, ledger: Summary) -> R
         mechanism.epsilon(steps=steps),
         mechanism.delta,
         tally.short,
-        tally.starved,
-        tally.smaller,
         tally.replies,
         dict(tally.refused),
         ledger,
@@ -88,14 +78,11 @@ def statement_of_run(
     discipline: Discipline,
     clients_per_round: int,
     *,
-    single: bool,
-    sums: bool,
     durable: bool,
 ) -> str:
     """What the server adds to its mechanism's statement, and that statement. It holds no secret.
 
     Args:
-        single, sums: whether the server sees single updates, and sums of several.
         durable: whether the ledger outlives the process.
     """
     unit = mechanism.unit
@@ -114,7 +101,11 @@ def statement_of_run(
             f" integers; equal weights; every sum is divided by {clients_per_round}, however many answer",
         ),
         ("Noise", "one row a release, on the sum, before the server optimiser"),
-        ("Trusted", _trust(unit, single, sums)),
+        (
+            "Trusted",
+            "the server, with every update as it comes, with the noise and with the key. Clients are trusted"
+            " with nothing: what they send is clipped here",
+        ),
         (
             "Not protected",
             f"which {unit}s are there, are asked and answer, and when; a {unit} whose data decide whether"
@@ -143,23 +134,6 @@ def _duties(unit: str, durable: bool) -> tuple[str, ...]:
         else "when this server ends, the run is over: another one has a ledger of its own, and its privacy"
         " cost adds up with this one",
         "other releases from the same data add up with this one",
-    )
-
-
-def _trust(unit: str, single: bool, sums: bool) -> str:
-    if single and sums:
-        seen, masked = _trust(unit, True, False), _trust(unit, False, True)
-        return f"{seen}. Some updates reached it in sums: there, {masked}"
-    if sums:
-        return (
-            "the server with sums of updates, with making no second sum of the same updates (which would show"
-            f" single ones) and with the noise, not with single updates otherwise; each {unit} with"
-            f" the norm of its own, since only sums are checked: one that lies weakens the guarantee of none,"
-            " and can spoil the model"
-        )
-    return (
-        "the server, with every update as it comes, with the noise and with the key. Clients are trusted with"
-        " nothing: what they send is clipped here"
     )
 
 

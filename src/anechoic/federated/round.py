@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.federated.clients import ClientId, listed
+from anechoic.federated.clients import ClientId
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import fault_of_integers, to_grid
 from anechoic.noise.grid import Integers
@@ -45,8 +45,7 @@ class Asked:
             "round", a name for this round and no other, which is to come back with the reply.
         answered: how many have replied so far, whatever they sent.
         reasons: of refusals so far.
-        single, sums: replies of one client that reached the server, and sums of several.
-        counted: clients whose updates are in the sum, as far as can be seen.
+        counted: clients whose updates are in the sum.
         target: replies at which the round is full, and takes no more.
         present: clients that were heard of, whether they answered or not; a further attempt asks them first.
 
@@ -80,7 +79,7 @@ class Asked:
             "round": name,
         }
         self.reasons: Counter[str] = Counter()
-        self.single = self.sums = self.counted = 0
+        self.counted = 0
         self.open, self.target = True, target
         self.present: set[ClientId] = set()
         self._layout, self._clip_norm, self._bits, self._name = layout, clip_norm, grid_bits, name
@@ -117,7 +116,6 @@ class Asked:
         Returns:
             None, or the reason of the refusal.
         """
-        self.single += reply is not None  # seen, whether it counts or not
         refusal = self._claim(client, round)
         if refusal is not None:
             return self._noted(refusal)
@@ -128,50 +126,6 @@ class Asked:
             refusal = self._noted(UNREADABLE)
         self.counted += refusal is None
         return refusal
-
-    def add_sum(self, total: Any, clients: Iterable[ClientId]) -> str | None:
-        """Add the sum of the grid vectors of several clients, where no single one can be seen.
-
-        That each of them is at most 2**grid_bits long is their word. Entries beyond so many times that bound
-        are cut to it, which changes no honest sum, and moves the rest by no more than it was moved.
-
-        Args:
-            total: int64, shape (dimension,).
-            clients: whose updates it is the sum of, each of them asked, none of them added before.
-
-        Returns:
-            None, or the reason of the refusal: the round is over.
-
-        Raises:
-            ValueError: for clients that were not asked, that are in two sums, or more than the round takes;
-                for a sum of another shape or dtype. That is no client's doing.
-        """
-        members = listed(clients)
-        if not self.open:
-            return self._noted(LATE)
-        if len(set(members)) < len(members) or not self._waiting.issuperset(members):
-            raise ValueError(
-                f"clients holds somebody twice, or somebody who was not asked in step {self.step} or has"
-                " been added already: a client is part of one sum."
-            )
-        if self.answered + len(members) > self.target:
-            raise ValueError(
-                f"clients holds {len(members)}, and {self.answered} have answered: the round of this"
-                f" step takes {self.target} in all, by which its sum is divided. Close the sum at so many."
-            )
-        given = np.asarray(total)
-        if given.dtype != np.int64 or given.shape != self._total.shape:
-            raise ValueError(
-                f"total is {given.dtype} of shape {given.shape}: an int64 vector of shape"
-                f" {self._total.shape} is needed."
-            )
-        self._waiting.difference_update(members)
-        self.present.update(members)
-        self.sums += 1
-        self.counted += len(members)
-        bound = len(members) * 2**self._bits
-        self._total += np.clip(given, -bound, bound)  # 1-Lipschitz, and nothing to an honest sum
-        return None
 
     def _claim(self, client: Any, name: str | None) -> str | None:
         """Note that a client replies, if it may."""
@@ -219,10 +173,6 @@ class Asked:
         reason = f"{kind}: {detail}" if detail else kind
         _log.warning("step %d: a reply was refused: %s", self.step, reason)
         return reason
-
-    def __repr__(self) -> str:
-        replies = f"{self.answered} of {len(self.clients)} answered"
-        return f"Asked(step={self.step}, attempt={self.attempt}, {replies})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from anechoic._validate import Array, positive_int
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
-from anechoic.federated.client_selection import Attempts, Starved, chosen
+from anechoic.federated.client_selection import Attempts, chosen
 from anechoic.federated.clients import Clients
 from anechoic.federated.compatibility import asked_per_round, check_fewest, check_fits
 from anechoic.federated.flat_parameters import Layout
@@ -177,11 +177,6 @@ class Server(OfOneProcess):
         return self._noise.bits
 
     @property
-    def durable(self) -> bool:
-        """Whether there is a state directory."""
-        return self._state.durable
-
-    @property
     def folder(self) -> str | None:
         """The state directory, as an absolute path; None without one."""
         return self._folder
@@ -219,18 +214,11 @@ class Server(OfOneProcess):
         if standing.asked is not None:
             return self._opened(resumed=True)
         clients = available if isinstance(available, Clients) else self._ledger.clients(available)
-        try:
-            bounds = {"most": self.asked_per_round, "fewest": self.min_replies}
-            place = standing.step, standing.attempt
-            picked = chosen(self._ledger, clients, *place, **bounds, key=self._key, earlier=self._attempts)
-        except Starved:
-            with self._state.transaction():
-                standing.tally.starved += 1
-                self._state.save(standing)
-            raise
+        bounds = {"most": self.asked_per_round, "fewest": self.min_replies}
+        place = standing.step, standing.attempt
+        picked = chosen(self._ledger, clients, *place, **bounds, key=self._key, earlier=self._attempts)
         after = _copy(standing)
         after.asked = tuple(map(plain_id, picked.ids))
-        after.tally.smaller += len(picked) < self.asked_per_round
         self._failed = True
         with self._state.transaction():
             self._state.charge(self._ledger.charge(picked, standing.step))
@@ -242,8 +230,6 @@ class Server(OfOneProcess):
         standing = self._standing
         if self._round is not None:
             self._round.open = False
-            standing.tally.single += self._round.single  # seen, though asked for again
-            standing.tally.sums += self._round.sums
         numbers = (standing.step, standing.attempt)
         self._round = Asked(
             *numbers,
@@ -292,8 +278,6 @@ class Server(OfOneProcess):
     def _end(self, standing: RunStanding, asked: Asked, enough: bool) -> Array | None:
         """The noisy mean, where enough have answered."""
         standing.tally.replies += asked.answered
-        standing.tally.single += asked.single
-        standing.tally.sums += asked.sums
         standing.tally.refused += asked.reasons
         standing.asked = None
         if enough:
@@ -330,25 +314,10 @@ class Server(OfOneProcess):
         """Noise and epsilon over the rounds, with those released so far marked: see `Mechanism.plot`."""
         return self.mechanism.plot(releases=self.step)
 
-    def statement(self, *, masked: bool = False) -> str:
-        """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement.
-
-        Args:
-            masked: whether updates are to reach the server as sums only (`Asked.add_sum`), never one by one.
-                Where it has taken both, or others than these, the statement says so.
-        """
-        tally, now = self._standing.tally, self._round
-        singles = tally.single + (now.single if now else 0)
-        sums = tally.sums + (now.sums if now else 0)
-        return statement_of_run(
-            self.report(),
-            self.mechanism,
-            self.discipline,
-            self.clients_per_round,
-            single=singles > 0 or not (masked or sums),
-            sums=sums > 0 or masked,
-            durable=self.durable,
-        )
+    def statement(self) -> str:
+        """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement."""
+        run = self.report(), self.mechanism, self.discipline, self.clients_per_round
+        return statement_of_run(*run, durable=self._folder is not None)
 
     # -- the rest --------------------------------------------------------------------------------
 

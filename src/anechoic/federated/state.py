@@ -25,20 +25,13 @@ class RunTally:
 
     Attributes:
         short: rounds that were closed without a release.
-        starved: times that too few clients were there.
-        smaller: rounds that were begun with fewer clients than planned.
         replies: that counted.
         refused: replies that did not, by reason.
-        single, sums: replies of one client that the server was given, and sums of several.
     """
 
     short: int = 0
-    starved: int = 0
-    smaller: int = 0
     replies: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    single: int = 0
-    sums: int = 0
 
 
 @dataclass
@@ -70,12 +63,9 @@ class RunInMemory:
     Everything inside `transaction` is kept together or not at all.
 
     Attributes:
-        durable: whether it outlives the process.
         key, salt: of the run.
         openings: from which row of noise on which salt holds.
     """
-
-    durable = False
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)

@@ -53,7 +53,6 @@ class RunStore(StateFile):
     TABLES: ClassVar[dict[str, int]] = {"clients": _ENTRY}
     NEW_RUN = "Start a new run in another directory, whose privacy cost adds to this one's."
     AGAIN = "ask again: an open round has the same clients, and the step shows whether it was released"
-    durable = True
     OTHERWISE = (
         "Open it with what it was begun with; for another mechanism, model or discipline begin another run,"
         " whose privacy cost adds to this one's."

@@ -8,7 +8,7 @@ and at the clients `@app.train(mods=[clipped_update_mod])`. Everything that deci
 """
 
 import anechoic.flower.require_flower  # noqa: F401  first: it says which extra is missing
-from anechoic.flower.client import ClippedUpdate, at_most, clipped_update, clipped_update_mod
+from anechoic.flower.client import ClippedUpdate, clipped_update, clipped_update_mod
 from anechoic.flower.identity import Labels, Partitions, PublicKeys
 from anechoic.flower.strategy import CorrelatedFedOpt
 
@@ -18,7 +18,6 @@ __all__ = [
     "Labels",
     "Partitions",
     "PublicKeys",
-    "at_most",
     "clipped_update",
     "clipped_update_mod",
 ]

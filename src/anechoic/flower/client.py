@@ -13,44 +13,31 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from logging import getLogger
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
-from anechoic._validate import flag, positive_int
-from anechoic.federated import secure_sum
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import to_grid
-from anechoic.federated.secure_sum import Stage
-from anechoic.federated.secure_sum.messages import Refused
-from anechoic.federated.secure_sum.terms import SMALLEST_SUM
 from anechoic.flower.records import (
     ARRAYS,
-    CONFIG,
-    COUNT,
-    MASKED,
-    METRICS,
+    ASK,
     TRAIN,
     UPDATE,
     WHO,
     arrays_of,
     asked_of,
-    digest_of_arrays,
-    digest_of_config,
     vector_record,
 )
-from anechoic.flower.rounds import client_id, context_of, fields_of, records_of
 
 _log = getLogger("flwr")
-
-T = TypeVar("T")
 
 
 def as_arrays(model: Any) -> dict[str, NDArray[Any]]:
@@ -108,69 +95,33 @@ def clipped_update(
     return to_grid(difference, clip_norm=clip_norm, grid_bits=grid_bits)
 
 
-def at_most(examples: Sequence[T], limit: int, rng: np.random.Generator | None = None) -> Sequence[T]:
-    """At most `limit` examples of one user, drawn without replacement.
-
-    The guarantee does not need it, since the update is clipped. It bounds what a device computes, and keeps
-    users with many examples from being clipped the most.
-
-    Args:
-        examples: of one user.
-        limit: >= 1.
-        rng: draws them; None for one from the operating system's entropy.
-
-    Raises:
-        ValueError: for a limit below 1.
-    """
-    if limit < 1:
-        raise ValueError(f"limit={limit} must be at least 1: leave a user without examples out instead.")
-    if len(examples) <= limit:
-        return examples
-    chosen = (rng or np.random.default_rng()).choice(len(examples), size=limit, replace=False)
-    return [examples[place] for place in sorted(chosen.tolist())]
-
-
 @dataclass(frozen=True)
 class ClippedUpdate:
     """A Flower mod around a training function. Put it first in `mods`: it must see the reply last.
 
     The function gets the message as from any strategy, arrays under "arrays" and configuration under
-    "config", and returns the trained arrays in its one `ArrayRecord`. What leaves is the clipped difference
-    and a count that is 1. An exception of the function leaves as the bare fact that training failed: its
-    words, which may speak of data, stay in the client's log.
+    "config", and returns the trained arrays in its one `ArrayRecord`. What leaves is the clipped difference.
+    An exception of the function leaves as the bare fact that training failed: its words, which may speak of
+    data, stay in the client's log.
 
     Messages that are not for training pass untouched. A server that asks for weights instead of clipped
     updates (any other strategy) is refused.
 
     Attributes:
-        metrics: names of numbers in the function's reply that may leave **unprotected**, where the server
-            asks for them too.
         identity: the entry of `node_config` that the server may ask for, to know a client in simulations;
             None for none.
         largest_clip_norm: a server that asks for a larger clip norm is refused; None for no limit.
-        masked_only: whether a server that asks for the update without masks is refused.
-        smallest_sum: with masks, the smallest number of clients in a sum that is accepted, >= 2.
 
     Raises:
-        ValueError: at construction, for metrics given as one string, a limit that is not positive, or
-            masked_only that is neither True nor False.
+        ValueError: at construction, for a limit that is not positive.
     """
 
-    metrics: Collection[str] = ()
     identity: str | None = "partition-id"
     largest_clip_norm: float | None = None
-    masked_only: bool = False
-    smallest_sum: int = SMALLEST_SUM
 
     def __post_init__(self) -> None:
-        if isinstance(self.metrics, str):
-            raise ValueError(
-                f"metrics={self.metrics!r} must be a collection of names, such as [{self.metrics!r}]."
-            )
         if self.largest_clip_norm is not None and not self.largest_clip_norm > 0:
             raise ValueError(f"largest_clip_norm={self.largest_clip_norm} must be positive, or None.")
-        flag("masked_only", self.masked_only)
-        positive_int("smallest_sum", self.smallest_sum, minimum=2)
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
@@ -181,16 +132,18 @@ class ClippedUpdate:
             return _refused(message, "this client gives clipped updates only, to CorrelatedFedOpt")
         if ask.get("stage") == WHO:
             return self._who(message, context, ask)
-        stages = {MASKED: self._masked} if self.masked_only else {TRAIN: self._train, MASKED: self._masked}
-        stage = stages.get(str(ask.get("stage")))
-        if stage is None:
+        if ask.get("stage") != TRAIN:
             return _refused(message, "a stage that this client does not take part in")
         clip_norm = ask.get("clip_norm")
         if self.largest_clip_norm is not None and not (
             isinstance(clip_norm, float) and clip_norm <= self.largest_clip_norm
         ):
             return _refused(message, "a clip norm above this client's limit")
-        return stage(message, context, ask, call_next)
+        try:
+            return _trained(message, context, ask, call_next)
+        except Exception as error:  # what went wrong may speak of the data: it stays here
+            _log_failure(error)
+            return _refused(message, "training failed; the client's log says why")
 
     def _who(self, message: Message, context: Context, ask: ConfigRecord) -> Message:
         if (
@@ -202,92 +155,31 @@ class ClippedUpdate:
         name = context.node_config[self.identity]
         return Message(RecordDict({WHO: ConfigRecord({WHO: name})}), reply_to=message)
 
-    def _train(
-        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
-    ) -> Message:
-        try:
-            reply, vector = _trained(message, context, ask, call_next)
-        except Exception as error:  # what went wrong may speak of the data: it stays here
-            _told(error, "the server learns no more than that")
-            return _refused(message, "training failed; the client's log says why")
-        content = RecordDict(
-            {UPDATE: vector_record(vector, _bits(ask)), COUNT: MetricRecord({"num-examples": 1})}
-        )
-        named = self._named_metrics(reply, ask)
-        if named:
-            content[METRICS] = MetricRecord(named)  # type: ignore[arg-type]
-        return Message(content, reply_to=message)
-
-    def _masked(
-        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
-    ) -> Message:
-        """One stage of a masked sum; what it must remember is in `Context.state`, as processes may change."""
-        held = client_id(ask.get("user", ""))  # type: ignore[arg-type]
-        request = fields_of(message.content) or {}
-        options: dict[str, Any] = {
-            "dimension": ask.get("dimension"),
-            "grid_bits": _bits(ask),
-            "smallest_sum": self.smallest_sum,
-            "context": context_of(ask),
-        }
-        kept = context.state.get(held)
-        if request.get("stage") == Stage.KEYS or not isinstance(kept, ConfigRecord):
-            client = secure_sum.SumClient(**options)
-        else:
-            client = secure_sum.SumClient.resume(dict(kept), **options)
-        vector = None
-        if request.get("stage") == Stage.MASKED:
-            if not _as_announced(message.content, ask):
-                return _refused(message, "another model or configuration than the one announced")
-            vector = self._zero_if_it_fails(message, context, ask, call_next)
-        answer = client.answer(request, vector)
-        context.state[held] = ConfigRecord(client.memory())  # type: ignore[arg-type]
-        if isinstance(answer, Refused):
-            return _refused(message, f"masked sum: {answer.reason}")
-        return Message(records_of(answer), reply_to=message)
-
-    def _zero_if_it_fails(
-        self, message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
-    ) -> NDArray[np.int64]:
-        """The update; zeros where training failed, which nobody can tell from another update under masks."""
-        try:
-            return _trained(message, context, ask, call_next)[1]
-        except Exception as error:  # what went wrong may speak of the data: it stays here
-            _told(error, "this client adds zeros, and the server does not learn of it")
-            return np.zeros(int(ask["dimension"]), np.int64)  # type: ignore[arg-type]
-
-    def _named_metrics(self, reply: Message, ask: ConfigRecord) -> dict[str, float]:
-        wanted = set(self.metrics).intersection(ask.get("metrics", []))  # type: ignore[arg-type]
-        found = {}
-        for record in reply.content.metric_records.values():
-            found.update({name: float(record[name]) for name in wanted if name in record})  # type: ignore[arg-type]
-        return found
-
 
 clipped_update_mod = ClippedUpdate()
-"""The mod as most clients need it: no metric leaves."""
+"""The mod as most clients need it."""
 
 
-def _told(error: Exception, what: str) -> None:
-    """A line in the client's own log: many clients may fail of one cause, and 50 tracebacks hide it."""
+def _log_failure(error: Exception) -> None:
+    """Write a line to the client's own log: many may fail of one cause, and 50 tracebacks hide it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     _log.error(
-        "training failed: %s: %s (%s, line %s); %s; the traceback is logged at level DEBUG",
+        "training failed: %s: %s (%s, line %s); the server learns no more than that; the traceback is logged"
+        " at level DEBUG",
         type(error).__name__,
         error,
         last.filename,
         last.lineno,
-        what,
     )
     _log.debug("training failed", exc_info=error)
 
 
-def _trained(
-    message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable
-) -> tuple[Message, NDArray[np.int64]]:
-    """The reply of the training function, and the clipped update in it."""
+def _trained(message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable) -> Message:
+    """Call the training function, which sees what any other strategy would send; reply with the update."""
     before = arrays_of(message.content[ARRAYS])  # type: ignore[arg-type]
-    reply = _called(message, context, ask, call_next)
+    content = RecordDict({name: record for name, record in message.content.items() if name != ASK})
+    inner = Message(metadata=message.metadata, content=content)  # type: ignore[call-overload]
+    reply = _without_state(inner, context, call_next) if ask.get("fresh") else call_next(inner, context)
     vector = clipped_update(
         before,
         _new_arrays(reply),
@@ -295,27 +187,20 @@ def _trained(
         grid_bits=_bits(ask),
         exclude=list(ask.get("exclude", [])),  # type: ignore[arg-type]
     )
-    return reply, vector
+    return Message(RecordDict({UPDATE: vector_record(vector, _bits(ask))}), reply_to=message)
 
 
-def _called(message: Message, context: Context, ask: ConfigRecord, call_next: ClientAppCallable) -> Message:
-    """Call the training function, which sees what any other strategy would send."""
-    content = RecordDict(
-        {name: record for name, record in message.content.items() if name in (ARRAYS, CONFIG)}
-    )
-    inner = Message(metadata=message.metadata, content=content)  # type: ignore[call-overload]
-    if not ask.get("shared"):
-        return call_next(inner, context)
-    # Several users behind one node: what is kept of one must not reach the update of another.
+def _without_state(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Call the training function of a node that may change hands; throw away what it keeps of one user."""
     kept, context.state = context.state, RecordDict()
     try:
-        return call_next(inner, context)
+        return call_next(message, context)
     finally:
         if context.state:
             _log.warning(
-                "Context.state of the training function (%s) is thrown away: this node may serve several"
-                " users, and what is kept of one, such as an optimiser's momentum, must not reach the update"
-                " of another",
+                "Context.state of the training function (%s) is thrown away: this node may change hands, and"
+                " what is kept of one user, such as an optimiser's momentum, must not reach the update of"
+                " another",
                 ", ".join(sorted(context.state)),
             )
         context.state = kept
@@ -331,20 +216,6 @@ def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
             f"the training function returned {len(records)} ArrayRecords: return the model in one."
         )
     return arrays_of(records[0])
-
-
-def _as_announced(content: RecordDict, ask: ConfigRecord) -> bool:
-    """Whether model and configuration are those that all clients of this masked sum were told of.
-
-    Only the name of the user whom a shared node trains for is each client's own.
-    """
-    arrays, config = content.get(ARRAYS), content.get(CONFIG)
-    if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord):
-        return False
-    common = dict(config)
-    if ask.get("shared") and common.pop("user", None) != ask.get("user"):
-        return False
-    return digest_of_arrays(arrays) == ask.get("model") and digest_of_config(common) == ask.get("config")
 
 
 def _refused(message: Message, why: str) -> Message:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from httpx import HTTPError
 
 from anechoic._validate import positive_float
 
@@ -84,18 +85,20 @@ class Exchange:
                     del pending[name]
                 yield from found
             left = end - self.clock()
-            if not pending or left <= 0 or getattr(grid, "answers_at_once", False):
+            if not pending or left <= 0:
                 return
             self.sleep(min(wait, left))
             wait = min(1.5 * wait, self.longest)
 
 
 def _pulled(grid: Grid, name: str, message: Message) -> Iterable[Message]:
-    """The reply to one message, if it is there; an error reply where the grid can make no message of it."""
+    """The reply to one message, if it is there; an error reply where what came cannot be decoded."""
     try:
         return list(grid.pull_messages([name]))
+    except (OSError, HTTPError) as error:  # of the connection, not of the client: it is looked for again
+        _log.warning("replies cannot be fetched now (%s: %s)", type(error).__name__, error)
+        return []
     except Exception as error:
-        grid.get_node_ids()  # where the grid itself does not work, this says so
         _log.warning("a reply was refused: it is no message (%s)", type(error).__name__)
         _log.debug("a reply is no message", exc_info=error)
         return [Message(Error(ErrorCode.UNKNOWN, "a reply that is no message"), reply_to=message)]

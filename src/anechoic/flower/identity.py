@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from typing import Any
@@ -25,25 +25,12 @@ _TRIES = 3  # times that a node is asked who it is
 _SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a client is reached now.
-
-    Attributes:
-        node_id: of the node, as it is registered now.
-        shared: whether the node may serve other clients too, now or later.
-    """
-
-    node_id: int
-    shared: bool = False
-
-
 class ClientIdentity(ABC):
     """Says which client is behind a node. Final: `PublicKeys`, `Partitions`, `Labels`."""
 
     @abstractmethod
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
-        """The clients that are there now, and where."""
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
+        """The clients that are there now, and the id of the node at which each is reached."""
 
     @property
     @abstractmethod
@@ -68,20 +55,20 @@ class PublicKeys(ClientIdentity):
     forgotten.
     """
 
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
         """One client a key.
 
         Raises:
             ValueError: for a node without a key, or with one that Flower's simulation made up.
         """
-        found: dict[ClientId, Place] = {}
+        found: dict[ClientId, int] = {}
         for node in grid.get_nodes():
             if not node.public_key.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
                 raise ValueError(
                     f"node {node.node_id} has no public key that lasts: start the SuperLink with"
                     " --enable-supernode-auth, or in a simulation use identity=Partitions()."
                 )
-            found[bytes(node.public_key)] = Place(node.node_id)
+            found[bytes(node.public_key)] = node.node_id
         return found
 
     @property
@@ -106,7 +93,7 @@ class Partitions(ClientIdentity):
     _known: dict[int, ClientId] = field(default_factory=dict, init=False, repr=False)
     _tries: Counter[int] = field(default_factory=Counter, init=False, repr=False)
 
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
         """One client a partition; nodes that do not answer, asked three times, are not there.
 
         Raises:
@@ -115,7 +102,7 @@ class Partitions(ClientIdentity):
         nodes = list(grid.get_node_ids())
         unknown = [node for node in nodes if node not in self._known and self._tries[node] < _TRIES]
         self._ask(grid, exchange, unknown)
-        return {self._known[node]: Place(node) for node in nodes if node in self._known}
+        return {self._known[node]: node for node in nodes if node in self._known}
 
     def _ask(self, grid: Grid, exchange: Exchange, nodes: Sequence[int]) -> None:
         content = RecordDict({ASK: ConfigRecord({"stage": WHO, "key": self.key})})
@@ -150,27 +137,22 @@ class Partitions(ClientIdentity):
 
 @dataclass(frozen=True)
 class Labels(ClientIdentity):
-    """The user or users behind a node, by a function of your own: for devices that people share.
+    """The user behind a node, by a function of your own: for several devices of one, and handed-over ones.
 
     Attributes:
-        of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to one label, to
-            several, or to None for a node that takes no part. Two nodes of one label are one client. As a
-            device is shared, or changes hands, a node trains with an empty `Context.state`, and finds the
-            label as `"user"` in its configuration.
+        of: from `NodeInfo` (`node_id`, `public_key`, `name`, `location`, `owner_aid`) to a label, or to None
+            for a node that takes no part. Two nodes of one label are one client. As a device may change
+            hands, a node trains with an empty `Context.state`.
     """
 
-    of: Callable[[NodeInfo], ClientId | Iterable[ClientId] | None]
+    of: Callable[[NodeInfo], ClientId | None]
 
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, Place]:
+    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
         """One client a label, at the first of its nodes."""
-        found: dict[ClientId, Place] = {}
+        found: dict[ClientId, int] = {}
         for node in grid.get_nodes():
-            given = self.of(node)
-            if given is None:
-                continue
-            labels = [given] if isinstance(given, str | int | bytes) else list(given)
-            for label in labels:
-                found.setdefault(label, Place(node.node_id, shared=True))  # it may change hands
+            if (label := self.of(node)) is not None:
+                found.setdefault(label, node.node_id)
         return found
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -30,7 +30,7 @@ class RoundLoop:
         server: of the strategy.
         grid, exchange: to send by.
         waiting: for clients, and between short rounds.
-        train_config, evaluate_config: for the functions of the clients.
+        train_config: for the training function of the clients.
         evaluate_fn: for released models, or None.
         stopped: why it ended before the last round; None if it did not.
     """
@@ -41,7 +41,6 @@ class RoundLoop:
     exchange: Exchange
     waiting: Waiting
     train_config: ConfigRecord
-    evaluate_config: ConfigRecord
     evaluate_fn: EvaluateFn | None
     stopped: str | None = None
 
@@ -49,55 +48,35 @@ class RoundLoop:
         """Go on until `last` rounds are released, or no more can be; Flower's own record of it."""
         began = time.monotonic()
         result = Result(arrays=record_of(self.server.model))
-        if self.evaluate_fn is not None and self.server.step == 0:
-            _keep(result.evaluate_metrics_serverapp, 0, self.evaluate_fn(0, result.arrays))
+        if self.server.step == 0:
+            self._evaluate(0, result)
         self.waiting.begin()
         while self.server.step < last and self.stopped is None:
             current = self.server.step + 1
             _log.info("[ROUND %d/%d]", current, last)
-            arrays, metrics = self._train(current, result.arrays)
-            if arrays is None:
-                continue
-            self.waiting.begin()
-            result.arrays = arrays
-            _keep(result.train_metrics_clientapp, current, metrics)
-            self._evaluate(current, arrays, result)
+            arrays = self._train(current, result.arrays)
+            if arrays is not None:
+                self.waiting.begin()
+                result.arrays = arrays
+                self._evaluate(current, result)
         if self.server.step < last:
             _log.warning("Stopped after %d of %d rounds: %s", self.server.step, last, self.stopped)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         return result
 
-    def _train(self, current: int, arrays: ArrayRecord) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def _train(self, current: int, arrays: ArrayRecord) -> ArrayRecord | None:
         try:
             asked = self.strategy.configure_train(current, arrays, self.train_config, self.grid)
         except Starved as error:
             self.stopped = str(error)
-            return None, None
-        found = self.strategy.aggregate_train(current, self.exchange(self.grid, list(asked)))
-        if found[0] is None and not self.waiting.after_short():
-            self.stopped = f"too few clients answered in {self.waiting.patience:g} seconds (patience)"
-        return found
-
-    def _evaluate(self, current: int, arrays: ArrayRecord, result: Result) -> None:
-        asked = self.strategy.configure_evaluate(current, arrays, self.evaluate_config, self.grid)
-        replies = self.exchange(self.grid, list(asked))
-        first = next(replies, None)
-        if first is not None:
-            _keep(result.evaluate_metrics_clientapp, current, self._evaluated(current, [first, *replies]))
-        if self.evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, current, self.evaluate_fn(current, arrays))
-
-    def _evaluated(self, current: int, replies: list[Message]) -> MetricRecord | None:
-        """What clients answered, as the user's strategy takes it; None where it cannot take what one sent."""
-        try:
-            return self.strategy.aggregate_evaluate(current, replies)
-        except Exception as error:  # the model is released, and the run goes on
-            _log.error("evaluation of round %d failed: %s: %s", current, type(error).__name__, error)
-            _log.debug("evaluation failed", exc_info=error)
             return None
+        released, _ = self.strategy.aggregate_train(current, self.exchange(self.grid, list(asked)))
+        if released is None and not self.waiting.after_short():
+            self.stopped = f"too few clients answered in {self.waiting.patience:g} seconds (patience)"
+        return released
 
-
-def _keep(metrics: dict[int, MetricRecord], current: int, found: MetricRecord | None) -> None:
-    if found is not None:
-        _log.info("\t└──> round %d: %s", current, dict(found))
-        metrics[current] = found
+    def _evaluate(self, current: int, result: Result) -> None:
+        found = None if self.evaluate_fn is None else self.evaluate_fn(current, result.arrays)
+        if found is not None:
+            _log.info("\t└──> round %d: %s", current, dict(found))
+            result.evaluate_metrics_serverapp[current] = found

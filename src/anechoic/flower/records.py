@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,9 @@ CONFIG = "config"
 ASK = "anechoic"
 # What the mod answers.
 UPDATE = "update"
-COUNT = "count"
-METRICS = "metrics"
-# Names in a node's state that belong to the mod begin so.
-HELD = "anechoic "
 # Values of "stage" in what the server asks of the mod.
 WHO = "who"
 TRAIN = "train"
-MASKED = "masked"
 
 # What NumPy writes for an array of plain numbers, letter by letter. Anything else is nobody's array: no
 # parser of Python's or NumPy's sees what a client sent.
@@ -82,32 +76,6 @@ def read(array: Array) -> NDArray[Any]:
         raise UnreadableError("an array whose bytes are not as many as its header says")
     entries = np.frombuffer(data, dtype, count=size, offset=start)
     return entries.reshape(shape, order="F" if found[2] == b"True" else "C")
-
-
-def digest_of_arrays(arrays: ArrayRecord) -> bytes:
-    """SHA-256 of a model as it is sent."""
-    return _digest(part for name, array in arrays.items() for part in (name.encode(), array.data))
-
-
-def digest_of_config(config: Mapping[str, Any]) -> bytes:
-    """SHA-256 of a configuration, whatever the order of its entries; on both sides of the wire the same."""
-    return _digest(repr((name, _plain(config[name]))).encode() for name in sorted(config))
-
-
-def _digest(parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(len(part).to_bytes(8, "big"))
-        found.update(part)
-    return found.digest()
-
-
-def _plain(value: Any) -> Any:
-    """A value of a `ConfigRecord` without subclasses of its kinds, such as NumPy's floats."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    kind = next(kind for kind in (bool, int, float, str, bytes) if isinstance(value, kind))
-    return kind(value)
 
 
 def vector_record(vector: NDArray[np.int64], grid_bits: int) -> ArrayRecord:

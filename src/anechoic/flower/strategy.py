@@ -18,25 +18,22 @@ from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.client_selection import Starved
 from anechoic.federated.clients import ClientId
-from anechoic.federated.compatibility import asked_per_round
+from anechoic.federated.compatibility import check_fewest
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.planning import Choice
 from anechoic.federated.report import Report
 from anechoic.federated.round import Asked
-from anechoic.federated.secure_sum.terms import SMALLEST_SUM
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
 from anechoic.flower.design import Design
 from anechoic.flower.exchange import Exchange, Waiting
-from anechoic.flower.identity import ClientIdentity, Place, Roll
+from anechoic.flower.identity import ClientIdentity, Roll
 from anechoic.flower.loop import EvaluateFn, RoundLoop
-from anechoic.flower.messages import Letters
 from anechoic.flower.records import arrays_of, record_of
-from anechoic.flower.rounds import MaskedRound, PlainRound
-from anechoic.flower.texts import of_round, of_run, of_start, statement_of_run
-from anechoic.flower.visibility import Seen
+from anechoic.flower.rounds import FlowerRound
+from anechoic.flower.texts import of_round, of_run, of_start
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.objective import Kept
 from anechoic.runs.state_file import Key
@@ -73,22 +70,13 @@ class CorrelatedFedOpt(Strategy):
         memory_budget: bytes of noise, as in `plan_rounds`.
         keep: which models the plan is for, as in `plan_rounds`.
         optimizer: of the server; None for SGD(1.0), which is federated averaging. A plan reads its momentum
-            and its schedule.
-        masked: let the server see the sum of updates only (`federated.secure_sum`). A round then needs the
-            answers of more than two thirds of those asked in every stage, and takes four exchanges. The
-            server is trusted to follow the protocol (docs/flower.md).
-        smallest_sum: with `masked`, fewest clients in a sum, >= 2; clients have one of their own.
-        min_replies: fewest answers for a release; None for 1, or `smallest_sum` with masks.
+            and its learning rates.
+        min_replies: fewest answers for a release.
         exclude: names of arrays that are sent but not trained.
         state: absolute path of a directory by which the run outlives this process; key, counter (an absolute
             path too), adopt, book: as in `Server` (without a state, a key is for one run only).
         min_available: clients to wait for before a round; None for `clients_per_round`.
         patience: seconds that one round may take, waiting and repeating, before the run stops.
-        unprotected_metrics: names of numbers that each client asked sends along **without any protection**,
-            where its mod allows that too; their means are in the result.
-        unprotected_evaluation: a strategy of Flower's, such as `FedAvg(fraction_evaluate=0.1)`, by which
-            clients evaluate the model; what they answer has **no protection**. None for no evaluation at
-            clients.
 
     Attributes:
         server: `federated.Server`, from the first round on; None before.
@@ -115,9 +103,7 @@ class CorrelatedFedOpt(Strategy):
         memory_budget: float | None = None,
         keep: Kept | float = "last",
         optimizer: ServerOptimizer | None = None,
-        masked: bool = False,
-        smallest_sum: int = SMALLEST_SUM,
-        min_replies: int | None = None,
+        min_replies: int = 1,
         exclude: Collection[str] = (),
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
@@ -125,8 +111,6 @@ class CorrelatedFedOpt(Strategy):
         adopt: bool = False,
         min_available: int | None = None,
         patience: float = 600.0,
-        unprotected_metrics: Collection[str] = (),
-        unprotected_evaluation: Strategy | None = None,
         book: BudgetBook | None = None,
     ) -> None:
         if not isinstance(identity, ClientIdentity):
@@ -136,7 +120,6 @@ class CorrelatedFedOpt(Strategy):
                 " id does not last."
             )
         self.identity, self.discipline = identity, discipline
-        self.seen = Seen(masked, smallest_sum, unprotected_metrics, unprotected_evaluation)  # type: ignore[arg-type]
         if not isinstance(discipline, Discipline):
             raise ValueError(
                 f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation,"
@@ -163,22 +146,19 @@ class CorrelatedFedOpt(Strategy):
         self._exclude = tuple(exclude)
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
-            "min_replies": self.seen.fewest(
-                min_replies, self.clients_per_round, asked_per_round(self.clients_per_round, over_selection)
-            ),
+            "min_replies": check_fewest(min_replies, self.clients_per_round),
             "state": state,
             "key": key,
             "counter": counter,
             "over_selection": over_selection,
             "adopt": flag("adopt", adopt),
             "book": book,
-            "setting": {"identity": identity.describe(), **self.seen.setting},
+            "setting": {"identity": identity.describe()},
         }
         available = self.clients_per_round if min_available is None else min_available
         self._waiting = Waiting(positive_int("min_available", available), patience)
         self._exchange = Exchange(timeout=3600.0)
-        self._round: PlainRound | MaskedRound | None = None
-        self._left_out: set[ClientId] = set()
+        self._round: FlowerRound | None = None
         self._roll: Roll | None = None
 
     # -- the server ------------------------------------------------------------------------------
@@ -231,8 +211,7 @@ class CorrelatedFedOpt(Strategy):
         Raises:
             GuaranteeError: before the first round, when there is no server yet.
         """
-        enforced = self._opened().statement(masked=self.seen.masked)
-        return statement_of_run(enforced, self.identity, self.seen)
+        return f"{self._opened().statement()}\n\nFLOWER\n{'Clients':<21}{self.identity.sentence}"
 
     def _opened(self) -> Server:
         if self.server is None:
@@ -261,25 +240,10 @@ class CorrelatedFedOpt(Strategy):
         server = self.open(arrays)
         if server.finished:
             return []
-        asked, places = self._ask(server, partial(self._there, grid))
-        letters = Letters(
-            server_round,
-            places,
-            record_of(asked.model),
-            config,
-            {**asked.config, "exclude": list(self._exclude), "metrics": list(self.seen.metrics)},
-        )
-        if self.seen.masked:
-            self._round = MaskedRound(
-                asked,
-                letters,
-                dimension=server.layout.dimension,
-                grid=grid,
-                exchange=self._exchange,
-                smallest_sum=self.seen.smallest_sum,
-            )
-        else:
-            self._round = PlainRound(asked, letters)
+        asked, places = self._ask(server, partial(self.identity.places, grid, self._exchange))
+        # `fresh`: a node whose user is known by a label may serve another one tomorrow
+        ask = {"exclude": list(self._exclude), "fresh": self.identity.unit == "user"}
+        self._round = FlowerRound(asked, places, server_round, config, ask)
         messages = self._round.messages()
         _log.info(
             "configure_train: asked %s, of which %d are there%s",
@@ -290,8 +254,8 @@ class CorrelatedFedOpt(Strategy):
         return messages
 
     def _ask(
-        self, server: Server, look: Callable[[], Mapping[ClientId, Place]]
-    ) -> tuple[Asked, Mapping[ClientId, Place]]:
+        self, server: Server, look: Callable[[], Mapping[ClientId, int]]
+    ) -> tuple[Asked, Mapping[ClientId, int]]:
         """Ask those who are there; where too few of them may take part, wait until others are."""
         if self._roll is None:
             self._roll = Roll(server)
@@ -314,54 +278,39 @@ class CorrelatedFedOpt(Strategy):
                     raise
                 there = others
 
-    def _there(self, grid: Grid) -> Mapping[ClientId, Place]:
-        """The clients that are there, without those who made a masked sum impossible."""
-        places = self.identity.places(grid, self._exchange)
-        if self._left_out:
-            places = {client: place for client, place in places.items() if client not in self._left_out}
-        return places
-
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check and add up replies, and release the next model if enough clients answered.
 
         Returns:
-            The model and the means of `unprotected_metrics`; None for what there is not.
+            The model, or None, and None in the place of metrics, which no client sends.
         """
         server, opened = self._opened(), self._round
         if opened is None:
             return None, None
         self._round = None
         opened.take(replies)
-        if isinstance(opened, MaskedRound) and opened.blamed is not None:
-            self._left_out.add(opened.blamed)
-            _log.warning("the client whose masks did not fit is not asked again before the next start")
         closed = server.close(opened.asked)
         for level, line in of_round(closed, self.clients_per_round, server.min_replies):
             _log.log(level, "aggregate_train: %s", line)
         if not closed.released:
             return None, None
-        return record_of(closed.model), opened.mean_metrics(self.seen.metrics)
+        return record_of(closed.model), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Messages of `unprotected_evaluation`; none without it."""
-        if self.seen.evaluation is None:
-            return []
-        return self.seen.evaluation.configure_evaluate(server_round, arrays, config, grid)
+        """No message: what clients answered would have no protection."""
+        return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Metrics as `unprotected_evaluation` makes them; None without it."""
-        if self.seen.evaluation is None:
-            return None
-        return self.seen.evaluation.aggregate_evaluate(server_round, replies)
+        """None: no client evaluates."""
+        return None
 
     def summary(self) -> None:
         """Log what is guaranteed and enforced, and where the run is."""
-        run = self.server, self.discipline, self.clients_per_round, self.identity, self.seen
-        *lines, last = of_run(*run)
+        *lines, last = of_run(self.server, self.discipline, self.clients_per_round, self.identity)
         for line in lines:
             _log.info("\t├──> %s", line)
         _log.info("\t└──> %s", last)
@@ -384,8 +333,9 @@ class CorrelatedFedOpt(Strategy):
             grid: to send messages by.
             initial_arrays: the model to begin with; see `open`.
             num_rounds: releases in all, with those before a restart; None for all that the mechanism covers.
-            timeout: seconds to wait for the replies of a round, or of one stage of a masked one.
-            train_config, evaluate_config: for the functions of the clients.
+            timeout: seconds to wait for the replies of a round.
+            train_config: for the training function of the clients.
+            evaluate_config: ignored: clients do not evaluate.
             evaluate_fn: evaluates released models at the server, which costs no privacy if it sees no data
                 of clients. Called for the first model too, but not again after a restart.
 
@@ -410,7 +360,6 @@ class CorrelatedFedOpt(Strategy):
             self._exchange,
             self._waiting,
             train_config or ConfigRecord(),
-            evaluate_config or ConfigRecord(),
             evaluate_fn,
         )
         result = run.until(last)

@@ -1,4 +1,4 @@
-"""What Flower's side says of a run: in the statement, at the start, and after each round."""
+"""What the log says of a run: at its start, and after each round."""
 
 from __future__ import annotations
 
@@ -9,27 +9,13 @@ from anechoic.federated.participation_policy import Discipline
 from anechoic.federated.round import Closed
 from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
-from anechoic.flower.visibility import Seen
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import counted
 from anechoic.statement.rounding import round_up
 
 
-def statement_of_run(statement: str, identity: ClientIdentity, seen: Seen) -> str:
-    """The server's statement with a section on what Flower's side adds.
-
-    Args:
-        statement: of `federated.Server`.
-        identity: how clients are known.
-        seen: what else the server sees of them.
-    """
-    lines = [("Clients", identity.sentence), *seen.lines()]
-    own = "\n".join(f"{head:<21}{words}" for head, words in lines)
-    return f"{statement}\n\nFLOWER\n{own}"
-
-
 def of_run(
-    server: Server | None, discipline: Discipline, per_round: int, identity: ClientIdentity, seen: Seen
+    server: Server | None, discipline: Discipline, per_round: int, identity: ClientIdentity
 ) -> list[str]:
     """What is guaranteed and enforced, for the log: a line each.
 
@@ -46,7 +32,6 @@ def of_run(
             else f"Rounds: at most {counted(server.asked_per_round, 'client')} each, and every sum is divided"
             f" by {per_round}; {counted(server.min_replies, 'answer')} at least for a release"
         ),
-        f"Updates: {seen.updates}",
         identity.sentence,
         "A new run, or the one in the state directory" if server is None else _where(server),
     ]

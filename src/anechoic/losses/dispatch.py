@@ -26,9 +26,8 @@ from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.intervals import IntervalStrategy
-from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.workloads.base import Workload, checked_workload, impulse
 from anechoic.workloads.inverses import recursion_columns
 
@@ -192,9 +191,8 @@ def own_squares(strategy: Strategy, workload: Workload) -> Array | None:
 
 @own_squares.register(Tree)
 @own_squares.register(FullTree)
-@own_squares.register(IntervalStrategy)
-@own_squares.register(RecursiveTree)
-def _(strategy: Tree | FullTree | IntervalStrategy | RecursiveTree, workload: Workload) -> Array | None:
+@own_squares.register(TreeAggregation)
+def _(strategy: Tree | FullTree | TreeAggregation, workload: Workload) -> Array | None:
     """Trees for prefix sums: variances of nodes, weighted by the digits of the step."""
     return strategy.prefix_errors_squared() if workload.is_prefix_sum else None
 

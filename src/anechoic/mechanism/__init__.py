@@ -1,3 +1,3 @@
 """Mechanisms: records that bind strategy, sampling, noise and guarantee; endless ones; compositions."""
 
-from anechoic.mechanism import composed_statement, statement_text  # noqa: F401 - each registers what it says
+from anechoic.mechanism import statement_text  # noqa: F401 - registers what it says

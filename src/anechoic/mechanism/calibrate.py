@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from anechoic._patience import patience
 from anechoic._validate import fraction, known_keywords, positive_float
@@ -11,21 +11,14 @@ from anechoic.accounting import Verified, gaussian_mu
 from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.compatibility import check_covered, check_strategy
+from anechoic.mechanism.guaranteed import Guaranteed
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy
 
-
-class Spending(Protocol):
-    """A mechanism with its own delta."""
-
-    def epsilon(self) -> float:
-        """At that delta."""
-
-
-Made = TypeVar("Made", bound=Spending)
+Made = TypeVar("Made", bound=Guaranteed)
 
 
 @known_keywords
@@ -73,7 +66,7 @@ def calibrate(
     asked, by_epsilon = asked_for(epsilon, noise_multiplier)
     delta = fraction("delta", delta)
     how: Accounting = Verified.within(delta) if accounting == "verified" else accounting
-    check_covered(strategy, sampling, adjacency, unit, how)
+    check_covered(strategy, sampling, adjacency, how)
 
     def with_std(std: float) -> Mechanism:
         return Mechanism(strategy, sampling, std, clip_norm, adjacency, unit, delta, how, grid_bits)

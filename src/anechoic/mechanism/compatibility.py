@@ -35,7 +35,6 @@ def check_covered(
     strategy: Strategy,
     sampling: Sampling,
     adjacency: str,
-    unit: str,
     accounting: Accounting = "deterministic",
 ) -> None:
     """Refuse what no theorem covers.
@@ -63,5 +62,3 @@ def check_covered(
             " to other batches. Use 'zero_out' or 'replace_one', Poisson sampling, or CyclicPoisson with"
             " grouping='independent'."
         )
-    if not unit or not isinstance(unit, str):
-        raise ValueError(f"unit={unit!r} must name what is protected, such as 'example'.")

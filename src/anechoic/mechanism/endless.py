@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from anechoic._serialize import decode, encode
-from anechoic._validate import fraction, one_of, plain, positive_float
+from anechoic._validate import one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
+from anechoic.accounting.accountant import adjacency_factor
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.calibrate import asked_for, shown
 from anechoic.mechanism.guaranteed import FORMAT, Recorded
@@ -25,7 +26,6 @@ from anechoic.strategies.endless import HorizonFree
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
-FACTORS = {"zero_out": 1.0, "replace_one": 2.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,14 +72,10 @@ class EndlessMechanism(Recorded):
                 f"strategy={self.strategy!r} must be horizon-free, such as strategies.endless.damped(0.01)."
                 " A strategy with n steps goes to anechoic.calibrate."
             )
-        object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
+        self._check_numbers()
         positive_float("batch_size", self.batch_size)
         object.__setattr__(self, "batch_size", plain(self.batch_size))
-        object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
-        object.__setattr__(self, "delta", fraction("delta", self.delta))
-        one_of("adjacency", self.adjacency, tuple(FACTORS))
-        if not self.unit or not isinstance(self.unit, str):
-            raise ValueError(f"unit={self.unit!r} must name what is protected, such as 'example'.")
+        one_of("adjacency", self.adjacency, ("zero_out", "replace_one"))
 
     @property
     def expected_batch_size(self) -> float:
@@ -99,7 +95,7 @@ class EndlessMechanism(Recorded):
 
     def gdp(self) -> float:
         """mu such that all releases are mu-GDP."""
-        return FACTORS[self.adjacency] * self.sensitivity.value / self.noise_std
+        return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std
 
     def epsilon(self, delta: float | None = None) -> float:
         """An epsilon such that all releases are (epsilon, delta)-DP, rounded up."""
@@ -133,20 +129,7 @@ class EndlessMechanism(Recorded):
         return NoiseStream(strategy, dimension, std=self.noise_std * self.clip_norm, **options)
 
     def _fields(self) -> dict[str, Any]:
-        try:
-            written = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
-        except TypeError as error:
-            raise UnsupportedError(
-                f"{self.strategy.describe()} comes from a function, which has no written form: keep the code"
-                " that makes it, or use coefficients, a BLT or damping."
-            ) from error
-        return {self.versioned: FORMAT, **written}
-
-    def __hash__(self) -> int:
-        return hash((self.noise_std, self.batch_size, self.clip_norm, self.adjacency, self.unit, self.delta))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EndlessMechanism) and self.fingerprint == other.fingerprint
+        return {self.versioned: FORMAT, **{f.name: encode(getattr(self, f.name)) for f in fields(self)}}
 
     def _stated(self) -> dict[str, Any]:
         return {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}

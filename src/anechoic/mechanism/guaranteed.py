@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from anechoic._serialize import text_of
+from anechoic._validate import fraction, positive_float
 from anechoic.errors import MismatchError
 from anechoic.statement.formats import Format, as_cell, render
 from anechoic.statement.statement import statement_of
@@ -22,6 +23,10 @@ FORMAT = 1
 
 class Guaranteed(ABC):
     """Releases that are mu-GDP together, with a statement."""
+
+    @abstractmethod
+    def epsilon(self, delta: float | None = None) -> float:
+        """An epsilon such that all releases are (epsilon, delta)-DP, rounded up; None for the own delta."""
 
     @abstractmethod
     def gdp(self) -> float:
@@ -50,6 +55,26 @@ class Recorded(Guaranteed):
     #: What holds the number of the format in files.
     versioned: ClassVar[str]
 
+    def _check_numbers(self) -> None:
+        """Bring noise_std, clip_norm and delta to floats; refuse those out of range, and a unit of no name.
+
+        Raises:
+            ValueError: naming the argument.
+        """
+        given = vars(self)
+        found = {name: positive_float(name, given[name]) for name in ("noise_std", "clip_norm")}
+        found["delta"] = fraction("delta", given["delta"])
+        if not given["unit"] or not isinstance(given["unit"], str):
+            raise ValueError(f"unit={given['unit']!r} must name what is protected, such as 'example'.")
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recorded) and self.fingerprint == other.fingerprint
+
     @abstractmethod
     def _fields(self) -> dict[str, Any]:
         """Every field as plain data, and the format."""
@@ -69,20 +94,12 @@ class Recorded(Guaranteed):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
+        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
         canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The record as JSON, without loss, with what it states.
-
-        Raises:
-            UnsupportedError: for a strategy from a function, which has no written form.
-        """
+        """The record as JSON, without loss, with what it states."""
         record = {**self._fields(), "states": self._stated(), "fingerprint": self.fingerprint}
         return json.dumps(record, indent=1, allow_nan=False)
 

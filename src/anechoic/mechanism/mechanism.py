@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from anechoic._serialize import decode, encode
-from anechoic._validate import fraction, positive_float
+from anechoic._validate import fraction
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
@@ -76,10 +76,8 @@ class Mechanism(Recorded):
     grid_bits: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_std", positive_float("noise_std", self.noise_std))
-        object.__setattr__(self, "clip_norm", positive_float("clip_norm", self.clip_norm))
-        object.__setattr__(self, "delta", fraction("delta", self.delta))
-        check_covered(self.strategy, self.sampling, self.adjacency, self.unit, self.accounting)
+        self._check_numbers()
+        check_covered(self.strategy, self.sampling, self.adjacency, self.accounting)
         if self.grid_bits is not None:
             object.__setattr__(self, "grid_bits", checked_bits(self.grid_bits))
             spacing(self.clip_norm, self.grid_bits)
@@ -233,17 +231,11 @@ class Mechanism(Recorded):
             "unit": self.unit,
             "delta": self.delta,
         }
-        if self.accounting != "deterministic":  # left out, as in files written before there was a choice
+        if self.accounting != "deterministic":
             fields["accounting"] = encode(self.accounting)
         if self.grid_bits is not None:
             fields["grid_bits"] = self.grid_bits
         return fields
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mechanism) and self.fingerprint == other.fingerprint
 
     def _stated(self) -> dict[str, Any]:
         return {

@@ -8,11 +8,10 @@ from typing import Any
 
 from anechoic.accounting import Verified
 from anechoic.accounting.accountant import CERTAIN, CLOSED_FORM
-from anechoic.errors import UnsupportedError
 from anechoic.mechanism.composition import Composition, Part
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.theorems import theorems_of, theorems_of_endless
+from anechoic.mechanism.theorems import COMPOSITION, theorems_of, theorems_of_endless
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.noise.grid import float_excess
 from anechoic.noise.rounding.drift import before_drift
@@ -143,12 +142,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
         **_noise(m, m.sensitivity.value, "limiting sensitivity"),
         "arithmetic": _numbers(m),
     }
-    try:
-        fingerprint = m.fingerprint
-    except UnsupportedError:
-        fingerprint = "none: this strategy comes from a function, which has no written form"
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, theorems_of_endless(m), unit, fingerprint, record, rounded=rounded(m))
+    return stated(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounded=rounded(m))
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
@@ -364,4 +359,51 @@ def _ownership(unit: str) -> tuple[Assumption, ...]:
             f"what one {unit} adds to one step is clipped as a whole, and every example is charged to each"
             f" {unit} that owns it; where an example has several owners, who owns what is fixed and public",
         ),
+    )
+
+
+@statement_of.register
+def _(composition: Composition) -> Statement:
+    """The statement of a composition: its own guarantee, and what the statements of its parts assume."""
+    c = composition
+    delta, epsilon = c.delta, c.epsilon()
+    parts = [(part, count, statement_of(part)) for part, count in c.parts]
+    meaning = parts[0][2].record["adjacency"]["meaning"]
+    whole = f"({round_up(epsilon)}, {delta!r})-differential privacy of all runs together"
+    items = [
+        ("Guarantee", whole),
+        ("Runs", f"{c.runs}, of {len(parts)} mechanisms"),
+        ("Privacy unit", f"one {c.unit}"),
+        ("Adjacency", meaning),
+        ("Notion", c.notion()),
+        ("Also", f"{round_up(c.gdp())}-GDP (mu), {round_up(c.rho())}-zCDP (rho)"),
+    ]
+    if c.amplified:
+        items[-1] = ("Also", f"{items[-1][1]}; both without amplification")
+    alone = [part.epsilon(delta) for part, _, _ in parts]
+    items += [
+        ("Part", f"{count} x {part!r}, ({round_up(one)}, {delta!r}) alone")
+        for (part, count, _), one in zip(parts, alone, strict=True)
+    ]
+    # each way to compute once: parts often share it
+    ways = dict.fromkeys(dict(statement.items)["Arithmetic"] for _, _, statement in parts)
+    items += [("Arithmetic", text) for text in ways]
+    assumptions = [Assumption("the deployment", c.assumption())]
+    proofs = [COMPOSITION]
+    for _, _, statement in parts:
+        assumptions += [each for each in statement.assumptions if each not in assumptions]
+        proofs += [proof for proof in statement.proofs if proof not in proofs]
+    record = {
+        "guarantee": guarantee(c, epsilon, c.notion(), runs=c.runs, disjoint=c.disjoint),
+        "adjacency": {"name": c.adjacency, "meaning": meaning},
+        "parts": [
+            {"runs": count, "epsilon_alone": one, "fingerprint": statement.fingerprint, **statement.record}
+            for (_, count, statement), one in zip(parts, alone, strict=True)
+        ],
+    }
+    fingerprint = "none: each part has its own"
+    floats = [rounded(part) for part, _ in c.parts]
+    largest = max((count for count in floats if count is not None), default=None)
+    return stated(
+        tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=largest
     )

@@ -75,9 +75,6 @@ class Arrays(Protocol):
     def run(self, plan: Plan, memory: Any, row: Any, fresh: FreshRows) -> None:
         """Do the plan for all columns, on the threads that there are."""
 
-    def pin(self) -> None:
-        """Keep memory in pinned memory of the host; ValueError where rows are not made on a CUDA device."""
-
     def export(self, rows: Any, *, copy: bool) -> Any:
         """Plain array on the CPU with the contents of `rows`."""
 

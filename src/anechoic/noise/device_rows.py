@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anechoic.noise.chacha20 import CONSTANTS, ChaChaCounter, block_function
+from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import CHACHA, FreshRow
 from anechoic.noise.ziggurat import INDEX_BITS, layers
 
@@ -49,6 +50,22 @@ def _gives_plain_bits(device: torch.device) -> bool:
     return right
 
 
+class DrawnColumns:
+    """A row on a device that needs no memory: it asks for `draw` alone of `arrays.MemoryColumns`."""
+
+    def __init__(self, row: torch.Tensor, fresh: FreshRows) -> None:
+        self.row, self._fresh = row, fresh
+
+    def draw(self, target: torch.Tensor, *weights: float) -> None:
+        rows, other = self._fresh.rows(np.array(weights)), None
+        first, weight = next(rows)
+        fill_on_device(first, target, self._fresh.offset, weight)
+        for row, weight in rows:
+            other = target.new_empty(target.shape) if other is None else other
+            fill_on_device(row, other, self._fresh.offset, weight)
+            target.add_(other)
+
+
 def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -> None:
     """out = scale * z_t[start : start + len(out)], rounded from float64: as `FreshRow.fill`.
 
@@ -62,7 +79,7 @@ def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -
 
     if not isinstance(row.words, ChaChaCounter):
         raise ValueError("only rows by ChaCha20 are made on a device: those by AES-256 are moved there.")
-    table = device_table(out.device)
+    table = _table(out.device)
     missing = []
     for begin in range(0, len(out), _CHUNK):
         part = out[begin : begin + _CHUNK]
@@ -72,15 +89,8 @@ def fill_on_device(row: FreshRow, out: torch.Tensor, start: int, scale: float) -
         missing.append(values.isnan().nonzero().view(-1) + begin)
         part.copy_(values if scale == 1.0 else values.mul_(scale))
     if missing and len(places := torch.cat(missing)):
-        out[places] = rest_of(row, places, start, scale).to(out.dtype)
-
-
-def rest_of(row: FreshRow, places: torch.Tensor, start: int, scale: float) -> torch.Tensor:
-    """Variates at `places` of a slice that begins at `start`, made on the CPU: float64, where `places` is."""
-    import torch
-
-    found = row.rest(places.cpu().numpy() + start) * scale
-    return torch.from_numpy(found).to(places.device)
+        found = torch.from_numpy(row.rest(places.cpu().numpy() + start) * scale)
+        out[places] = found.to(out.device, out.dtype)
 
 
 def words_on_device(stream: ChaChaCounter, start: int, count: int, device: torch.device) -> torch.Tensor:
@@ -106,7 +116,7 @@ def _signed(words: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=8)
-def device_table(device: torch.device) -> torch.Tensor:
+def _table(device: torch.device) -> torch.Tensor:
     """What odd numbers are multiplied by, NaN for the rest."""
     import torch
 

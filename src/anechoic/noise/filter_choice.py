@@ -7,16 +7,14 @@ from typing import Any
 
 from anechoic._validate import byte_count, one_of
 from anechoic.noise.filters.base import Filter
-from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StackedFilter, StateSpaceFilter
+from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StateSpaceFilter
 from anechoic.noise.filters.windowed import AutoregressiveFilter, MovingAverageFilter, RegeneratedFilter
-from anechoic.noise.host_memory import PINNED
 from anechoic.noise.recurrence import (
     Autoregressive,
     Buffered,
     MovingAverage,
     Nested,
     Recurrence,
-    Stacked,
     StateSpace,
 )
 from anechoic.noise.rounding.base import RoundedFilter
@@ -40,7 +38,7 @@ def chosen(
     The one that stores, where the bytes are enough.
 
     Args:
-        memory: one of MEMORY, PINNED, or bytes, as a number or a text.
+        memory: one of MEMORY, or bytes, as a number or a text.
         std: of one entry of the scaled fresh rows, in units of the grid where there is one.
         dimension: entries of a whole row.
         length: entries of a row that are kept.
@@ -53,8 +51,6 @@ def chosen(
     on_grid = precision == "integers"
     more: Any = dimension if on_grid else precision
     makers: Any = (rounded_filter, rounded_without_memory) if on_grid else (stored_filter, regenerated_filter)
-    if memory == PINNED:
-        return PINNED, makers[0](recurrence, std, more)
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
         word = one_of("memory", memory, MEMORY)
         return word, makers[MEMORY.index(word)](recurrence, std, more)
@@ -80,7 +76,7 @@ def stored_filter(recurrence: Recurrence, std: float, precision: str) -> Filter[
     """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that streams know: return Autoregressive,"
-        " MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
+        " MovingAverage, Buffered, StateSpace or Nested from recurrence()."
     )
 
 
@@ -107,7 +103,7 @@ def rounded_filter(recurrence: Recurrence, std: float, dimension: int = 1) -> Ro
     """
     raise ValueError(
         f"{type(recurrence).__name__} is not a kind of recurrence that can be rounded exactly: return"
-        " Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked from recurrence()."
+        " Autoregressive, MovingAverage, Buffered, StateSpace or Nested from recurrence()."
     )
 
 
@@ -130,12 +126,11 @@ stored_filter.register(MovingAverage, MovingAverageFilter)
 stored_filter.register(Buffered, BufferedFilter)
 stored_filter.register(StateSpace, StateSpaceFilter)
 stored_filter.register(Nested, NestedFilter)
-stored_filter.register(Stacked, StackedFilter)
 regenerated_filter.register(Autoregressive, RegeneratedFilter)
 regenerated_filter.register(MovingAverage, RegeneratedFilter)
 rounded_filter.register(Autoregressive, RoundedAutoregressive)
 rounded_filter.register(MovingAverage, RoundedMovingAverage)
 rounded_filter.register(Buffered, RoundedBuffered)
-for kind in (StateSpace, Nested, Stacked):
+for kind in (StateSpace, Nested):
     rounded_filter.register(kind, RoundedMixed)
 rounded_without_memory.register(MovingAverage, RegeneratedMovingAverage)

@@ -70,10 +70,6 @@ class FreshRows:
         """What they are drawn with."""
         return self._keys.cipher
 
-    def after(self, start: int) -> FreshRows:
-        """The same rows from coordinate `start` of the slice on."""
-        return FreshRows(self._keys, self.step, self.offset + start) if start else self
-
     def row(self, step: int) -> FreshRow:
         """z of any step."""
         return self._latest if step == self.step else self._keys.row(step)

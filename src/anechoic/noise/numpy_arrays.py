@@ -14,7 +14,6 @@ from anechoic._validate import Array
 from anechoic.noise.arrays import Plan, checked_precision
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
-from anechoic.noise.host_memory import check_device
 
 _ALIGNMENT = 64
 _CHUNK = 2**15  # columns that are summed at a time: 128 KiB of float32
@@ -101,9 +100,6 @@ class NumpyArrays:
             name = ""
         self.precision = checked_precision(dtype, name)
         self._dtype = np.dtype(self.precision)
-
-    def pin(self) -> None:
-        check_device("the CPU")
 
     def empty(self, *shape: int) -> NDArray[Any]:
         return aligned_empty(shape, self.precision)

@@ -1,6 +1,6 @@
 """How row t of C^-1 Z follows from a bounded past: what a noise stream needs to know of a strategy.
 
-Six kinds cover the literature: two of windows of rows, and four of rows that are mixed (`StackStep`). Floats
+Five kinds cover the literature: two of windows of rows, three of rows that are mixed (`StackStep`). Floats
 (`filters/`) and exact rounding (`rounding/`) follow what is said here. In all of them the emitted row may be
 multiplied by a gain (column scaling of C), and the past may be forgotten every `period` steps (restarts).
 """
@@ -288,41 +288,8 @@ class Nested(Recurrence):
         return np.concatenate([[self.branching, self.leaves], self.row(0), *rows])
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Stacked(Recurrence):
-    """A stack of rows, empty at first, of which every step reads and replaces those on top (`StackStep`).
-
-    `step(s)` and the number `depth(s)` of rows before it are functions of s = local(t); depth(s) - q + w =
-    depth(s + 1) <= deepest. `name` and `parameters` tell this recurrence from every other of its n and
-    period; `integral` says that `mix` and `entry` hold integers.
-
-    Args:
-        gains: factor of each emitted row, shape (n,); None for ones.
-    """
-
-    steady: ClassVar[bool] = False
-
-    step: Callable[[int], StackStep]
-    depth: Callable[[int], int]
-    deepest: int
-    name: str
-    parameters: Array
-    integral: bool = False
-
-    @property
-    def rows(self) -> int:
-        return self.deepest
-
-    @property
-    def coefficients(self) -> Array:
-        return self.parameters
-
-    def digest(self, kind: str, std: float) -> str:
-        return super().digest(f"{kind}, {self.name}", std)
-
-
 #: Rows that are mixed. Where they are not `steady`, streams keep rows with std, but without gain.
-Mixed = Buffered | StateSpace | Nested | Stacked
+Mixed = Buffered | StateSpace | Nested
 
 
 @runtime_checkable

@@ -12,7 +12,6 @@ from anechoic.keys import checked_key, derive, new_key
 from anechoic.noise.filter_choice import BYTES, chosen
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
-from anechoic.noise.host_memory import PINNED
 from anechoic.noise.recurrence import Recurrent
 from anechoic.noise.rounding.rows import IntegerArrays
 from anechoic.noise.torch_arrays import make_arrays
@@ -121,14 +120,14 @@ class NoiseStream:
             `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
             noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
             moving averages alone. A number of bytes, or a text such as "2GB", stores what fits into it, and
-            makes the rows of moving averages again that do not. "pinned" stores in pinned memory of the host
-            for a stream on a CUDA device: with the same bits, and the states of "store".
+            makes the rows of moving averages again that do not. Memory is the host's, whatever the device.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.
         cipher: what fresh rows are drawn with: "AES-256", on the CPU whatever the device, or "ChaCha20",
-            where the rows are. A saved state belongs to one of them, and goes on with it on any device. The
-            first is the faster one on CPUs that have instructions for it.
+            which a device draws itself where rows are floats that need no memory. A saved state belongs to
+            one of them, and goes on with it on any device. The first is the faster one on CPUs that have
+            instructions for it.
 
     Memory: bands, window or buffers of the strategy times `length` numbers, or none; see `memory_bytes`. The
     attribute `memory` is the word of those above that was chosen.
@@ -184,16 +183,12 @@ class NoiseStream:
         self.grid = None if grid is None else positive_float("grid", grid)
         self.cipher = one_of("cipher", cipher, tuple(CIPHERS))
         self.arrays: Any = (
-            make_arrays(backend, dtype, device)
-            if grid is None
-            else IntegerArrays(backend, dtype, device, self.cipher)
+            make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
         )
         std = self.std if self.grid is None else self.std / self.grid
         kept = chosen(memory, strategy.recurrence(), std, self.dimension, self.length, self.arrays.precision)
         self.memory: str = kept[0]
         self.filter: Any = kept[1]
-        if self.memory == PINNED:
-            self.arrays.pin()
         if self.grid is not None:
             self.filter.drift()  # refuses what would drift too far
         self._key = new_key() if key is None else checked_key(key)

@@ -1,4 +1,4 @@
-"""PyTorch form of a stream's arrays: NumPy's operations on the CPU, the same arithmetic on other devices."""
+"""PyTorch form of a stream's arrays: NumPy's operations, and rows moved to the device or drawn there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from anechoic._validate import one_of
 from anechoic.noise.arrays import Arrays, Plan, checked_precision
-from anechoic.noise.device_rows import made_here
+from anechoic.noise.device_rows import DrawnColumns, made_here
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.fused_columns import columns_for
-from anechoic.noise.host_memory import check_device, pieces
 from anechoic.noise.numpy_arrays import NumpyArrays, aligned_empty, run_on_numpy
 
 if TYPE_CHECKING:
@@ -17,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class TorchArrays:
-    """PyTorch rows on any device."""
+    """PyTorch rows on any device; memory is on the CPU.
+
+    Rows that need no memory are drawn on the device where that gives the CPU's bits. Others are moved there.
+    """
 
     backend = "torch"
 
@@ -29,24 +30,14 @@ class TorchArrays:
         self._dtype: torch.dtype = getattr(torch, self.precision)
         self._device = torch.empty(0, device="cpu" if device is None else device).device
         self._on_cpu = self._device.type == "cpu"
-        self.held: dict[str, Any] = {"device": self._device}  # where memory is
-
-    def pin(self) -> None:
-        check_device(self._device)
-        self.held = {"pin_memory": True}
-
-    def draws(self, cipher: str) -> bool:
-        """Whether fresh rows are made on the device, and not on the CPU for it."""
-        return not self._on_cpu and made_here(cipher, self._device)
 
     def empty(self, *shape: int) -> torch.Tensor:
         import torch
 
         with torch.inference_mode(False):
-            if self._on_cpu:
+            if self._on_cpu or len(shape) == 2:
                 return torch.from_numpy(aligned_empty(shape, self.precision))
-            held = self.held if len(shape) == 2 else {"device": self._device}
-            return torch.empty(shape, dtype=self._dtype, **held)
+            return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def check_row(self, row: Any, dimension: int) -> torch.Tensor:
         import torch
@@ -64,20 +55,20 @@ class TorchArrays:
         import torch
 
         with torch.inference_mode(False), torch.no_grad():
-            if self._on_cpu:
-                run_on_numpy(plan, memory.numpy(), row.numpy(), fresh, torch.get_num_threads())
-            else:
-                for part, here in pieces(memory, len(row), len(row), row.device):
-                    columns = columns_for(here, row[part], fresh.after(part.start), self.precision)
-                    plan(columns)
-                    columns.settle()
+            if not self._on_cpu and not len(memory) and made_here(fresh.cipher, self._device):
+                drawn: Any = DrawnColumns(row, fresh)  # rows without memory ask for nothing else
+                plan(drawn)
+                return
+            made = row if self._on_cpu else torch.from_numpy(aligned_empty(tuple(row.shape), self.precision))
+            run_on_numpy(plan, memory.numpy(), made.numpy(), fresh, torch.get_num_threads())
+            if not self._on_cpu:
+                row.copy_(made)
 
     def export(self, rows: torch.Tensor, *, copy: bool) -> torch.Tensor:
         import torch
 
         with torch.inference_mode(False):
-            plain = rows.detach().to("cpu")
-            return plain.clone() if copy and rows.device.type == "cpu" else plain
+            return rows.clone() if copy else rows
 
     def load(self, exported: Any, rows: torch.Tensor) -> None:
         import torch

@@ -41,9 +41,7 @@ class Delivery:
         parts: rows of the parts that it is cut into, the same for every number of processes; None where
             nobody asked for that.
         address: by what its random numbers are known within the step; None for `chunk`.
-        alone: whether it is one of those parts, and whatever is drawn for it is drawn for that part.
         content: what the training loop was handed.
-        padding: its last rows, which fill it up to a size and add nothing.
     """
 
     step: int
@@ -52,15 +50,8 @@ class Delivery:
     chunks: int = 1
     units: UnitBatch | None = field(default=None, compare=False, repr=False)
     content: Any = field(default=None, compare=False, repr=False)
-    padding: int = 0
     parts: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     address: int | None = field(default=None, compare=False, repr=False)
-    alone: bool = field(default=False, compare=False, repr=False)
-
-    @property
-    def real(self) -> int:
-        """Rows that are drawn examples: the first ones."""
-        return self.size - self.padding
 
     @property
     def place(self) -> int:

@@ -12,9 +12,8 @@ from anechoic._validate import Array
 from anechoic.strategies import Banded, FullTree, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy, warn_dense
-from anechoic.strategies.intervals import IntervalStrategy
-from anechoic.strategies.recursive_tree import RecursiveTree
 from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.tree_aggregation import TreeAggregation
 
 ENTRIES = 60_000_000  # numbers in the largest array made here (480 MB): dense up to n = 7745
 ROUNDING = 1e-12  # entries this small against the largest one are zeros that were computed
@@ -91,15 +90,8 @@ def gram_of_kind(strategy: Strategy) -> Gram | None:
 
 @gram_of_kind.register(Tree)
 @gram_of_kind.register(FullTree)
-@gram_of_kind.register(IntervalStrategy)
-def _(strategy: Tree | FullTree | IntervalStrategy) -> Gram:  # nodes in common are counted
-    return Gram(strategy.n, strategy.structure.gram_bands, strategy.gram_diagonal)
-
-
-@gram_of_kind.register
-def _(strategy: RecursiveTree) -> Gram | None:
-    if strategy.base.n**2 > ENTRIES:
-        return None
+@gram_of_kind.register(TreeAggregation)
+def _(strategy: Tree | FullTree | TreeAggregation) -> Gram:  # nodes in common are counted
     return Gram(strategy.n, strategy.structure.gram_bands, strategy.gram_diagonal)
 
 

@@ -28,8 +28,8 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
 
     Exact where C is Toeplitz and non-increasing (Lemma 3.16 c), where C^T C vanishes at lags >= separation
     (Algorithm 3.2), where C >= 0 is Toeplitz and C^T C falls from lag = separation on (`falling_gram`), for
-    whole trees and the smooth binary mechanism (`nodes`), and where C^T C vanishes at lags >= 2 separation or
-    count = 2 (`chain`), unless the programme is too long; otherwise a bound, from all patterns where few.
+    whole trees (`nodes`), and where C^T C vanishes at lags >= 2 separation or count = 2 (`chain`), unless the
+    programme is too long; otherwise a bound, from all patterns where few.
     """
     structure = strategy.structure
     if structure.nonincreasing:

@@ -6,7 +6,6 @@ is that sum of squares, and sens^2 its maximum (Lemma 3.15 b). `TreeAggregation`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import singledispatch
 from typing import Any
@@ -14,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anechoic.sensitivity import theorems
+from anechoic.sensitivity.bounds import bounds_of_kind
+from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import FullTree, Tree
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.smooth_binary import SmoothBinary
 from anechoic.strategies.tree_aggregation import TreeAggregation
 
 WORK = 1_000_000_000  # numbers that the dynamic programme may look up
@@ -43,6 +44,17 @@ def by_heights(strategy: Tree | FullTree | TreeAggregation, separation: int, cou
     return float(total)
 
 
+@bounds_of_kind.register(Tree)
+@bounds_of_kind.register(FullTree)
+@bounds_of_kind.register(TreeAggregation)
+def _(strategy: Tree | FullTree | TreeAggregation, separation: int, count: int) -> Iterator[Sensitivity]:
+    squared, method = (
+        by_heights(strategy, separation, count),
+        "most participations that nodes of each height can hold",
+    )
+    yield Sensitivity.of_squared(squared, False, method, theorems.TREES)
+
+
 def best_pattern(strategy: Strategy, separation: int, count: int) -> float | None:
     """The maximum itself, or None where C is no whole tree, or the programme too large.
 
@@ -67,11 +79,6 @@ def best_pattern(strategy: Strategy, separation: int, count: int) -> float | Non
 def nodes_of(strategy: Strategy, programme: _Programme) -> Iterator[Table] | None:
     """The nodes of a strategy that is a whole tree, as tables; None for all others."""
     return None
-
-
-@nodes_of.register(SmoothBinary)
-def _(strategy: SmoothBinary, programme: _Programme) -> Iterator[Table]:
-    return _balanced_nodes(strategy, programme)
 
 
 @nodes_of.register(Tree)
@@ -103,31 +110,6 @@ def _whole_trees(
         tables.append(_counted(inside))
     for h in range(len(tables) - 1, -1, -1):
         yield from [tables[h]] * (n // k**h % k)
-
-
-def _balanced_nodes(strategy: SmoothBinary, programme: _Programme) -> Iterator[Table]:
-    """The nodes that the steps make up: a table for each number of bits, and of ones among them, below one.
-
-    A node counts where its sibling, with a 1 in place of its 0, holds a leaf too.
-    """
-    known: dict[tuple[int, int], Table] = {}
-
-    def inside(bits: int, ones: int) -> Table:
-        if math.comb(bits, ones) == 1:
-            return programme.leaf()
-        if (bits, ones) not in known:
-            left, right = _counted(inside(bits - 1, ones)), inside(bits - 1, ones - 1)
-            known[bits, ones] = programme.join(left, right)
-        return known[bits, ones]
-
-    bits, rest = int(strategy.height or 0), strategy.n
-    ones = bits // 2
-    while rest:
-        bits -= 1
-        left = math.comb(bits, ones)
-        if rest >= left:
-            yield _counted(inside(bits, ones))
-            rest, ones = rest - left, ones - 1
 
 
 class _TooLong(Exception):

@@ -26,4 +26,3 @@ NONNEGATIVE_PRODUCTS = _theorem("Non-negative products (Lemma 3.15 b)", "non-neg
 ABSOLUTE_SUMS = _theorem("Sums of |C^T C| (Lemma 3.15 a)", "absolute-sums")
 TRIANGLE = _theorem("Triangle inequality over columns", "triangle")
 LIMITING = _theorem("Limiting sensitivity", "limiting")
-JOINT_MOMENTS = Theorem("Sensitivity: moments of two orders at once", "joint-moments.md")

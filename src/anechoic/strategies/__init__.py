@@ -4,8 +4,6 @@ from anechoic.strategies import (  # noqa: F401 - each registers what it says
     constant_recurrent,
     endless,
     mixture_root,
-    recursive_tree,
-    smooth_binary,
     tree_aggregation,
 )
 from anechoic.strategies.banded import Banded

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, positive_int, rows_of, steps_within
+from anechoic._validate import Array, finite_array, lower_triangular, positive_int, rows_of, steps_within
 from anechoic.algebra import banded
 from anechoic.noise.recurrence import Autoregressive, Recurrence
 from anechoic.strategies.base import SquareStrategy, Strategy, Structure
@@ -63,11 +63,7 @@ class Banded(SquareStrategy):
         Raises:
             ValueError: if `matrix` is not square, finite, zero above its diagonal and positive on it.
         """
-        array = finite_array("matrix", matrix, ndim=2)
-        if array.shape[0] != array.shape[1]:
-            raise ValueError(f"matrix has shape {array.shape}; C must be square (n, n).")
-        if np.triu(array, 1).any():
-            raise ValueError("matrix has entries above its diagonal; C must be lower-triangular: take an LQ.")
+        array = lower_triangular(matrix, None, "C must be lower-triangular: take an LQ.")
         filled = np.argwhere(array)
         bands = 1 + int((filled[:, 0] - filled[:, 1]).max(initial=0))
         return cls(len(array), banded.from_dense(array, bands))

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_float, positive_int, steps_within
 from anechoic.algebra.systems import PowerSums, power_sums, realisation, sequence
-from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import Recurrence, StateSpace
 from anechoic.strategies.base import SequenceStrategy, Structure
 from anechoic.strategies.blt import BLT
@@ -121,22 +120,6 @@ class ConstantRecurrent(SequenceStrategy):
         """The same matrix with readout alpha, transition diag(lambda) and input 1."""
         decay = np.asarray(blt.decay)
         return cls(blt.n, blt.scale, np.diag(decay), np.ones(len(decay)))
-
-    def to_blt(self) -> BLT:
-        """The same matrix as a BLT, by diagonalising the transition.
-
-        Raises:
-            UnsupportedError: if c_0 is not 1, or the eigenvalues of the transition are not distinct numbers
-                in [0, 1). What is close to that loses digits.
-        """
-        values, vectors = np.linalg.eig(self._a)
-        distinct = len(np.unique(values)) == len(values)
-        if self.first != 1.0 or np.iscomplexobj(values) or values.min() < 0 or not distinct:
-            raise UnsupportedError(
-                f"a BLT has c_0 = 1 and distinct decays in [0, 1); here c_0 = {self.first} and the decays are"
-                f" {values.tolist()}. Use the ConstantRecurrent strategy itself."
-            )
-        return BLT(self.n, (self._u @ vectors) * np.linalg.solve(vectors, self._v), values)
 
     def inverse(self) -> ConstantRecurrent:
         """The strategy whose matrix is C^-1: transition A - v u^T / c_0 (Lemma 2.16, without diagonalising).

@@ -16,8 +16,9 @@ from anechoic.algebra.generating import GeneratingFunction
 from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import Autoregressive, Recurrence
 from anechoic.strategies.base import SquareStrategy, Structure
-from anechoic.strategies.intervals import MOST_STEPS
 from anechoic.workloads.base import Workload, checked_workload
+
+MOST_STEPS = 2**27  # whose coefficients are held, in about 1 GB
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,13 +159,12 @@ class Toeplitz(_ToeplitzStrategy):
     def from_generating_function(cls, r: GeneratingFunction | ArrayLike, n: int) -> Toeplitz:
         """C^-1 with the first n Taylor coefficients of r as its first column, C with those of 1/r.
 
-        For prefix sums r(x) = sqrt(1 - x) is optimal; `generating.approximation_error` tells how near r is
-        to it, and `generating.excess_bound` what that costs (monograph, Theorem 2.26).
+        For prefix sums r(x) = sqrt(1 - x) is optimal (monograph, Theorem 2.26).
 
         Args:
             r: a vectorised function of complex numbers, analytic in the open unit disc, real on the real
                 line, r(0) > 0; or the leading coefficients of C^-1, those after them being 0.
-            n: steps, >= 1; for ever, see `endless.series`.
+            n: steps, >= 1.
 
         Raises:
             ValueError: if r is not what it must be; see `generating.series`.

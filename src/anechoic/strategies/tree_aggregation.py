@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array
+from anechoic._validate import Array, rows_of
 from anechoic.algebra import trees
-from anechoic.strategies.base import Structure
-from anechoic.strategies.intervals import IntervalStrategy
+from anechoic.strategies.base import SquareStrategy, Structure
 from anechoic.strategies.tree import KAryTree
 
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class TreeAggregation(KAryTree, IntervalStrategy):
+class TreeAggregation(KAryTree, SquareStrategy):
     """Tree aggregation without any refinement; the "binary mechanism" for branching 2 (Section 2.7).
 
     A prefix sum of t steps adds the noisy sums of the nodes that the base-k digits of t name, k = branching:
@@ -50,25 +47,44 @@ class TreeAggregation(KAryTree, IntervalStrategy):
         Song, Private and continual release of statistics, TISSEC 2011.
     """
 
-    @cached_property
-    def starts(self) -> NDArray[Any]:
-        stops = self._stops()
-        widths = np.ones(self.n, dtype=np.int64)
-        for h in range(1, self._height + 1):
-            widths[self.branching**h - 1 :: self.branching**h] = self.branching**h
-        return stops - widths
-
     @property
     def structure(self) -> Structure:
         bands = self.branching**self._height
         return Structure(bands, bands, nonnegative=True)
 
+    def multiply(self, x: ArrayLike) -> Array:
+        out = rows_of(self.n, x).copy()
+        for h, sums in enumerate(trees.node_sums(out.copy(), self.branching)):
+            out[self.branching**h - 1 :: self.branching**h] = sums
+        return out
+
+    def solve(self, z: ArrayLike) -> Array:
+        z, k = rows_of(self.n, z), self.branching
+        out = z.copy()
+        for h in range(1, self._height + 1):
+            # a node replaces its first k - 1 children in the prefix sum; its last child is not measured
+            count = self.n // k**h
+            children = z[k ** (h - 1) - 1 :: k ** (h - 1)][: count * k]
+            out[k**h - 1 :: k**h] -= children.reshape(count, k, *z.shape[1:])[:, :-1].sum(axis=1)
+        return out
+
+    def column_norms_squared(self) -> Array:
+        return self.gram_diagonal(0)
+
     def largest_column_norm(self) -> float:
         return float(np.sqrt(1.0 + self._height))  # the first step is in a node of every height
 
+    def gram_diagonal(self, lag: int) -> Array:
+        """(C^T C)[t, t + lag], the number of nodes that hold both steps, shape (n - lag,)."""
+        found = np.zeros(self.n - lag)
+        for h in range(self._height + 1):
+            width, parent = self.branching**h, self.branching ** (h + 1)
+            later = np.arange(lag, self.n // width * width)
+            found[: len(later)] += (later % width >= lag) & (later % parent < parent - width)
+        return found
+
     def prefix_errors_squared(self) -> Array:
         """Squared row norms of A_pre C^-1, the sums of the digits of 1, …, n, shape (n,)."""
-        self._stops()  # refuses too many
         return trees.digits(self.n, self.branching, np.ones(self._height + 1))
 
     def _row(self, s: int) -> Array:

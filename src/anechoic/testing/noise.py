@@ -12,7 +12,6 @@ from anechoic.noise.recurrence import (
     MovingAverage,
     Nested,
     Recurrence,
-    Stacked,
     StateSpace,
 )
 from anechoic.strategies.base import Strategy
@@ -65,7 +64,7 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
     """The rows x_t that a recurrence makes of fresh rows z_t, in plain NumPy: what a noise stream must emit.
 
     Args:
-        recurrence: Autoregressive, MovingAverage, Buffered, StateSpace, Nested or Stacked.
+        recurrence: Autoregressive, MovingAverage, Buffered, StateSpace or Nested.
         z: shape (n, ...).
     """
     out = np.zeros_like(z)
@@ -84,7 +83,7 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
                 row = _row_of(recurrence, s)
                 past = [fresh, *past][: recurrence.window]
                 x = sum((c * y for c, y in zip(row, past, strict=True)), np.zeros_like(fresh))
-            case Buffered() | StateSpace() | Nested() | Stacked():
+            case Buffered() | StateSpace() | Nested():
                 step = recurrence.step(s)
                 if len(past) != recurrence.depth(s):
                     raise ContractError(

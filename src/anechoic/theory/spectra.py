@@ -26,7 +26,6 @@ from anechoic.strategies.endless import (
     EndlessBLT,
     EndlessDamped,
     EndlessInverse,
-    EndlessSeries,
     HorizonFree,
 )
 from anechoic.strategies.mixture_root import MixtureRoot
@@ -195,11 +194,6 @@ def _(noise: EndlessInverse, away: Complex) -> Complex:
 @transfer.register
 def _(noise: EndlessDamped, away: Complex) -> Complex:
     return np.asarray(np.sqrt(noise.damping + (1.0 - noise.damping) * away))
-
-
-@transfer.register
-def _(noise: EndlessSeries, away: Complex) -> Complex:
-    return np.asarray(noise.r(1.0 - away), dtype=np.complex128)
 
 
 @transfer.register

@@ -6,7 +6,6 @@ from anechoic.torch.audit import ReleaseRecorder, audit_training
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.loading.loader import BatchMemoryManager
-from anechoic.torch.local_steps import pseudo_gradient
 from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "ReleaseRecorder",
     "audit_training",
     "causal_lm_loss",
-    "pseudo_gradient",
     "read_mechanism",
     "seq2seq_loss",
 ]

@@ -9,16 +9,15 @@ from typing import Any, Unpack, overload
 
 from torch import nn, optim
 
-from anechoic._validate import flag, one_of, positive_int
+from anechoic._validate import one_of, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
 from anechoic.runs.fork_guard import Uncopyable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
+from anechoic.torch.distributed import Ranks, RanksError
 from anechoic.torch.keys import Key, KeySource
-from anechoic.torch.local_steps import NO_UNITS, LocalSteps, PseudoGradients
-from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
-from anechoic.torch.setup.agreement import agreed_keys, plain
+from anechoic.torch.setup.agreement import check_agreement, facts_of, unwrapped
 from anechoic.torch.setup.asked import (
     ByEpsilon,
     ByNoise,
@@ -72,13 +71,9 @@ class PrivacyEngine(Resumable, Uncopyable):
         journal_sync_every: releases between two waits for the disk. Above 1 a killed process still loses
             none; a power cut may take the last ones out of the journal.
         chunk_rows: rows of a chunk, at least one. Batches are then cut into chunks of so many rows, and a
-            release is the same, bit for bit, on every number of ranks of torch.distributed that share them,
-            one process included (docs/many-devices.md). None: on several ranks 32, or as many as fit into
-            memory; in one process batches are not cut.
-        share_optimizer: whether each of several ranks updates some of the parameters, keeps the optimizer's
-            state for those alone, and gives them to the others. The bits are the same. For optimizers of
-            torch that update each parameter by itself, and `CorrectedAdam`. In one process it changes
-            nothing.
+            release by exact sums is the same, bit for bit, on every number of ranks of torch.distributed that
+            share them, one process included (docs/many-devices.md). None: on several ranks 32, or as many as
+            fit into memory; in one process batches are not cut.
         book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
             a run that goes on from a checkpoint is not booked again.
 
@@ -103,7 +98,6 @@ class PrivacyEngine(Resumable, Uncopyable):
         journal: str | os.PathLike[str] | None = None,
         journal_sync_every: int = 1,
         chunk_rows: int | None = None,
-        share_optimizer: bool = False,
         book: BudgetBook | None = None,
     ) -> None:
         one_of("accountant", accountant, ACCOUNTANTS)
@@ -123,7 +117,6 @@ class PrivacyEngine(Resumable, Uncopyable):
         self._journal = journal
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
-        self._share_optimizer = flag("share_optimizer", share_optimizer)
         self._book = book
         self.plan: Plan | None = None
 
@@ -276,37 +269,6 @@ class PrivacyEngine(Resumable, Uncopyable):
         """What Opacus's accountants are asked for: `get_epsilon(delta)`, and the number of steps."""
         return EngineAccountant(self)
 
-    def pseudo_gradients(
-        self,
-        criterion: Any,
-        *,
-        local_steps: int,
-        learning_rate: float,
-        local_batch_size: int | None = None,
-        vectorize: bool = True,
-    ) -> PseudoGradients:
-        """What takes the place of forward and backward pass: each unit's own local steps (Eq. 1.27).
-
-        Call the result with each delivered batch, (input, …, target), and then `optimizer.step()`, which
-        clips one pseudo-gradient a unit. How a unit's losses are combined is what its `Units` say.
-
-        Args:
-            criterion: a torch criterion, as in `pseudo_gradient`.
-            local_steps, learning_rate, local_batch_size: see `pseudo_gradient`.
-            vectorize: all units of similar size at once; False for models that torch.func.vmap cannot run.
-
-        Raises:
-            UnsupportedError: without unit_ids, under ghost clipping, or for a criterion without one loss an
-                example.
-        """
-        run = self._current()
-        how = LocalSteps(local_steps, learning_rate, local_batch_size)
-        if self.units is None or not run.source.takes_units:
-            raise UnsupportedError(NO_UNITS)
-        return PseudoGradients(
-            run.module, run.optimizer, criterion, how, combine=self.units.combine, vectorize=vectorize
-        )
-
     def _make(
         self, method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Any, ...]:
@@ -317,36 +279,40 @@ class PrivacyEngine(Resumable, Uncopyable):
                 " notebook, in the cell that makes the model). The guarantees of two runs on the same data"
                 " add up."
             )
-        ranks = Alone() if running_ranks() == 1 else Ranks()
-        with ranks.together("make_private"):
-            setup = Setup.of(options if ranks.count == 1 else options | {"module": plain(options["module"])})
+        ranks = Ranks()
+        said: dict[str, Any] = {}
+        with ranks.together("make_private", said) as words:
+            if ranks.count > 1:
+                options = options | {"module": unwrapped(options["module"])}
+            setup = Setup.of(options)
             share = share_of(setup, self._chunk_rows, ranks)
             parameters = check(setup)
             mechanism, self.plan, arithmetic = mechanism_of(setup, parameters)
             way = way_of(setup, mechanism, self.plan, parameters)
-            if self._book is not None and ranks.rank == 0:
-                self._book.check(mechanism)
-        agreed = None
-        if isinstance(ranks, Ranks):
-            how = {"chunk_rows": share.rows if share else 0, "share_optimizer": self._share_optimizer}
-            agreed = agreed_keys(ranks, self._keys, setup, mechanism, arithmetic, how)
-        said: dict[str, Any] = {}
-        with ranks.together("the beginning of the run", said) as words:
+            if ranks.rank == 0:
+                if self._book is not None:
+                    self._book.check(mechanism)
+                said["keys"] = self._keys.draw()
+            if ranks.count > 1:
+                said["facts"] = facts_of(setup, mechanism, self._keys.given, chunk_rows=share and share.rows)
+        if ranks.count > 1:
+            check_agreement([word["facts"] for word in words])
+        said = {}
+        with ranks.together("the beginning of the run", said) as others:
             run, private = begin(
                 setup,
                 mechanism,
                 arithmetic,
-                agreed or self._keys.draw(),
+                words[0]["keys"],
                 way=way,
                 journal=self._journal,
                 sync_every=self._journal_sync_every,
                 share=share,
                 ranks=ranks,
-                share_optimizer=self._share_optimizer,
             )
             said["batches"] = run.loader.feed.batches.name
-        if any(word != words[0] for word in words):  # as a batch sampler of the script's may draw them
-            raise ranks.known(
+        if any(other["batches"] != said["batches"] for other in others):  # as the script's own may be drawn
+            raise RanksError(
                 "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
                 " every rank. Nothing was begun."
             )

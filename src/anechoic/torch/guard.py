@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings
-from anechoic.torch.ranks.cut import local, put_back
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.structure import PLAIN, Idle, bits
 
@@ -157,8 +156,7 @@ class BeforeCall:
 
 def _still(module: nn.Module) -> dict[str, Tensor]:
     """Tensors that training must not change, by name: buffers and frozen parameters."""
-    put_back(module)
-    frozen = {name: local(p) for name, p in module.named_parameters() if not p.requires_grad}
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     return {**dict(module.named_buffers()), **frozen}
 
 
@@ -203,7 +201,6 @@ class ModelMembers:
         )
 
     def _now(self) -> dict[str, tuple[int, bool]]:
-        put_back(self._module)
         named = self._module.named_parameters(remove_duplicate=False)
         return {name: (id(p), p.requires_grad) for name, p in named}
 
@@ -260,7 +257,7 @@ class ParameterWatch:
         self._copies: list[Tensor] = []
         self._bits = [_INTEGERS[p.element_size()] for p in parameters]
         if sum(p.numel() for p in parameters) <= COPIED:
-            self._copies = [local(p).detach().clone() for p in parameters]
+            self._copies = [p.detach().clone() for p in parameters]
         self.retake()
 
     def retake(self) -> None:
@@ -275,9 +272,9 @@ class ParameterWatch:
     def released(self) -> None:
         """Take the trainable parameters as they are now: step() has just changed them."""
         if self._copies:
-            torch._foreach_copy_(self._copies, [local(p).detach() for p in self._parameters])
+            torch._foreach_copy_(self._copies, [p.detach() for p in self._parameters])
         else:
-            self._sums = [checksum(local(p)) for p in self._parameters]
+            self._sums = [checksum(p) for p in self._parameters]
 
     def check(self) -> None:
         """Compare with what was taken.
@@ -315,9 +312,9 @@ class ParameterWatch:
         """
         if self._copies:
             trios = zip(self._copies, self._bits, self._parameters, strict=True)
-            same = all(torch.equal(copy.view(kind), local(p).detach().view(kind)) for copy, kind, p in trios)
+            same = all(torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in trios)
         else:
-            same = all(map(torch.equal, map(checksum, map(local, self._parameters)), self._sums))
+            same = all(map(torch.equal, map(checksum, self._parameters), self._sums))
         if not same:
             raise GuaranteeError(
                 "a trainable parameter was changed by something else than optimizer.step(), which alone clips"

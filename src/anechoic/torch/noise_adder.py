@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,9 @@ from anechoic.noise.stream import NoiseState
 from anechoic.runs import Journal
 from anechoic.runs.fork_guard import Uncopyable
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.ranks.group import Alone
+from anechoic.torch.distributed import Ranks, RanksError, checksum_of
 from anechoic.torch.structure import bits
 
-#: A part of each of several vectors, by name, and the length of the whole vector.
-Slices = dict[str, tuple[Tensor, int]]
 #: Numbers of a sum to which noise is added at a time.
 PIECE = 2**16
 
@@ -30,32 +28,39 @@ PIECE = 2**16
 class Releaser(Uncopyable):
     """Adds the noise row of release t to its sums, and divides; knows no optimizer and no model.
 
+    On several ranks each adds the same row of noise to the same sums; none is given a release before rank 0
+    has it in the journal.
+
     Args:
         mechanism: what is released.
         ledger: counts releases, and says when one may be made.
-        parameters: only their shapes, dtypes and device are read, here.
+        parameters: their shapes, dtypes and device are read, and compared between ranks.
         divisor: of the noisy sum, > 0.
+        ranks: the processes that make it.
 
     Attributes:
         mechanism: as given, or as the run was begun with.
         journal: told of every release before it is returned, or None.
+        agreed: whether all ranks are about to make the same release, and wait for this one's sums.
         way: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """
 
     def __init__(
-        self, mechanism: Mechanism, ledger: ReleaseLedger, parameters: list[nn.Parameter], divisor: float
+        self,
+        mechanism: Mechanism,
+        ledger: ReleaseLedger,
+        parameters: list[nn.Parameter],
+        divisor: float,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.ledger = ledger
-        #: the processes that make it
-        self.ranks = Alone()
-        self.divisor = divisor
+        self.ledger, self.ranks = ledger, ranks or Ranks()
+        self.divisor, self.mechanism = divisor, mechanism
         self.journal: Journal | None = None
-        self.mechanism = mechanism
+        self.agreed = False
+        self._parameters = parameters
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
-        #: the entries whose noise this process draws
-        self.offset, self.length = 0, self._dimension
         self._dtype = kind_of(parameters)
         self.way = "store"
         self._device = parameters[0].device
@@ -63,19 +68,13 @@ class Releaser(Uncopyable):
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(
-        self, key: bytes, cipher: str | None = None, way: str | None = None, *, whole: bool = False
-    ) -> NoiseStream:
-        """The stream of this run's noise rows in sum units, under `key`: this process's entries, or all.
+    def start_noise(self, key: bytes, cipher: str | None = None, way: str | None = None) -> NoiseStream:
+        """The stream of this run's noise rows in sum units, under `key`.
 
         Args:
             cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
             way: as `memory` of `NoiseStream`; by default the attribute.
-            whole: whether all entries are drawn where this process has some of them.
         """
-        # a slice may be empty where ranks are many, and a stream has one entry at least
-        own = min(self.offset, self._dimension - 1), max(1, self.length)
-        offset, length = (0, self._dimension) if whole else own
         return self.mechanism.stream(
             self._dimension,
             key=key,
@@ -83,8 +82,6 @@ class Releaser(Uncopyable):
             dtype=self._dtype if self.mechanism.grid_bits is None else None,
             device=self._device,
             cipher=usual_cipher(self._device) if cipher is None else cipher,
-            offset=offset,
-            length=length,
             memory=way or self.way,
         )
 
@@ -104,27 +101,6 @@ class Releaser(Uncopyable):
     def noise_state(self) -> NoiseState:
         """Where the noise stream stands; it holds secrets."""
         return self._noise
-
-    def saved_noise(self) -> dict[str, Any]:
-        """The same for a checkpoint, whatever part of it is here: that of all entries."""
-        return self._noise.state_dict(copy=False)
-
-    def own_noise(self, saved: Mapping[str, Any], stream: NoiseStream) -> dict[str, Any]:
-        """What `saved_noise` returned, for this process's stream."""
-        return dict(saved)
-
-    def unread_noise(self, saved: Mapping[str, Any]) -> tuple[dict[str, Any], Slices]:
-        """What `SharedReleaser.sliced_noise` described, for this process; and where its slices are put."""
-        behind, stream = saved["behind"], self._stream
-        memory = behind.new_zeros(len(behind), stream.length + behind.shape[1])
-        memory[:, stream.length :] = behind
-        noise = {name: value for name, value in saved.items() if name != "behind"}
-        noise |= {"offset": stream.offset, "length": stream.length, "rows": memory}
-        return noise, self._slices_of(memory)
-
-    def _slices_of(self, memory: Tensor) -> Slices:
-        """This process's entries of the rows of a noise state, and the length of whole rows."""
-        return {f"noise.{i}": (row[: self.length], self._dimension) for i, row in enumerate(memory.unbind())}
 
     @property
     def noise_bytes(self) -> int:
@@ -159,12 +135,25 @@ class Releaser(Uncopyable):
         """Drop the partial sum."""
         self._partial = None
 
-    def agree(self, step: int, kind: str, manner: str) -> str:
-        """Release `step` is about to be made of `kind`, worked on in this manner; of what all make it."""
-        return kind
+    def agree(self, step: int) -> None:
+        """Make sure that all ranks are about to make release `step`, at the same weights.
 
-    def failed(self, step: int, error: BaseException) -> None:
-        """This process cannot make release `step`, or could not."""
+        Raises:
+            RanksError: on every rank; nothing is released.
+        """
+        if self.ranks.count == 1:
+            return
+        where = f"release {step}"
+        words = self.ranks.exchange(where, weights=checksum_of(self._parameters))
+        for rank, word in enumerate(words):
+            if word["weights"] != words[0]["weights"]:
+                raise RanksError(
+                    f"the weights of rank {rank} are not those of rank 0 at {where}: the ranks were given"
+                    " different weights or learning rates, update them differently, or draw other noise (on"
+                    " other devices). Nothing was released. Load the same weights on every rank, and let"
+                    " schedulers follow the same numbers."
+                )
+        self.agreed = True
 
     def make(self, step: int, sums: list[Tensor]) -> list[Tensor]:
         """Release `step`: noisy gradients, in the shapes of the parameters, made in place of the sums.
@@ -182,12 +171,16 @@ class Releaser(Uncopyable):
             raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
         self.add(sums)
         totals, self._partial = self._partial or [], None
+        self.ranks.add_up(totals, f"release {step}")
+        self.agreed = False
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
         rows = self._row.split([shape.numel() for shape in self._shapes])
         kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
         released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
-        if self.journal is not None:
-            self.journal.record(step, digest(released, self.journal))
+        alone = self.ranks.count == 1
+        with nullcontext() if alone else self.ranks.together(f"the journal of release {step}"):
+            if self.journal is not None:
+                self.journal.record(step, digest(released, self.journal))
         return released
 
     def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:

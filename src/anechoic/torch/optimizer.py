@@ -21,7 +21,6 @@ from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
-from anechoic.torch.ranks.cut import like
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.structure import full_precision, uninterrupted
 
@@ -46,7 +45,6 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         release: adds the noise.
         optimizer: the user's.
         surroundings: random numbers while a batch is in hand.
-        update: makes what steps `optimizer`; None for `Update`.
 
     Attributes:
         expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
@@ -64,14 +62,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         optimizer: Optimizer,
         *,
         surroundings: Surroundings,
-        update: Callable[[Optimizer, list[nn.Parameter]], Update] | None = None,
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.release, self.ledger = source, release, release.ledger
         mechanism, self.loss_reduction = release.mechanism, source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
-        self._update = (update or Update)(optimizer, source.parameters)
+        self._update = Update(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._surroundings, self.guard = surroundings, Guard(self, surroundings)
         self._stepping = threading.Lock()
@@ -129,14 +126,14 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             except BaseException:
                 self._surroundings.take()  # it is in hand still
                 raise
-        except BaseException as error:
-            self.release.failed(begun, error)
+        except Exception as error:
+            if not self.release.agreed:  # else the others wait for sums, not for words
+                self.release.ranks.report(f"release {begun}", error)
             raise
 
     def _released(self, delivery: Delivery) -> Any:
         self._admit_what_was_loaded()
         self.guard.check()
-        self._update.check()
         if self._step_skip_queue:
             self.signal_skip_step()
         if delivery.chunk == 0 and self.release.left_over:
@@ -145,16 +142,14 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                 " iterate again."
             )
         with full_precision(self.source.device.type):
-            kind = self.source.contributions.kind(delivery)
             sums = self.source.sums(delivery)
             if not delivery.last:
                 with self.ledger.summing():
                     self.release.add(sums)
                     self.source.used()
                 return None
-            kind = self.release.agree(delivery.step, kind, self.source.manner(delivery))
+            self.release.agree(delivery.step)
             with uninterrupted(), self.ledger.releasing() as step:
-                self.source.contributions.released(kind)
                 self._update.put(self.release.make(step, sums))
                 self.source.used()
                 if self.step_hook is not None or self._update.hooked:
@@ -165,26 +160,6 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
                     return self._update.step()
                 finally:
                     self.guard.released()
-
-    def contribute(self, vectors: list[Tensor], *, kind: str = "contributions") -> None:
-        """Take one vector an item for the batch in hand, in place of gradients of its rows.
-
-        For what a unit computes on its own data, such as a pseudo-gradient: the next step() clips each vector
-        to its item's limit, sums them up, and makes the release. Per-example gradients are dropped.
-
-        Args:
-            vectors: one tensor a trainable parameter, in the order of `params`, shape (items, *parameter);
-                row j depends on the model and on the rows of item j of `ledger.in_hand.units` alone.
-            kind: what they are and with which settings, in words. The first step after a checkpoint is
-                refused where it is made of another kind than the last one before.
-
-        Raises:
-            DesynchronizedError: if no batch is in hand, or the run has no units.
-            MismatchError: if they are no list of tensors, or the shapes are others.
-            UnsupportedError: under ghost clipping.
-        """
-        self.source.contribute(self.ledger.due(), vectors, kind)
-        self.original_optimizer.zero_grad()
 
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = False) -> None:
@@ -252,28 +227,14 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             self.run = run
 
     def kept(self) -> dict[str, Any]:
-        """The state of the user's optimizer for a checkpoint, as far as this process has it."""
+        """The state of the user's optimizer for a checkpoint."""
         run, self.run = self.run, None
         try:
             return unstamped(self.original_optimizer.state_dict())
         finally:
             self.run = run
 
-    @property
-    def whole(self) -> bool:
-        """Whether this process has all of the optimizer's state."""
-        return self._update.whole
-
-    def own(self) -> set[int]:
-        """Numbers of the parameters in `kept` whose state this process has, or would have."""
-        return self._update.own([p for group in self.param_groups for p in group["params"]])
-
     def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        if self.run is not None and not self.whole:
-            raise UnsupportedError(
-                "with share_optimizer=True each rank has a part of the optimizer's state, so there is no"
-                " state_dict of all of it: call engine.save_checkpoint on every rank."
-            )
         stamped: dict[str, Any] = state if self.run is None else self.run.stamped(state)
         return stamped
 
@@ -337,28 +298,22 @@ class Update:
         parameters: those that gradients are released for, in their order.
     """
 
-    #: whether this process has all of the optimizer's state
-    whole = True
-
     def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         self.optimizer = optimizer
         self._parameters = parameters
         self._allowed = False
         self._guard = optimizer.register_step_pre_hook(self._check)
 
-    def put(self, gradients: Iterable[Tensor | None]) -> None:
+    def put(self, gradients: Iterable[Tensor]) -> None:
         """Put released gradients into p.grad."""
         for p, gradient in zip(self._parameters, gradients, strict=True):
-            p.grad = like(p, gradient)
+            p.grad = gradient
 
     @property
     def hooked(self) -> bool:
         """Whether the user has hooks on its steps."""
         before, after = self.optimizer._optimizer_step_pre_hooks, self.optimizer._optimizer_step_post_hooks
         return len(before) > 1 or bool(after)
-
-    def check(self) -> None:
-        """Refuse what the update could not be made with, before anything is released."""
 
     def step(self) -> Any:
         """Step the optimizer; what it returns."""
@@ -367,10 +322,6 @@ class Update:
             return self.optimizer.step()
         finally:
             self._allowed = False
-
-    def own(self, places: list[nn.Parameter]) -> set[int]:
-        """Where in `places`, the parameters of the optimizer, those are whose state this process has."""
-        return set(range(len(places)))
 
     def detach(self) -> None:
         """Let go of the optimizer: it may be stepped by anyone."""

@@ -89,14 +89,7 @@ class Recorder:
         Raises:
             CheckpointError, GuaranteeError: as `Journal.open`.
         """
-        try:
-            mark = Mark(**saved)
-        except TypeError as error:
-            raise CheckpointError(
-                "the checkpoint was written with a journal of an earlier version of anechoic: finish the run"
-                " with the version that began it; or start a new run, and count this one's releases too"
-                " (PrivacyEngine.charge)."
-            ) from error
+        mark = Mark(**saved)
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]

@@ -180,12 +180,11 @@ class PrivateRun(Around, Uncopyable):
                 " memory_budget has no room: give as many, or none, as where the run was begun."
             )
         if noise is None:
-            every = self.release.start_noise(noise_key, cipher, way, whole=True)
-            past, row = every.init(), None
+            past, row = stream.init(), None
             while past.step < releases:
-                row, past = every.next(past, out=row)
+                row, past = stream.next(past, out=row)
             again = past.state_dict(copy=False)
-        state = stream.restore(self.release.own_noise(noise or again or {}, stream))
+        state = stream.restore(dict(noise or again or {}))
         batches = self.batches_under(sampling_key)
         if _drawn(again, batches, state.step, self.mechanism, noise_key) != drawn:
             raise ReplayError(

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError
 from anechoic.units.batch import UnitBatch
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some rows of a batch.
+class Portion:
+    """Parts of a batch that one process is given at once.
 
     Attributes:
-        number: of the part in its batch, from 0 on.
+        numbers: of the parts in their batch, from 0 on.
+        sizes: rows of each.
         indices: examples, as Python ints.
-        items: of the units whose rows these are; None where a row is a unit.
+        units: which rows are clipped together; None where a row is a unit.
     """
 
-    number: int
+    numbers: list[int]
+    sizes: tuple[int, ...]
     indices: list[int]
-    items: range | None = None
+    units: UnitBatch | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Share:
     """How batches are cut into parts, and which of them are this process's.
 
     Attributes:
-        rows: of a part, at least one. A unit that brings more rows to a step is a part of its own.
+        rows: of a part, at least one; where a unit brings more rows to a step, as many as the largest brings.
         rank, ranks: this process, and how many there are.
     """
 
@@ -57,57 +57,41 @@ class Share:
                 f" PrivacyEngine(chunk_rows={most})."
             )
 
-    def parts(self, batches: Batches, step: int) -> tuple[list[Part], UnitBatch | None]:
-        """All parts of batch `step`, in order; and the batch, where units own several examples."""
-        whole = batches.unit_batch(step)
-        if whole is None:
-            rows = batches.batch(step).tolist()
-            starts = range(0, len(rows), self.rows)
-            return [Part(i, rows[at : at + self.rows]) for i, at in enumerate(starts)], None
-        parts: list[Part] = []
-        for items in self._items(whole):
-            examples = whole.only(items).examples.tolist()
-            parts.append(Part(len(parts), examples, items))
-        return parts, whole
+    def portions(self, batches: Batches, step: int, most: int | None) -> list[Portion]:
+        """Return this process's parts of batch `step`, in order, those that are delivered together as one.
 
-    def _items(self, whole: UnitBatch) -> list[range]:
-        """Items of each part: as many as fit into it, in order."""
-        if not whole.count:
-            return []
-        starts, filled = [0], 0
-        for item, size in enumerate(np.bincount(whole.items, minlength=whole.count).tolist()):
-            if filled and filled + size > self.rows:
-                starts.append(item)
-                filled = 0
-            filled += size
-        return [range(a, b) for a, b in zip(starts, [*starts[1:], whole.count], strict=True)]
+        Args:
+            most: rows that are delivered at once; None for all.
 
-    def own(self, parts: list[Part]) -> list[Part]:
-        """Those of this process, in order."""
-        return parts[self.rank :: self.ranks]
-
-    def groups(self, parts: list[Part], most: int | None) -> list[list[Part]]:
-        """Own parts that are delivered together: all, or as many as have at most `most` rows; at least one
-        group, which may be empty.
-
-        Each part by itself where `most` leaves no room for two: then nothing that is computed from a delivery
-        depends on the number of processes, whatever it is.
+        Returns:
+            At least one portion, which may be empty: every process steps every batch.
         """
-        mine = self.own(parts)
-        if most is None or not mine:
-            return [mine]
-        if self.alone(most):
-            return [[part] for part in mine]
-        groups: list[list[Part]] = [[]]
-        filled = 0
-        for part in mine:
-            if groups[-1] and filled + len(part.indices) > most:
-                groups.append([])
-                filled = 0
-            groups[-1].append(part)
-            filled += len(part.indices)
-        return groups
+        whole = batches.unit_batch(step)
+        if whole is not None:
+            return self._of_units(whole, most)
+        rows = batches.batch(step).tolist()
+        cut = {i: rows[at : at + self.rows] for i, at in enumerate(range(0, len(rows), self.rows))}
+        return [
+            Portion(numbers, tuple(len(cut[i]) for i in numbers), [row for i in numbers for row in cut[i]])
+            for numbers in self.groups(len(cut), self.rows, most)
+        ]
 
-    def alone(self, most: int | None) -> bool:
-        """Whether each part is delivered by itself."""
-        return most is not None and most < 2 * self.rows
+    def _of_units(self, whole: UnitBatch, most: int | None) -> list[Portion]:
+        size, items, start = max(self.rows, whole.largest), [], 0
+        sizes: list[int] = []
+        for part in whole.parts(size):
+            items.append(range(start, start + part.count))
+            sizes.append(len(part.examples))
+            start += part.count
+        found = []
+        for numbers in self.groups(len(items), size, most):
+            units = whole.only([item for number in numbers for item in items[number]])
+            rows = tuple(sizes[number] for number in numbers)
+            found.append(Portion(numbers, rows, units.examples.tolist(), units))
+        return found
+
+    def groups(self, parts: int, size: int, most: int | None) -> list[list[int]]:
+        """Return the numbers of this process's parts, of so many of `size` rows, those delivered together."""
+        mine = list(range(self.rank, parts, self.ranks))
+        together = max(1, len(mine) if most is None else most // size)
+        return [mine[i : i + together] for i in range(0, len(mine), together)] or [[]]

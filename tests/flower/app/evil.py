@@ -54,21 +54,7 @@ def array(draw):
 
 
 VALUES = (0, -1, 2**62, 1.5, float("nan"), "", "x", b"", b"\xff" * 16, True, [], [1, 2], [b"a"], ["", "x"])
-NAMES = [
-    "update",
-    "count",
-    "metrics",
-    "masked",
-    "vector",
-    "who",
-    "anechoic",
-    "arrays",
-    "protocol",
-    "round",
-    "stage",
-    "shares",
-    "sealed",
-]
+NAMES = ["update", "count", "metrics", "who", "anechoic", "arrays", "round", "stage"]
 
 
 def record(draw):
@@ -79,7 +65,7 @@ def record(draw):
         return MetricRecord({draw.choice(NAMES): draw.choice(numbers) for _ in range(3)})
     if kind == 1:
         return ConfigRecord({draw.choice(NAMES): draw.choice(VALUES) for _ in range(5)})
-    return ArrayRecord({draw.choice(["update", "update", "vector", "w"]): array(draw)})
+    return ArrayRecord({draw.choice(["update", "update", "w"]): array(draw)})
 
 
 def contents(draw):

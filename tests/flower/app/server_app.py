@@ -25,7 +25,6 @@ def main(grid, context):
         epsilon=50.0,
         delta=1e-3,
         clip_norm=1.0,
-        masked=config["masked"],
         state=config["state"] or None,
         patience=config["patience"],
         min_available=config["nodes"] - 2,

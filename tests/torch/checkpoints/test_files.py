@@ -10,9 +10,8 @@ from torch import nn
 
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
 from anechoic.runs import ledger
-from anechoic.runs.files import writing
 from anechoic.runs.journal import read_journal
-from anechoic.torch import PrivacyEngine, read_mechanism
+from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import plain, unplain
 from anechoic.torch.recorder import Recorder
@@ -95,18 +94,6 @@ def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         run.engine.load_checkpoint(path=tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_first_format_is_known_by_name(path):
-    mech = mechanism()
-    with writing(path, b"anechoic checkpoint 1\n") as file:
-        torch.save({"mechanism": mech.to_json(), "releases": 3}, file)
-    assert read_mechanism(path) == mech
-    run = start(mech=mech)
-    with pytest.raises(
-        CheckpointError, match=r"earlier version .* engine\.charge\(anechoic\.torch\.read_mech"
-    ):
-        run.engine.load_checkpoint(path=path)
 
 
 # Without keys.
@@ -321,28 +308,6 @@ def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
         other.engine.load_checkpoint(path=path)
     assert other.engine.releases == 0
     assert all(torch.equal(p, q) for p, q in zip(other.model.parameters(), before, strict=True))
-
-
-def test_a_checkpoint_of_an_earlier_journal_is_refused_and_no_journal_begun(path, other_process):
-    run = start()
-    train(run, 2)
-    run.engine.save_checkpoint(path=path)
-    run.engine._current().recorder.journal.close()
-    text, name = "authentic 0123 f 0 60 77\n", the_journal(path.parent)
-    name.write_text(text)
-    other_process()
-    for adopt in (False, True):
-        with pytest.raises(MismatchError, match="earlier version of anechoic, as text"):
-            start(keys=False).engine.load_checkpoint(path=path, adopt_journal=adopt)
-    content = checkpoint.read(path)
-    content["journal"] = {"identity": "0", "name": name.name, "path": str(name), "lines": 4, "head": "0"}
-    with writing(path, checkpoint.MAGIC) as file:
-        torch.save(plain("checkpoint", content), file)
-    with pytest.raises(CheckpointError, match="journal of an earlier version"):
-        start(keys=False).engine.load_checkpoint(path=path)
-    with pytest.raises(MismatchError, match="earlier version of anechoic, as text"):
-        train(start(engine={"journal": path.parent}), 1)  # under the same keys, without the checkpoint
-    assert name.read_text() == text
 
 
 def test_the_journal_shows_no_key(path):

@@ -30,7 +30,6 @@ def begun(
     loader=None,
     keys=True,
     journal=None,
-    share_optimizer=False,
     **options,
 ):
     """(engine, model, module, optimizer, loader) of a run on the ranks there are."""
@@ -41,7 +40,7 @@ def begun(
         dataset, **(loader or {"batch_size": round(mech.expected_batch_size), "shuffle": True})
     )
     given = {"noise_key": NOISE_KEY, "sampling_key": SAMPLING_KEY} if keys else {}
-    engine = PrivacyEngine(**given, chunk_rows=chunk_rows, journal=journal, share_optimizer=share_optimizer)
+    engine = PrivacyEngine(**given, chunk_rows=chunk_rows, journal=journal)
     made = engine.make_private(
         module=model,
         optimizer=optimizer(model.parameters()),

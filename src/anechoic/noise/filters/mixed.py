@@ -8,7 +8,7 @@ import numpy as np
 
 from anechoic.noise.arrays import MemoryColumns, Plan
 from anechoic.noise.filters.base import Filter, only_fresh
-from anechoic.noise.recurrence import Buffered, Mixed, Nested, Stacked, StateSpace
+from anechoic.noise.recurrence import Buffered, Mixed, Nested, StateSpace
 
 M = TypeVar("M", bound=Mixed)
 
@@ -28,13 +28,15 @@ class BufferedFilter(MixedFilter[Buffered]):
         lead = self.lead(self._std * gain, t)
         ratio = 1.0 if first else gain / self._recurrence.gain(t - 1)
         weights, decays = -ratio * self._recurrence.scale, ratio * self._recurrence.decay
+        if not self.rows:
+            return only_fresh(lead)
 
         def plan(columns: MemoryColumns) -> None:
             columns.draw(columns.row, lead)
-            if not first:
-                columns.feed_back(weights, decays)
-            elif self.rows:
+            if first:
                 columns.assign(columns.memory, columns.row)
+            else:
+                columns.feed_back(weights, decays)
 
         return plan
 
@@ -48,42 +50,14 @@ class StateSpaceFilter(MixedFilter[StateSpace]):
         lead = self.lead(self._std * gain / system.first, t)
         ratio = 0.0 if first else gain / system.gain(t - 1)
         weights, transition = -ratio / system.first * system.readout, ratio * system.transition
+        if not self.rows:
+            return only_fresh(lead)
 
         def plan(columns: MemoryColumns) -> None:
             columns.draw(columns.row, lead)
-            if first and self.rows:
+            if first:
                 columns.assign(columns.memory, columns.row)  # before what was there is multiplied by zero
-            if self.rows:
-                columns.feed_state(weights, transition, system.input)
-
-        return plan
-
-
-class StackedFilter(MixedFilter[Stacked]):
-    """The rows of the stack have std, but no gain."""
-
-    def plan(self, t: int) -> Plan:
-        system = self._recurrence
-        s, gain = system.local(t), system.gain(t)
-        step, top = system.step(s), system.depth(s)
-        lead = self.lead(self._std * gain * step.lead / step.divisor, t)
-        first, entry = top - step.mix.shape[1], step.entry / gain
-        reads, readout = top - len(step.readout), gain / step.divisor * step.readout
-        mixed, slots = list(range(first, top)), list(range(first, first + len(entry) if self.rows else first))
-
-        def plan(columns: MemoryColumns) -> None:
-            memory, out = columns.memory, columns.row
-            columns.draw(out, lead)
-            row = out[None]
-            if len(readout):
-                columns.add([(readout, memory[reads:top])], out)
-            if mixed:
-                columns.look_ahead(step.mix, mixed, slots)
-            for slot, factor in zip(slots, entry, strict=False):
-                if mixed:
-                    columns.add([(np.array([factor]), row)], memory[slot])
-                else:
-                    columns.combine(np.array([factor]), row, memory[slot])
+            columns.feed_state(weights, transition, system.input)
 
         return plan
 

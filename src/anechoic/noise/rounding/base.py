@@ -333,6 +333,6 @@ def exactly(plan: RowPlan, memory: Array, t: int, coordinate: int, fresh: FreshR
     return nearest_of(combined(plan.weights, memory), terms, coordinate, fresh.enclosure)
 
 
-def size(values: Any) -> float:
-    """The largest |entry|, 0 where there is none; of tensors too."""
+def size(values: Array) -> float:
+    """The largest |entry|, 0 where there is none."""
     return max(float(values.max()), -float(values.min()), 0.0) if len(values) else 0.0

@@ -1,6 +1,6 @@
 """Pairs of float64 that stand for their exact sum: 106 bits, by IEEE additions and multiplications alone.
 
-Each operation is one of NumPy or torch, rounded once and never fused, so the bits are the same everywhere.
+Each operation is one of NumPy, rounded once and never fused, so the bits are the same everywhere.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ from functools import singledispatch
 
 import numpy as np
 
-from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
-from anechoic.noise.recurrence import Buffered, Mixed, Nested, Stacked, StateSpace
+from anechoic.noise.recurrence import Buffered, Mixed, Nested, StateSpace
 from anechoic.noise.rounding import double_double
 
 #: 2-norm, over all entries and steps, of the drift that is permitted, in standard deviations of z.
@@ -87,29 +86,23 @@ def _(recurrence: Buffered) -> tuple[float, float]:
 
 @rounding_of.register
 def _(recurrence: StateSpace) -> tuple[float, float]:
+    if recurrence.horizon > MOST_STEPS:
+        raise GuaranteeError(
+            f"{recurrence.horizon} steps without a restart are too many to bound the rounding of this noise:"
+            " restart it, or use a BLT."
+        )
     row, reach = np.abs(recurrence.readout), 0.0
     power = np.array(recurrence.readout, dtype=np.float64)
-    for _ in _steps(recurrence):
+    for _ in range(recurrence.horizon):
         reach += float(row.sum())
         power = power @ recurrence.transition
         row = np.abs(power)
         if not row.any() or not math.isfinite(reach):
             break
-    return _mixing(recurrence.transition, recurrence.input), reach
-
-
-@rounding_of.register
-def _(recurrence: Stacked) -> tuple[float, float]:
-    # how often the rounding of a step counts in a row of memory, and from there in an emitted row
-    counts, reach, local = np.zeros(0), 0.0, 0.0
-    for s in _steps(recurrence):
-        step = recurrence.step(s)
-        read = counts[len(counts) - len(step.readout) :]
-        reach = max(reach, float(np.abs(step.readout) @ read) / step.lead)
-        kept = len(counts) - step.mix.shape[1]
-        counts = np.append(counts[:kept], np.abs(step.mix) @ counts[kept:] + 1.0)
-        local = max(local, _mixing(step.mix, step.entry))
-    return local, reach
+    # d + 1 terms are multiplied and added up; 2 for the rounding of this bound itself
+    growth = float(np.abs(recurrence.transition).sum(axis=1, initial=0.0).max(initial=0.0))
+    largest = float(np.abs(recurrence.input).max(initial=0.0))
+    return 2.0 * (len(row) + 3) * (growth + largest + 1), reach
 
 
 @rounding_of.register
@@ -117,18 +110,3 @@ def _(recurrence: Nested) -> tuple[float, float]:
     # a sum of `steps` rows at most, each divided and added to sums of sums
     rows = [recurrence.row(s) for s in range(recurrence.horizon)]
     return 2.0 * recurrence.horizon, max(float(np.abs(row[1:]).sum() / row[0]) for row in rows)
-
-
-def _steps(recurrence: Mixed) -> range:
-    if recurrence.horizon > MOST_STEPS:
-        raise GuaranteeError(
-            f"{recurrence.horizon} steps without a restart are too many to bound the rounding of this noise:"
-            " restart it, or use a BLT."
-        )
-    return range(recurrence.horizon)
-
-
-def _mixing(mix: Array, entry: Array) -> float:
-    """Of one step: r + 1 terms are multiplied and added up; 2 for the rounding of this bound itself."""
-    growth = float(np.abs(mix).sum(axis=1, initial=0.0).max(initial=0.0))
-    return 2.0 * (int(mix.shape[1]) + 3) * (growth + float(np.abs(entry).max(initial=0.0)) + 1)

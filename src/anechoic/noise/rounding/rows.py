@@ -1,4 +1,4 @@
-"""Rows of integers behind a stream: NumPy's on the CPU, handed to torch as they are; torch's on a device."""
+"""Rows of integers behind a stream: NumPy's, handed to torch as they are or moved to its device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from anechoic._validate import Array, one_of
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import available_threads, in_blocks
-from anechoic.noise.host_memory import check_device
 from anechoic.noise.rounding.base import PAD, RoundedFilter, RowPlan, Work, advance
-from anechoic.noise.rounding.on_device import advance_on_device
 from anechoic.noise.rounding.scalar_rows import NARROW, narrow_rows
-from anechoic.noise.torch_arrays import TorchArrays, make_arrays
+from anechoic.noise.torch_arrays import make_arrays
 
 #: Rows that are made together at most.
 TOGETHER = 2**12
@@ -23,8 +21,7 @@ TOGETHER = 2**12
 class IntegerArrays:
     """In the place of `Arrays`: rows are int64, memory is float64 with PAD columns behind.
 
-    Noise by AES-256 and its memory are made on the CPU whatever the device, and rows are moved. By ChaCha20
-    both are where the rows are.
+    Noise and its memory are made on the CPU whatever the device, and rows are moved.
 
     Attributes:
         exactly: entries of the last row that needed exact arithmetic.
@@ -32,18 +29,17 @@ class IntegerArrays:
 
     precision = "integers"
 
-    def __init__(self, backend: str, dtype: Any, device: Any, cipher: str) -> None:
+    def __init__(self, backend: str, dtype: Any, device: Any) -> None:
         if dtype is not None:
             raise ValueError(f"dtype={dtype!r}: rows on a grid are int64. Leave dtype out.")
         self.backend = one_of("backend", backend, ("numpy", "torch"))
         self.floats: Any = make_arrays(backend, "float64", device)  # refuses devices that there are not
         self._device = device
-        self._on_cpu = not (isinstance(self.floats, TorchArrays) and self.floats.draws(cipher))
         self.exactly = 0
 
     def empty(self, *shape: int) -> Any:
         """A row of integers, or float64 memory for two axes."""
-        if len(shape) == 2 and self._on_cpu:
+        if len(shape) == 2:
             memory = np.empty((shape[0], shape[1] + PAD))
             memory[:, shape[1] :] = np.nan  # no row of it has a size, or is a sum made ahead
             return memory
@@ -52,14 +48,7 @@ class IntegerArrays:
         import torch
 
         with torch.inference_mode(False):
-            if len(shape) == 1:
-                return torch.empty(shape, dtype=torch.int64, device=self._device)
-            padded = shape[0], shape[1] + PAD
-            return torch.full(padded, torch.nan, dtype=torch.float64, **self.floats.held)
-
-    def pin(self) -> None:
-        """Keep memory in pinned memory of the host, where rows are made on a CUDA device."""
-        check_device("the CPU") if self._on_cpu else self.floats.pin()
+            return torch.empty(shape, dtype=torch.int64, device=self._device)
 
     def check_row(self, row: Any, dimension: int) -> Any:
         """`row` if a stream may write into it; ValueError otherwise."""
@@ -82,9 +71,6 @@ class IntegerArrays:
         import torch
 
         with torch.inference_mode(False), torch.no_grad():
-            if not self._on_cpu:
-                self.exactly = advance_on_device(plan, fresh.step, memory, fresh, row)
-                return
             on_cpu = row.device.type == "cpu"
             made: NDArray[np.int64] = row.numpy() if on_cpu else np.empty(len(row), np.int64)
             self.exactly = advance(plan, fresh.step, memory, fresh, made, self._each)
@@ -117,9 +103,6 @@ class IntegerArrays:
         import torch
 
         with torch.inference_mode(False):
-            if not self._on_cpu:
-                plain = rows.detach().to("cpu")
-                return plain.clone() if copy and plain.data_ptr() == rows.data_ptr() else plain
             return torch.from_numpy(rows.copy() if copy else rows)
 
     def load(self, exported: Any, rows: Any) -> None:
@@ -131,4 +114,4 @@ class IntegerArrays:
             given = exported.detach().cpu().numpy() if isinstance(exported, torch.Tensor) else None
         if not isinstance(given, np.ndarray) or given.dtype != np.float64 or given.shape != rows.shape:
             raise ValueError(f"rows is not a float64 array of {self.backend} in shape {rows.shape}.")
-        rows[...] = given if self._on_cpu else exported
+        rows[...] = given

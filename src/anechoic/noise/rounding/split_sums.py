@@ -5,7 +5,7 @@ decay is split into a multiple of 2**-26 and a rest below 2**-27, so that the pr
 its sum with a row of integers, are exact. What is rounded is below u: `ROUNDED` u a step. The proof is in
 docs/proofs/float-safe.md.
 
-Each operation is one of NumPy or torch, rounded once and never fused, so the bits are the same everywhere.
+Each operation is one of NumPy, rounded once and never fused, so the bits are the same everywhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from anechoic._validate import Array
 from anechoic.errors import GuaranteeError
 from anechoic.noise.recurrence import Buffered
 from anechoic.noise.rounding.drift import DRIFT
@@ -58,25 +58,24 @@ class SplitSum:
         """x + magic - magic is the multiple of u nearest to x, for |x| < 2**51 u."""
         return 1.5 * 2.0**52 * self.unit
 
-    def feed(self, high: Any, low: Any, row: Any, spare: Any) -> None:
+    def feed(self, high: Array, low: Array, row: Array, spare: Array) -> None:
         """The sum of the next step into `high` and `low`.
 
         Args:
-            high, low: arrays of NumPy or tensors, of one shape.
+            high, low: of one shape.
             row: integers, in float64.
             spare: room for as many numbers.
         """
-        ops = _operations(high)
-        ops.multiply(high, self.low, out=spare)
-        ops.multiply(low, self.decay, out=low)
-        ops.add(low, spare, out=low)
-        ops.multiply(high, self.high, out=spare)  # exact from here
-        ops.add(spare, row, out=spare)
-        ops.add(spare, low, out=high)
-        ops.add(high, self.magic, out=high)
-        ops.subtract(high, self.magic, out=high)
-        ops.subtract(spare, high, out=spare)  # exact to here
-        ops.add(low, spare, out=low)
+        np.multiply(high, self.low, out=spare)
+        np.multiply(low, self.decay, out=low)
+        np.add(low, spare, out=low)
+        np.multiply(high, self.high, out=spare)  # exact from here
+        np.add(spare, row, out=spare)
+        np.add(spare, low, out=high)
+        np.add(high, self.magic, out=high)
+        np.subtract(high, self.magic, out=high)
+        np.subtract(spare, high, out=spare)  # exact to here
+        np.add(low, spare, out=low)
 
     def fed(self, high: float, low: float, row: float) -> tuple[float, float]:
         """`feed` of one number, operation by operation."""
@@ -85,12 +84,12 @@ class SplitSum:
         high = (exact + low + self.magic) - self.magic
         return high, low + (exact - high)
 
-    def begin(self, high: Any, low: Any, row: Any) -> None:
+    def begin(self, high: Array, low: Array, row: Array) -> None:
         """The sum of one row alone."""
         high[...], low[...] = row, 0.0
         self.settle(high, low)
 
-    def settle(self, high: Any, low: Any) -> None:
+    def settle(self, high: Array, low: Array) -> None:
         """The same sum in parts of these place values, whatever they were."""
         near = (high + self.magic) - self.magic
         low += high - near
@@ -156,12 +155,3 @@ def _spreads(recurrence: Buffered) -> list[float]:
 def _product(one: list[list[float]], other: list[list[float]]) -> list[list[float]]:
     columns = list(zip(*other, strict=True))
     return [[sum(a * b for a, b in zip(row, column, strict=True)) for column in columns] for row in one]
-
-
-def _operations(values: Any) -> Any:
-    """The module whose multiply, add and subtract take such arrays."""
-    if isinstance(values, np.ndarray):
-        return np
-    import torch
-
-    return torch

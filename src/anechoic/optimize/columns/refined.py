@@ -94,7 +94,5 @@ def _with_norms(unit: Array, weights: Array, participation: MinSep) -> tuple[Arr
 
     begin = scales.variables(ones)[n:]
     bounds, options = [(0.0, None)] * len(begin), {"maxiter": ROUNDS, "maxcor": 20}
-    found = scipy.optimize.minimize(
-        value, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options
-    )
+    found = scipy.optimize.minimize(value, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return scales.columns(np.append(ones, found.x)) * unit, int(found.nfev)

@@ -1,9 +1,8 @@
 """Checkpoints: one file from which a run goes on bit for bit, or not at all.
 
 A file is a line that names the format, the SHA-256 digest of what follows, and a torch archive that is
-read with weights_only=True. Beside it may be a folder, in which each rank wrote its noise (`slices`). It
-holds the keys and past noise, unless it is sealed: whoever reads it can take the noise off the releases, so
-it is as secret as the data.
+read with weights_only=True. It holds the keys and past noise, unless it is sealed: whoever reads it can take
+the noise off the releases, so it is as secret as the data.
 """
 
 from __future__ import annotations
@@ -23,84 +22,45 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
-from anechoic.noise.gaussian import AES
-from anechoic.runs.files import first_line, reading, writing
+from anechoic.runs.files import reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.checkpoints import slices
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
-from anechoic.torch.checkpoints.slices import own_part, whole_state
+from anechoic.torch.distributed import RanksError
 from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
-from anechoic.torch.ranks.cut import gathered, parts_like, put_back
 from anechoic.torch.run import PrivateRun
 
-MAGIC = b"anechoic checkpoint 2\n"
-_FIRST = b"anechoic checkpoint 1\n"
-#: Of the checkpoint in a folder, in which each rank has written its slices.
-FILE = "run.ckpt"
+MAGIC = b"anechoic checkpoint 1\n"
 _OF_UNITS = ", of units with digest "
 
 
 def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
-    """Write `run` and the user's `extra` to `path`, atomically.
+    """Write `run` and the user's `extra` to `path`, atomically; of several ranks the first one does.
 
     Args:
         keys: False seals the file: neither keys nor noise are in it.
 
     Raises:
-        CheckpointError: if the folder is missing, or `path` is one in a run of one process.
+        CheckpointError: if the folder is missing, or `path` is one.
         DesynchronizedError: if the run is between two releases.
         GuaranteeError: if the journal cannot be written, or another process has it; if something else than
             step() changed the model: the resumed run would take it as it is.
         ValueError: if `extra` could not be read back safely, `path` is no file name, or a file is to be
             sealed and nobody could give the keys again.
     """
-    ranks, where = run.release.ranks, "save_checkpoint"
-    said: dict[str, Any] = {"slices": ""}
-    with ranks.together(where, said) as words:
-        target = _target(run, path, keys)
-        extra = plain("checkpoint_dict", extra)
-        if target != Path(path):
-            said["slices"] = slices.prepare(ranks, target.parent, run.ledger.releases)
-    if len({bool(word["slices"]) for word in words}) > 1:
-        raise ranks.known(f"path is a folder on some ranks, and a file on others: {words[0]['slices']!r}.")
-    digests: dict[str, str] = {}
-    folder = words[0]["slices"]
-    state, tensors = whole_state(run.optimizer, ranks, apart=bool(folder))
-    module = gathered(run.plain.state_dict(), ranks, where)
-    state = gathered(state, ranks, where)
-    if folder:
-        shared: Any = run.release
-        noise, rows = shared.sliced_noise()
-        slices.write(ranks, target.parent / folder, rows, tensors)
-        with ranks.together(where, said) as words:
-            said["files"] = slices.seal(ranks, target.parent / folder)
-        digests = {name: digest for word in words for name, digest in word["files"].items()}
-    else:
-        noise = run.release.saved_noise()
-    with ranks.together(where):
-        chunking = run.ledger.chunking
-        if ranks.rank == 0:
-            content = plain("checkpoint", _content(run, noise, module, state, keys)) | {"extra": extra}
-            content["slices"] = {"folder": folder, "digests": digests} if folder else None
-            content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
-            with writing(target, MAGIC) as file:
-                torch.save(content, cast("Any", file))
-            if folder:
-                slices.tidy(target.parent, folder)
+    target = _target(run, path, keys)
+    extra = plain("checkpoint_dict", extra)
+    chunking = run.ledger.chunking
+    if not run.recorder.follows:
+        content = plain("checkpoint", _content(run, keys)) | {"extra": extra}
+        content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
+        with writing(target, MAGIC) as file:
+            torch.save(content, cast("Any", file))
     run.ledger.fix_chunking(chunking)
-    run.source.contributions.expect(run.source.contributions.last_kind)
 
 
 def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     """Where a checkpoint is written, if it can be."""
     target = _path(path)
-    if target.is_dir() and run.release.ranks.count > 1:
-        if not keys:
-            raise ValueError(
-                f"keys=False, and path={str(path)!r} is a folder, in which each rank writes its noise: a"
-                " sealed checkpoint holds none. Give the name of a file."
-            )
-        target = target / FILE
     if target.is_dir():
         raise CheckpointError(
             f"path={str(path)!r} is a folder: give the name of a file in it, such as {target / 'run.ckpt'}."
@@ -122,9 +82,8 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     return target
 
 
-def _content(
-    run: PrivateRun, noise: dict[str, Any], module: dict[str, Any], state: dict[str, Any], keys: bool
-) -> dict[str, Any]:
+def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
+    noise = run.release.noise_state.state_dict(copy=False)
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {"noise_key": run.keys.noise.hex(), "sampling_key": run.keys.sampling.hex(), "noise": noise}
@@ -133,15 +92,14 @@ def _content(
         "fingerprint": run.mechanism.fingerprint,
         "releases": run.ledger.releases,
         "chunking": run.ledger.chunking,
-        "kind": run.source.contributions.last_kind,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
         "cipher": run.release.cipher,
         "noise_memory": run.release.way,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
-        "module": module,
-        "optimizer": state,
+        "module": run.plain.state_dict(),
+        "optimizer": run.optimizer.kept(),
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -156,31 +114,20 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     Raises:
         CheckpointError, MismatchError, ReplayError: see `PrivacyEngine.load_checkpoint`; `run` is as before.
     """
-    ranks, where, planned = run.release.ranks, "load_checkpoint", run.mechanism
-    said: dict[str, Any] = {}
+    planned, source, said = run.mechanism, _path(path), dict[str, Any]()
     try:
-        with ranks.together(where, said) as words:
-            source = _in_folder(_path(path))
+        with run.release.ranks.together("load_checkpoint", said) as words:
             content = _admitted(run, source)
+            journal, earlier, resume = _prepared(run, source, content, adopt_journal)
             said |= {"file": _digest_in(source), "releases": content["releases"]}
-        if any(word["file"] != words[0]["file"] for word in words):
-            raise ranks.known(
+            said["end"] = 0 if journal is None else journal.end
+        if any(word["file"] != said["file"] for word in words):
+            raise RanksError(
                 "the ranks loaded different checkpoints, of releases"
                 f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
             )
-        state, tensors = own_part(content["optimizer"], run.optimizer.own())
-        if parts := content.get("slices"):
-            folder = source.parent / parts["folder"]
-            with ranks.together(where):
-                slices.check(ranks, folder, parts["digests"])
-            content["noise"], rows = run.release.unread_noise(content["noise"])
-            slices.read(ranks, folder, rows, tensors)
-        with ranks.together(where, said) as words:
-            journal, earlier, resume = _prepared(run, source, content, adopt_journal)
-            said["end"] = 0 if journal is None else journal.end
-        put_back(run.plain)
-        run.plain.load_state_dict(parts_like(run.plain.state_dict(), content["module"]))
-        run.optimizer.restore(_parts_of_state(run, state))
+        run.plain.load_state_dict(content["module"])
+        run.optimizer.restore(content["optimizer"])
     except BaseException:
         if run.mechanism is not planned:
             run.take(planned)
@@ -193,31 +140,13 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.optimizer.guard.retake()
     run.ledger.begun = True
     run.ledger.fix_chunking(content["chunking"])
-    run.source.contributions.expect(content["kind"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
-
-
-def _parts_of_state(run: PrivateRun, saved: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state with this rank's part of what belongs to parameters of which ranks have a part."""
-    inner = run.optimizer.original_optimizer
-    every = [p for group in inner.param_groups for p in group["params"]]
-    state = {
-        place: {name: parts_like(every[place], value) for name, value in found.items()}
-        for place, found in saved["state"].items()
-    }
-    return {**saved, "state": state}
 
 
 def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
     """The content of a checkpoint of this run's mechanism, which `run` takes as it was begun."""
     content = read(source)
-    if "drawn" not in content:
-        raise CheckpointError(
-            f"{source} was written by an earlier version of anechoic, whose noise may be drawn"
-            " otherwise: finish that run with the version that began it; or start a new run, and count"
-            " that one's releases too: engine.charge(anechoic.torch.read_mechanism(path))."
-        )
     begun, fingerprint = as_begun(run.mechanism, content["mechanism"]), content["fingerprint"]
     if fingerprint != begun.fingerprint:
         bits = json.loads(content["mechanism"]).get("grid_bits")
@@ -242,11 +171,10 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
 def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
     """Journal, history, and what puts the run in its place: all that may be refused."""
     _check_batches(run.loader.feed.batches.name, content["order"])
-    settings = {"clipping": "flat"} | content["settings"]  # files of earlier versions do not say
     for name, value in _settings(run).items():
-        if settings.get(name) != value:
+        if content["settings"].get(name) != value:
             raise MismatchError(
-                f"{name}={value} was {settings.get(name)} when the checkpoint was written: set up"
+                f"{name}={value} was {content['settings'].get(name)} when the checkpoint was written: set up"
                 " the run as it was."
             )
     noise_key, sampling_key = _keys(run, content)
@@ -261,8 +189,8 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
         content["noise"],
         content["releases"],
         drawn=content["drawn"],
-        cipher=content.get("cipher", AES),  # earlier versions had no other, and stored all rows
-        way=content.get("noise_memory", "store"),
+        cipher=content["cipher"],
+        way=content["noise_memory"],
     )
     journal = None
     if not run.recorder.follows:
@@ -286,14 +214,14 @@ def _already(run: PrivateRun) -> ReplayError:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Contents of a checkpoint, of this format or the first, its digest checked.
+    """Return the contents of a checkpoint, its digest checked.
 
     Raises:
         CheckpointError: if it is missing, corrupt, truncated or something else.
     """
-    source = _in_folder(_path(path))
+    source = _path(path)
     try:
-        with reading(source, _FIRST if first_line(source) == _FIRST else MAGIC) as window:
+        with reading(source, MAGIC) as window:
             if window.read(2) != b"PK":  # other formats would be unpickled by other rules
                 raise CheckpointError(f"{source} holds no torch archive.")
             window.seek(0)
@@ -371,7 +299,6 @@ def only_none(**options: Any) -> None:
 def _settings(run: PrivateRun) -> dict[str, Any]:
     share = run.loader.feed.share
     return {
-        # None in what was written before there were any
         "PrivacyEngine(chunk_rows)": None if share is None else share.rows,
         "loss_reduction": run.optimizer.loss_reduction,
         "batch_first": run.module.batch_first,
@@ -434,11 +361,6 @@ def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
 
 def _shape(value: Any) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _in_folder(path: Path) -> Path:
-    """The file of a checkpoint that is a folder."""
-    return path / FILE if path.is_dir() else path
 
 
 def _path(path: Any) -> Path:

@@ -134,8 +134,7 @@ class Resumable:
         in the same folder, which must be kept with the checkpoint and holds no secret.
 
         Args:
-            path: file name. On several ranks also a folder, in which each writes its part of the noise, so
-                that none holds all of it (docs/many-devices.md).
+            path: file name. Of several ranks the first one writes it.
             module, optimizer: those that `make_private` returned, or None.
             checkpoint_dict: whatever else should be kept (epoch, `scheduler.state_dict()`, …): tensors,
                 numbers, strings, lists, tuples and dicts.
@@ -144,7 +143,7 @@ class Resumable:
             noise_scheduler, grad_clip_scheduler, module_state_dict_kwargs, torch_save_kwargs: only None.
 
         Raises:
-            CheckpointError: if the folder of `path` is missing; if one process is given a folder.
+            CheckpointError: if the folder of `path` is missing, or `path` is one.
             DesynchronizedError: if a batch is delivered and not stepped, or half summed.
             GuaranteeError: if something else than step() changed the model since the last one.
             ValueError: if something in checkpoint_dict could not be read back safely.

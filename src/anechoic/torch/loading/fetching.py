@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from anechoic.errors import UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness.generators import same, seeded, states
+from anechoic.torch.randomness.generators import seeded
 
 
 @dataclass(frozen=True)
@@ -66,23 +65,14 @@ class Fetcher(Dataset[Any]):
         return request, batch
 
     def _in_parts(self, request: Request) -> Any:
-        """A batch of several parts: each is fetched as if it were alone."""
+        """Return a batch of several parts, the examples of each fetched as if it were alone."""
         found, start = [], 0
         for seed, size in zip(request.seeds, request.delivery.parts or (), strict=True):
             with seeded(seed):
                 found += self.examples(request.indices[start : start + size])
             start += size
         with seeded(request.seed):
-            before = states(cuda=False)
-            batch = self.collate(found)
-            if not same(before, states(cuda=False)):
-                raise UnsupportedError(
-                    "collate_fn draws random numbers, and a batch is cut into chunks of chunk_rows examples,"
-                    " for which it would draw others on another number of processes. Draw in the data set; or"
-                    " let anechoic.torch.BatchMemoryManager deliver each chunk by itself"
-                    " (max_physical_batch_size=chunk_rows)."
-                )
-        return batch
+            return self.collate(found)
 
     def examples(self, indices: list[int]) -> list[Any]:
         """Of the data set, in that order."""

@@ -21,7 +21,7 @@ from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.row_types.numbers import with_numbers
-from anechoic.torch.share import Part, Share
+from anechoic.torch.share import Share
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 #: What a loader does with its workers, by the names of its arguments.
@@ -59,8 +59,7 @@ class PrivateDataLoader(DataLoader[Any]):
 
     Made by `PrivacyEngine.make_private`; `dataset`, `collate_fn` and `num_workers` are those of the loader
     given there. Under Poisson sampling a batch may hold no example: its tensors then have length 0, and it
-    is stepped like any other (without a forward pass, if the model cannot make one). Where batches are padded
-    (`Poisson.at_most`), all have one size: rows that add nothing stand at the end.
+    is stepped like any other (without a forward pass, if the model cannot make one).
 
     An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
     guarantee, since batches are drawn as indices. Another length is refused. Without workers two examples,
@@ -160,52 +159,40 @@ class Requests(Sampler[Request]):
             if self.feed.share is not None:
                 yield from self._shared(step, self.feed.share)
                 continue
-            units: list[UnitBatch] | list[None]
             whole = batches.unit_batch(step)
             if whole is not None:
-                units = whole.parts(self.most)
-                parts = [part.examples.tolist() for part in units]
-                padding = [0] * len(parts)
+                units: list[UnitBatch] | list[None] = whole.parts(self.most)
+                parts = [part.examples.tolist() for part in units if part is not None]
             else:
-                parts, padding = padded(batches.batch(step).tolist(), batches.padded, self.most)
+                parts = split(batches.batch(step).tolist(), self.most)
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
-                place = step, len(indices), chunk, len(parts)
-                yield Request(Delivery(*place, units=part, padding=padding[chunk]), indices, seed)
+                yield Request(Delivery(step, len(indices), chunk, len(parts), units=part), indices, seed)
 
     def _shared(self, step: int, share: Share) -> Iterator[Request]:
-        """This process's parts of batch `step`: one request at least, so that it is stepped everywhere."""
-        key = self.feed.key
-        parts, whole = share.parts(self.feed.batches, step)
-        groups = share.groups(parts, self.most)
-        for chunk, group in enumerate(groups):
-            indices = [index for part in group for index in part.indices]
-            units = None
-            if whole is not None:
-                units = whole.only([item for part in group for item in part.items or ()])
-            place = group[0].number if group else len(parts)
-            seeds = [derive(key, "augment", step, part.number, size=SEED_BYTES) for part in group]
-            alone = share.alone(self.most)
+        """Yield this process's parts of batch `step`, at least one request: every process steps it."""
+        portions = share.portions(self.feed.batches, step, self.most)
+        for chunk, portion in enumerate(portions):
+            first = portion.numbers[0] if portion.numbers else share.rank
+            seeds = [derive(self.feed.key, "augment", step, i, size=SEED_BYTES) for i in portion.numbers]
             delivery = Delivery(
-                *(step, len(indices), chunk, len(groups)),
-                units=units,
-                parts=tuple(len(part.indices) for part in group),
-                address=None if self.most is None else place,
-                alone=alone,
+                *(step, len(portion.indices), chunk, len(portions)),
+                units=portion.units,
+                parts=portion.sizes,
+                address=first,
             )
-            seed = seeds[0] if alone and seeds else derive(key, "collate", step, size=SEED_BYTES)
-            yield Request(delivery, indices, seed, () if alone else tuple(seeds))
+            seed = derive(self.feed.key, "collate", step, first, size=SEED_BYTES)
+            yield Request(delivery, portion.indices, seed, tuple(seeds))
 
     def __len__(self) -> int:
-        batches, most = self.feed.batches, self.most
+        batches, most, share = self.feed.batches, self.most, self.feed.share
         if most is None:
             return batches.period
-        if self.feed.share is not None and batches.unit_batch(0) is None:
-            share, sizes = self.feed.share, map(batches.size, range(batches.period))
-            cut = ([Part(i, [0] * share.rows) for i in range(-(-size // share.rows))] for size in sizes)
-            return sum(len(share.groups(parts, most)) for parts in cut)
-        return sum(max(1, -(-(batches.padded or batches.size(t)) // most)) for t in range(batches.period))
+        sizes = map(batches.size, range(batches.period))
+        if share is not None:
+            return sum(len(share.groups(-(-size // share.rows), share.rows, most)) for size in sizes)
+        return sum(max(1, -(-size // most)) for size in sizes)
 
 
 class _Indices(Sampler[list[int]]):
@@ -237,26 +224,6 @@ class _Deliveries(Iterator[Any]):
         delivery = replace(asked.delivery, content=batch)
         self._ledger.deliver(self._turn, delivery)
         return batch
-
-
-def padded(indices: list[int], size: int | None, most: int | None) -> tuple[list[list[int]], list[int]]:
-    """(parts as by `split`, and how many of the last rows of each are padding).
-
-    Padding is example 0 over and over, whoever was drawn: a row that the model can work on.
-
-    Args:
-        size: rows of the whole batch, or None for no padding.
-    """
-    if size is None:
-        parts = split(indices, most)
-        return parts, [0] * len(parts)
-    left, padding = len(indices), []
-    parts = split(indices + [0] * (size - left), most)
-    for part in parts:
-        real = min(left, len(part))
-        left -= real
-        padding.append(len(part) - real)
-    return parts, padding
 
 
 def split(indices: list[int], most: int | None) -> list[list[int]]:

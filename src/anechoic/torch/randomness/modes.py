@@ -109,9 +109,6 @@ class SecretDraws(TorchDispatchMode):
         made = [out] if isinstance(out, Tensor) else tensors_in(out)
         if _SAVING(True) is not None:
             _hooked()
-        if drawing:
-            for run, _ in calls:
-                run.check_drawn(made)
         _PAUSED.append(True)
         try:
             for run, call in calls:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.torch.row_types.labels import TOTAL, Batch, Label, Mixed, One, RowAxis, Total, row_axis
 from anechoic.torch.row_types.numbers import among
 from anechoic.torch.structure import PLAIN, TORCHS_OWN, nodes, tensors_in
@@ -29,10 +29,8 @@ class Refusals:
         batch: in hand, or the last one.
         active: whether it is in hand.
         means: whether losses are means over rows.
-        apart: whether it is a part of a batch that other processes have other parts of.
     """
 
-    apart = False
     batch: Batch
     active: bool
     means: bool
@@ -43,23 +41,6 @@ class Refusals:
     mark: Callable[..., Any]
     mark_own: Callable[[Tensor, Label], None]
     among_held: Callable[[list[Tensor]], list[Tensor]]
-
-    def check_drawn(self, tensors: list[Tensor]) -> None:
-        """Refuse what the script draws for the rows of a part of a batch: other parts would draw the same.
-
-        Raises:
-            UnsupportedError: naming the remedy.
-        """
-        if not (self.apart and self.active):
-            return
-        if any(row_axis(tensor, self.batch.rows, self._dimension) is not None for tensor in tensors):
-            raise UnsupportedError(
-                f"the script drew random numbers for the {self.batch.rows} rows of this rank's part of a"
-                " batch, between its delivery and step(): every rank would draw the same, and another number"
-                " of ranks others. Draw in the model or in the data set, whose draws follow the example; or"
-                " let anechoic.torch.BatchMemoryManager deliver each chunk by itself"
-                " (max_physical_batch_size=chunk_rows)."
-            )
 
     @property
     def rows(self) -> int:

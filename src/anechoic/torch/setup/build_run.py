@@ -6,15 +6,14 @@ import logging
 import math
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.given import Given, Owning, check_promise
 from anechoic.batches.of_units import UnitBatches
-from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
@@ -23,6 +22,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.adam import tell_noise, tell_rates
+from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader
@@ -30,9 +30,6 @@ from anechoic.torch.loading.selftest import check_keeps_order, try_batches
 from anechoic.torch.noise_adder import Arithmetic, Releaser, kind_of
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.rng_stack import Surroundings
-from anechoic.torch.ranks.cut import blocks_in, is_cut
-from anechoic.torch.ranks.group import Alone, Ranks, running_ranks
-from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.setup import checks, mechanism_fit
@@ -43,8 +40,6 @@ from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.share import Share
-from anechoic.torch.shared_release import CutReleaser, SharedReleaser
-from anechoic.torch.shared_update import SharedUpdate
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
@@ -65,7 +60,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
         checks.check_criterion(setup.criterion, setup.loss_reduction)
     check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
     if running_ranks() > 1:
-        checks.check_ranks(setup)
+        checks.check_ranks(setup, dist.get_backend())
     check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
     checks.check_loader(setup.data_loader)
     check_units(setup)
@@ -206,8 +201,7 @@ def begin(
     journal: Any = None,
     sync_every: int = 1,
     share: Share | None = None,
-    ranks: Alone | None = None,
-    share_optimizer: bool = False,
+    ranks: Ranks | None = None,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
 
@@ -217,10 +211,9 @@ def begin(
         way: see `way_of`.
         journal, sync_every: see `Recorder`.
         share: how batches are cut into parts; None where they are not.
-        ranks: the processes of the run; None for this one alone.
-        share_optimizer: whether each of several has a part of the optimizer's state.
+        ranks: the processes of the run; None for those there are.
     """
-    ranks = ranks or Alone()
+    ranks = ranks or Ranks()
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
@@ -234,21 +227,11 @@ def begin(
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
-        shards = Shards(setup.module, ranks) if blocks_in(setup.module) else None
-        source = _source(setup, mechanism, ledger, batches.padded, share, shards)
+        source = _source(setup, mechanism, ledger, share)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-        made = (mechanism, ledger, source.parameters, divisor)
-        made_by = CutReleaser if any(map(is_cut, source.parameters)) else SharedReleaser
-        release = made_by(*made, ranks) if isinstance(ranks, Ranks) else Releaser(*made)
+        release = Releaser(mechanism, ledger, source.parameters, divisor, ranks)
         release.way = way
-        shared = ranks if share_optimizer and isinstance(ranks, Ranks) else None
-        optimizer = CorrelatedOptimizer(
-            source,
-            release,
-            setup.optimizer,
-            surroundings=surroundings,
-            update=partial(SharedUpdate, ranks=shared) if shared else None,
-        )
+        optimizer = CorrelatedOptimizer(source, release, setup.optimizer, surroundings=surroundings)
         undo.callback(optimizer.detach)
         run = PrivateRun(
             mechanism=mechanism,
@@ -291,23 +274,15 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def share_of(setup: Setup, chunk_rows: int | None, ranks: Alone) -> Share | None:
+def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> Share | None:
     """How batches are cut into parts: as asked for, or where there are several processes.
 
     Args:
         chunk_rows: of a part; None for as many as fit, at most `CHUNK`, which depends on no number of ranks.
         ranks: the processes.
-
-    Raises:
-        UnsupportedError: where the mode has no sums of parts.
     """
     if chunk_rows is None and ranks.count == 1:
         return None
-    if not source_class(setup.grad_sample_mode).takes_parts:
-        raise UnsupportedError(
-            f"chunk_rows={chunk_rows} with grad_sample_mode={setup.grad_sample_mode!r}, which does not work"
-            " on rows chunk by chunk: leave it out, or use 'rows'."
-        )
     row = sum(p.numel() * p.element_size() for p in setup.module.parameters() if p.requires_grad)
     rows = chunk_rows or min(CHUNK, max(1, MEMORY // max(1, row)))
     size = setup.data_loader.batch_size
@@ -326,9 +301,7 @@ def _source(
     setup: Setup,
     mechanism: Mechanism,
     ledger: ReleaseLedger,
-    padded: int | None,
     share: Share | None,
-    shards: Shards | None,
 ) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
@@ -344,9 +317,8 @@ def _source(
         loss_reduction=setup.loss_reduction,
         criterion=setup.criterion,
         wrap=setup.wrap_model,
-        rows=padded or _usual_rows(setup, mechanism),
-        share=share,
-        shards=shards,
+        rows=_usual_rows(setup, mechanism),
+        chunk=None if share is None else share.rows,
     )
     return source_class(setup.grad_sample_mode)(asked)
 

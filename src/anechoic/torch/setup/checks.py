@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 
 from anechoic._validate import flag, one_of
 from anechoic.errors import UnsupportedError
+from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP
-from anechoic.torch.ranks.cut import blocks_in, check_cut, is_cut
-from anechoic.torch.ranks.group import running_ranks
 from anechoic.torch.setup.asked import Setup
 from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
@@ -105,6 +104,13 @@ def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], opt
         raise TypeError(f"{name} needs {', '.join(f'{one}=' for one in missing)} too.")
 
 
+#: What torch and Opacus wrap around a module.
+_WRAPPERS = (
+    *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
+    *("DataParallel", "FullyShardedDataParallel"),
+)
+
+
 def check_module(module: Any, *, by_layers: bool = True) -> None:
     """Refuse modules whose per-example gradients cannot be had or bounded.
 
@@ -120,14 +126,13 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
     names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
-    for name in ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel", "DataParallel"):
+    for name in _WRAPPERS:
         if name in names:
             raise UnsupportedError(f"module is {name}: pass the plain module (docs/many-devices.md).")
-    check_cut(module)
-    if by_layers and blocks_in(module):
+    if any(hasattr(tensor, "placements") for tensor in (*module.parameters(), *module.buffers())):
         raise UnsupportedError(
-            "module was cut up by fully_shard, and gradients would be found layer by layer, on a rank that"
-            " does not have all of one: use grad_sample_mode='rows', the default."
+            "module has parameters that torch.distributed has cut up (DTensor, as of fully_shard or"
+            " parallelize_module): pass the plain module on every rank, whose rows are divided over ranks."
         )
     scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if scripted:
@@ -160,28 +165,27 @@ def check_one_process(who: str) -> None:
     if running_ranks() > 1:
         raise UnsupportedError(
             f"torch.distributed runs {running_ranks()} processes, and {who} would make releases of its own in"
-            " each of them. Train in one process; or write the loop yourself, with grad_sample_mode='rows'"
-            " and exact sums (docs/many-devices.md)."
+            " each of them. Train in one process; or write the loop yourself (docs/many-devices.md)."
         )
 
 
-def check_ranks(setup: Setup) -> None:
-    """Refuse what several processes cannot share.
+def check_ranks(setup: Setup, backend: str) -> None:
+    """Refuse a loader whose sampler divides the data over ranks; warn of what no test has run.
+
+    Args:
+        setup: as asked for.
+        backend: of torch.distributed.
 
     Raises:
         UnsupportedError: naming the remedy.
     """
-    mode = setup.grad_sample_mode
-    if not source_class(mode).takes_parts:
-        raise UnsupportedError(
-            f"grad_sample_mode={mode!r} on {running_ranks()} ranks: its sums are floating-point numbers, and"
-            " depend on who adds them up. Use 'rows' (the default), or train in one process."
-        )
-    devices = sorted({p.device.type for p in setup.module.parameters()} - {"cpu"})
-    if devices:
-        raise UnsupportedError(
-            f"parameters are on {devices[0]!r}, and {running_ranks()} ranks share a release on the CPU only."
-            " Train on one device in one process, or move the model to the CPU."
+    devices = {p.device.type for p in setup.module.parameters()}
+    if backend != "gloo" or devices != {"cpu"}:
+        logger.warning(
+            "backend %r with parameters on %s: several ranks were tested with 'gloo' on CPUs alone. Ranks"
+            " that end a step with different weights are refused at the next one.",
+            backend,
+            sorted(devices),
         )
     if type(getattr(setup.data_loader, "sampler", None)) is DistributedSampler:
         raise UnsupportedError(
@@ -255,14 +259,6 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise ValueError(f"Module parameters are different than optimizer Parameters: {_apart(own, module)}")
     if not own:
         raise ValueError("module has no trainable parameter: there is nothing to train privately.")
-    for group in optimizer.param_groups:
-        kinds = {is_cut(p) for p in group["params"] if p.requires_grad}
-        if len(kinds) > 1 and (group.get("foreach") or group.get("fused")):
-            raise UnsupportedError(
-                "a parameter group of the optimizer has parameters that fully_shard has cut up, and whole"
-                " ones, which torch does not update in one call: leave out foreach=True and fused=True, or"
-                " make two groups."
-            )
     devices = {str(p.device) for p in own}
     if len(devices) > 1:
         raise UnsupportedError(

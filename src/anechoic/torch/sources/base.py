@@ -1,7 +1,4 @@
-"""Gradient sources, from a delivered batch to one clipped sum: what each offers, and their registry.
-
-With what units computed by themselves, in place of gradients of rows (`Contributions`).
-"""
+"""Gradient sources, from a delivered batch to one clipped sum: what each offers, and their registry."""
 
 from __future__ import annotations
 
@@ -14,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from anechoic._validate import one_of
-from anechoic.errors import DesynchronizedError, MismatchError, ReplayError, UnsupportedError
+from anechoic.errors import UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.ranks.shards import Shards
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.share import Share
 from anechoic.torch.sources.clipping import Clipping
 
 AUTO = "auto"
@@ -48,8 +43,7 @@ class SourceSetup:
         batch_first, loss_reduction, criterion: as given to make_private.
         wrap: whether the training loop calls a wrapper, or the plain module.
         rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
-        share: how batches are cut into parts; None where they are not.
-        shards: of the module, where ranks have a part each of its weights.
+        chunk: rows of the parts that batches are cut into; None where they are not.
     """
 
     module: nn.Module
@@ -61,8 +55,7 @@ class SourceSetup:
     criterion: Any = None
     wrap: bool = True
     rows: int = 64
-    share: Share | None = None
-    shards: Shards | None = None
+    chunk: int | None = None
 
 
 class GradientSource(ABC):
@@ -80,12 +73,8 @@ class GradientSource(ABC):
     """
 
     mode: ClassVar[str]
-    #: Whether it has what a unit of several examples adds, and takes contributions in place of gradients.
-    takes_units: ClassVar[bool] = True
     #: Whether it has single contributions, which can be rounded to a grid before they are added up.
     takes_grid: ClassVar[bool] = True
-    #: Whether what it makes of a part of a batch depends on nothing outside of the part.
-    takes_parts: ClassVar[bool] = False
     #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
     by_layers: ClassVar[bool] = True
 
@@ -97,7 +86,6 @@ class GradientSource(ABC):
         self.parameters = setup.parameters
         self.clipping = setup.clipping
         self.ledger = setup.ledger
-        self.contributions = Contributions(setup.parameters)
         #: whether weights are what was released: asked before the model works on a batch
         self.check_weights: Callable[[], None] = lambda: None
         self.types = RowTypes(batch_first=setup.batch_first, means=self.means)
@@ -124,8 +112,6 @@ class GradientSource(ABC):
 
     def delivered(self, delivery: Delivery) -> None:
         """A batch is in hand: its rows are followed to the loss."""
-        share = self.setup.share
-        self.types.apart = share is not None and share.ranks > 1 and not delivery.alone
         self.types.begin(delivery)
 
     @abstractmethod
@@ -138,10 +124,6 @@ class GradientSource(ABC):
             DesynchronizedError: if what was computed does not belong to the delivery.
             GuaranteeError: if something could not be clipped.
         """
-
-    def manner(self, delivery: Delivery) -> str:
-        """How the rows of `delivery` were worked on, where that changes how numbers round; "" for no row."""
-        return ""
 
     @abstractmethod
     def used(self) -> None:
@@ -174,18 +156,6 @@ class GradientSource(ABC):
     @abstractmethod
     def detach(self) -> None:
         """Take everything off the module that making the source put there."""
-
-    # -- contributions in place of gradients -----------------------------------------------------
-
-    def contribute(self, delivery: Delivery, vectors: list[Tensor], kind: str) -> None:
-        """Take one vector an item of `delivery` in place of gradients; see `CorrelatedOptimizer`."""
-        if not self.takes_units:
-            raise UnsupportedError(
-                f"grad_sample_mode={self.mode!r} has no contributions of units: use 'rows'."
-            )
-        self.contributions.check(delivery, vectors)
-        self.forget()
-        self.contributions.take(delivery, vectors, kind)
 
 
 #: Sources by grad_sample_mode. A new mode is a new file that registers itself, imported by this package.
@@ -234,104 +204,3 @@ class ModelWrapper(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("_module"), name)
-
-
-GRADIENTS = "gradients"
-
-
-class Contributions:
-    """Vectors of one delivery, kept between `contribute` and step().
-
-    Args:
-        parameters: the trainable ones.
-
-    Attributes:
-        last_kind: what the last release was made of, in words: "gradients" of rows, or what contribute()
-            was told; "" before the first.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._delivery: Delivery | None = None
-        self._vectors: list[Tensor] = []
-        self._kind = GRADIENTS
-        self._expected = self.last_kind = ""
-
-    def take(self, delivery: Delivery, vectors: list[Tensor], kind: str) -> None:
-        """Keep `vectors`, one tensor a parameter of shape (items, *parameter), for `delivery`."""
-        self.check(delivery, vectors)
-        self._delivery, self._vectors = delivery, [vector.detach() for vector in vectors]
-        self._kind = kind
-
-    def check(self, delivery: Delivery, vectors: list[Tensor]) -> None:
-        """Refuse what `take` would."""
-        if not isinstance(vectors, (list, tuple)) or not all(isinstance(v, Tensor) for v in vectors):
-            raise MismatchError(
-                "contributions must be a list of tensors, one for each trainable parameter in the order of"
-                " optimizer.params, of shape (items, *parameter)."
-            )
-        if delivery.units is None:
-            raise DesynchronizedError(
-                "contribute() takes one vector for each unit in the batch, and this run has no unit_ids: give"
-                " them to make_private."
-            )
-        shapes = [(delivery.units.count, *p.shape) for p in self._parameters]
-        if [tuple(vector.shape) for vector in vectors] != shapes:
-            raise MismatchError(
-                f"contributions have shapes {[tuple(vector.shape) for vector in vectors]}, but {shapes} are"
-                " needed: one row for each item of the batch in hand, for every trainable parameter."
-            )
-
-    def forget(self) -> None:
-        """They were used or dropped."""
-        self._delivery, self._vectors, self._kind = None, [], GRADIENTS
-
-    def expect(self, kind: str) -> None:
-        """The next release must be made of `kind`, as that before the checkpoint was; "" permits any."""
-        self._expected = self.last_kind = kind
-
-    def kind(self, delivery: Delivery) -> str:
-        """What the step of `delivery` is made of; "" for an empty batch that is stepped at once.
-
-        Raises:
-            ReplayError: if the release before the checkpoint was made of something else.
-        """
-        kind = "" if delivery.size == 0 and self._delivery is None else self._kind
-        if kind and self._expected and kind != self._expected:
-            raise ReplayError(
-                f"this step is made of {kind}, and the one before the checkpoint was made of"
-                f" {self._expected}: the noise of a release must not be used for other gradients, and a run"
-                " that goes on from the checkpoint could not know of the change. Go on as before, and change"
-                " it at another step than that after a checkpoint."
-            )
-        return kind
-
-    def released(self, kind: str) -> None:
-        """A release was made of `kind`."""
-        if kind:
-            self._expected, self.last_kind = "", kind
-
-    def sums(self, delivery: Delivery, clipping: Clipping, *, others: bool) -> list[Tensor] | None:
-        """Their clipped sums, one a parameter; None if nothing was contributed.
-
-        Args:
-            delivery: what is about to be stepped.
-            clipping: how they are clipped.
-            others: whether there are gradients of rows too.
-        """
-        if self._delivery is None:
-            return None
-        if self._delivery is not delivery or delivery.units is None:
-            raise DesynchronizedError(
-                f"contributions to another batch reached release {delivery.step}: call contribute() once for"
-                " each delivered batch, right before step()."
-            )
-        if others:
-            raise DesynchronizedError(
-                f"gradients of rows and contributions of units reached release {delivery.step}: only one of"
-                " them can be what the batch adds. Call zero_grad(), then contribute(), then step()."
-            )
-        if delivery.units.count == 0:
-            return clipping.nothing(self._parameters)
-        cast = [vector.to(p.dtype) for vector, p in zip(self._vectors, self._parameters, strict=True)]
-        return clipping.sums(cast, delivery.units.limits)

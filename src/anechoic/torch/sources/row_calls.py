@@ -37,7 +37,7 @@ from anechoic.torch.sources.levels import (
     merged,
     output_axis,
 )
-from anechoic.torch.sources.row_model import RowModel, called, check_statistics, pulled
+from anechoic.torch.sources.row_model import RowModel, called, check_statistics, pulled, without_our_hooks
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 #: Ways through a model that rows of one chunk may take; with more, rows are taken one after another.
@@ -126,7 +126,7 @@ class RowCall:
         self._template: Any = None
         self._paths: list[list[_Path]] = []
         self.axes: list[int | None] = []
-        with torch.no_grad(), model.at_work():
+        with torch.no_grad(), without_our_hooks(model.module):
             self.outputs = self._outputs()
         self._drew = self._start.moved()
 
@@ -182,13 +182,9 @@ class RowCall:
             )
         totals: list[Tensor] = []
         for path in paths:
-            try:
-                with path.level.entered():
-                    pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
-                    every = path.level.taken(self._model.gradients(pulled_back))
-            finally:
-                if self._model.shards is not None:
-                    self._model.shards.release()
+            with path.level.entered():
+                pulled_back = path.pull([path.level.put(c) for c in given], retain_graph=False)[0]
+                every = path.level.taken(self._model.gradients(pulled_back))
             made = every if len(rows) == self._slots else [g[: len(rows)] for g in every]
             totals = merged(totals, made, path.kept[: len(rows)]) if totals else made
         return totals
@@ -204,7 +200,7 @@ class RowCall:
     def alone(self, cotangents: list[Tensor], row: int) -> list[Tensor]:
         """The gradient of one row by plain autograd, one tensor a parameter: no vmap, no functional call."""
         used: list[Any] = []
-        with self._again(), self._model.at_work(), torch.enable_grad():
+        with self._again(), without_our_hooks(self._model.module), torch.enable_grad():
             outputs = self._one_alone(row, used)
             parameters = used[0]
             pairs = [

@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.torch.ranks.shards import Shards
+from anechoic.errors import UnsupportedError
 from anechoic.torch.structure import nodes, uninterrupted
 
 logger = logging.getLogger("anechoic")
@@ -32,7 +31,6 @@ class RowModel:
         module: the plain one.
         parameters: those whose gradients are wanted, in this order.
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
-        shards: of its weights, where ranks have a part each.
 
     Attributes:
         places: of its parameters.
@@ -43,14 +41,8 @@ class RowModel:
         asks: whether it was seen to ask for gradients of what it computes.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        parameters: list[nn.Parameter],
-        batch_first: bool,
-        shards: Shards | None = None,
-    ) -> None:
-        self.module, self.parameters, self.shards = module, parameters, shards
+    def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
+        self.module, self.parameters = module, parameters
         self.dimension = 0 if batch_first else 1
         self.loops = ""
         self.draws = self.decides = self.asks = False
@@ -64,21 +56,15 @@ class RowModel:
         """The parameters by name, as they are now, or those `nearby`."""
         if self._others is not None:
             return self._others
-        return {name: p.detach() for name, p in zip(self._names, self.leaves, strict=True)}
-
-    @property
-    def leaves(self) -> list[Any]:
-        """The parameters; what stands for those that ranks have a part each of."""
-        return [self.shards.whole(p) for p in self.parameters] if self.shards else list(self.parameters)
+        return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
 
     @contextmanager
     def nearby(self, seed: int) -> Iterator[None]:
         """Run with weights that are a little off: no row is at a kink of the model then."""
         draw = torch.Generator().manual_seed(seed)
-        now = [self.shards.read(p) for p in self.parameters] if self.shards else self.parameters
         self._others = {
             name: p.detach() * (1 + NEARBY * torch.randn(p.shape, generator=draw).to(p))
-            for name, p in zip(self._names, now, strict=True)
+            for name, p in zip(self._names, self.parameters, strict=True)
         }
         try:
             yield
@@ -88,15 +74,9 @@ class RowModel:
     def run(self, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, list[Any]]:
         """(the module's outputs, the weights that they were computed with)."""
         if self._others is None:
-            return self.module(*arguments, **keywords), self.leaves
+            return self.module(*arguments, **keywords), list(self.parameters)
         leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
         return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Rows are worked on inside: by the hooks of the user alone, and with whole weights."""
-        with without_our_hooks(self.module), self.shards.at_work() if self.shards else nullcontext():
-            yield
 
     @contextmanager
     def runnable(self) -> Iterator[None]:
@@ -168,52 +148,6 @@ def called(
 
 
 @contextmanager
-def left_as_it_is(module: nn.Module) -> Iterator[None]:
-    """Put parameters and buffers back where they were, whatever happens: they would hold a unit's weights.
-
-    Raises:
-        GuaranteeError: if something was changed or replaced.
-    """
-    owners = [
-        (path, own, dict(own))
-        for path, layer in module.named_modules()
-        for own in (layer._parameters, layer._buffers)
-    ]
-    tensors = [
-        (f"{path}.{name}" if path else name, tensor, tensor._version, _copy(tensor))
-        for path, _, before in owners
-        for name, tensor in before.items()
-        if tensor is not None
-    ]
-    changed, fault = set(), None
-    try:
-        yield
-    except UnsupportedError as error:  # vmap cannot go on with what an earlier pass put there
-        fault = error
-    finally:
-        for path, own, before in owners:
-            for name in own.keys() | before.keys():
-                if own.get(name) is not before.get(name):
-                    changed.add(f"{path}.{name}" if path else name)
-            own.clear()
-            own.update(before)
-        for name, tensor, version, value in tensors:
-            if tensor._version != version:
-                changed.add(name)
-                if value is not None:
-                    with torch.no_grad():
-                        tensor.copy_(value)
-    if changed:
-        raise GuaranteeError(
-            f"{min(changed)} changed in the local steps without noise: parameters and buffers (such as the"
-            " statistics of a normalisation) must stay as they are. Keep such layers in eval() mode, or"
-            " replace them."
-        ) from fault
-    if fault is not None:
-        raise fault
-
-
-@contextmanager
 def without_our_hooks(module: nn.Module) -> Iterator[None]:
     """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay.
 
@@ -260,12 +194,6 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                 if buffer._version != version:
                     with torch.no_grad():
                         buffer.copy_(value)
-
-
-def _copy(tensor: Tensor) -> Tensor | None:
-    """Its values, to put back; frozen parameters may be too large for that."""
-    frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
-    return None if frozen else tensor.detach().clone()
 
 
 def is_ours(hook: Any) -> bool:

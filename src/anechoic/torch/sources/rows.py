@@ -10,7 +10,6 @@ at its outputs; and that this gradient depends on the row alone is seen by the t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness.modes import paused
-from anechoic.torch.ranks.cut import local
 from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
 from anechoic.torch.sources.base import (
     BY_HAND,
@@ -56,9 +54,7 @@ class RowsModule(ModelWrapper):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         source = self.__dict__["_source"]
         if source is None or not self.training or not torch.is_grad_enabled():
-            shards = None if source is None or torch.is_grad_enabled() else source.setup.shards
-            with shards.at_work() if shards else nullcontext():
-                return self._module(*arguments, **keywords)
+            return self._module(*arguments, **keywords)
         return self.__dict__["_called"](arguments, keywords)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -131,7 +127,6 @@ class RowsSource(GradientSource):
     """
 
     mode = "rows"
-    takes_parts = True
     by_layers = False
     memory = MEMORY
 
@@ -144,7 +139,7 @@ class RowsSource(GradientSource):
                 " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
-        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first, setup.shards)
+        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
         self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
         self.anchor = torch.zeros((), requires_grad=True)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
@@ -245,7 +240,7 @@ class RowsSource(GradientSource):
                     f" example.{UNPACK}."
                 )
             if call.marks != self.marks() and any(
-                p.grad is not None and bool(local(p.grad).count_nonzero()) for p in self.parameters
+                p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
             ):
                 raise GuaranteeError(
                     "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
@@ -262,11 +257,6 @@ class RowsSource(GradientSource):
             for row in compared:
                 for place in (rows == row).nonzero().flatten().tolist():
                     agreed.append(self._agrees(calls, row, [t[place] for t in found]))
-            if delivery.padding:
-                real = rows < delivery.real
-                rows, found = rows[real], [t[real.to(t.device)] for t in found]
-                if not len(rows):
-                    continue
             whole = delivery.units is None
             for vectors, limits in [(found, None)] if whole else self._contributions(rows, found, delivery):
                 parts = self.clipping.sums(vectors, limits)
@@ -285,19 +275,14 @@ class RowsSource(GradientSource):
                 found = [a + b for a, b in zip(found, made, strict=True)] if found else made
             yield rows, found
 
-    @property
-    def chunk(self) -> int | None:
-        """Rows of a part, where batches are cut into parts."""
-        return None if self.setup.share is None else self.setup.share.rows
-
     def slots(self, delivery: Delivery) -> int:
         """Rows of one chunk: a function of public numbers, and so is the shape that kernels work on.
 
         Those of a part, where batches are cut into parts; else as many as most batches have, rounded up, or
         as micro-batches have; fewer where their gradients would take more than `memory`.
         """
-        if self.chunk is not None:
-            return self.chunk
+        if self.setup.chunk is not None:
+            return self.setup.chunk
         most = self.ledger.chunking
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
         held = max(1, self.memory // self._row_bytes)
@@ -338,7 +323,7 @@ class RowsSource(GradientSource):
             return True
 
     def _alone(self, calls: list[Pending], row: int) -> list[Tensor]:
-        alone = [torch.zeros_like(p) for p in self._rows.leaves]
+        alone = [torch.zeros_like(p) for p in self.parameters]
         for call in calls:
             with undisturbed(self.setup.module):
                 parts = call.rows.alone(call.cotangents, row)
@@ -348,7 +333,7 @@ class RowsSource(GradientSource):
     def _agrees_nearby(self, calls: list[Pending], row: int, seed: int) -> bool:
         with self._rows.nearby(seed):
             again = [Pending(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
-            found = [torch.zeros_like(p) for p in self._rows.leaves]
+            found = [torch.zeros_like(p) for p in self.parameters]
             for call, before in zip(again, calls, strict=True):
                 call.cotangents = before.cotangents
                 chunk = next(k for k, rows in enumerate(call.rows.chunks) if bool((rows == row).any()))
@@ -367,9 +352,6 @@ class RowsSource(GradientSource):
     # -- a step --------------------------------------------------------------------------------
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        contributed = self.contributions.sums(delivery, self.clipping, others=self._passes > 0)
-        if contributed is not None:
-            return contributed
         if self._passes and self._stale:
             raise DesynchronizedError(f"{NOT_CLEARED}.")
         if self._passes > 1:
@@ -388,21 +370,14 @@ class RowsSource(GradientSource):
             )
         return [total.clone() for total in self._sums]
 
-    def manner(self, delivery: Delivery) -> str:
-        if not delivery.size:
-            return ""
-        return "one row after another" if self._rows.loops else "many rows at once"
-
     def used(self) -> None:
         self._drop()
         self.types.rest()
         self._stale = True
-        self.contributions.forget()
 
     def zero_grad(self) -> None:
         self._clear()
         self._stale = False
-        self.contributions.forget()
 
     def forget(self) -> None:
         self.single.forget()

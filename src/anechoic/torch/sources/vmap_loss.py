@@ -167,7 +167,8 @@ class RowCriterion:
         start = Generators()
         starts = dict.fromkeys(due, start)
         try:
-            side_by_side = vmap(grad_and_value(loss), in_dims=(0, places or 0), chunk_size=self._source.chunk)
+            chunk = self._source.setup.chunk
+            side_by_side = vmap(grad_and_value(loss), in_dims=(0, places or 0), chunk_size=chunk)
             gradients, values = side_by_side(outputs, others)
         except (RuntimeError, NotImplementedError, TypeError):
             start.restore()

@@ -127,13 +127,12 @@ class GhostGradients:
             calls = {layer: [call.rows(finite) for call in made] for layer, made in calls.items()}
             gradients = self._gradients(calls)
             lengths = self._lengths(gradients)
-        counted = (torch.arange(delivery.size)[finite.cpu()] < delivery.real).double().numpy()
         rows = len(lengths[0])
         terms = max(part.terms for part in gradients.values())
         self._count_rounding(delivery, excess(rows, terms))
         sums = self._zeros()
         for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
-            factors = self._clipping.factors(length, counted if delivery.padding else None, bound=bound)
+            factors = self._clipping.factors(length, bound=bound)
             for place in places:
                 sums[place] = gradients[id(self._parameters[place])].weighted_sum(factors)
             self._check_bound([sums[place] for place in places], rows, bound)

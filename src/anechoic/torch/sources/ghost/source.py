@@ -50,7 +50,6 @@ class GhostSource(GradientSource):
     """
 
     mode = "ghost"
-    takes_units = False
     takes_grid = False
 
     def __init__(self, setup: SourceSetup) -> None:

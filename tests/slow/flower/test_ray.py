@@ -36,7 +36,7 @@ run_simulation(app, small.client_app(), num_supernodes=small.CLIENTS,
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs anechoic[flower-simulation]")
 @pytest.mark.timeout(240)
 def test_a_run_on_ray_is_bit_for_bit_that_without_flower(tmp_path):
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
-SOURCES = Path(__file__).resolve().parents[2] / "src"
+SOURCES = Path(__file__).resolve().parents[3] / "src"
 
 
 class Federation:

@@ -1,0 +1,126 @@
+"""The processes of torch.distributed that share a run: what they tell one another, and the sum over them.
+
+Before every exchange of numbers each rank says where it is in the run. A rank that failed says so in its
+place; then all raise, and nothing was used. A rank that is gone, or hangs for longer than the timeout of the
+process group, is an error of the backend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from anechoic.errors import DesynchronizedError
+
+
+class RanksError(DesynchronizedError):
+    """An error that every rank raises."""
+
+
+def running_ranks() -> int:
+    """Return how many processes torch.distributed runs: 1 where it was not begun."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size()
+
+
+class Ranks:
+    """The processes of a run, which speak through torch.distributed's default group; or one process alone.
+
+    Attributes:
+        rank, count: this process, and how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.count = running_ranks()
+        self.rank = dist.get_rank() if self.count > 1 else 0
+
+    def exchange(self, where: str, **said: Any) -> list[dict[str, Any]]:
+        """Return what each rank says, in the order of ranks; pickled, as processes of one run trust another.
+
+        Args:
+            where: in the run, in words: the same on every rank.
+            said: for the others; "error" says that this rank failed.
+
+        Raises:
+            RanksError: where one of them failed, is somewhere else, or is gone.
+        """
+        if self.count == 1:
+            return [said]
+        words: list[Any] = [None] * self.count
+        self._safely(where, lambda: dist.all_gather_object(words, {"where": where, **said}))
+        for rank, word in enumerate(words):
+            if "error" in word:
+                raise RanksError(
+                    f"rank {rank} failed at {word['where']}, so no rank goes on with {where}: {word['error']}"
+                )
+        for rank, word in enumerate(words):
+            if word["where"] != words[0]["where"]:
+                raise RanksError(
+                    f"rank 0 is at {words[0]['where']}, and rank {rank} at {word['where']}: every rank runs"
+                    " the same script, steps once for every batch of its loader (an empty one too), and calls"
+                    " load_checkpoint as the others do. No rank goes on."
+                )
+        return words
+
+    @contextmanager
+    def together(self, where: str, said: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
+        """Run a block on every rank; where it fails on one, all raise.
+
+        Args:
+            where: in the run, in words.
+            said: for the others; the block may add to it.
+
+        Yields:
+            What each rank said: empty until the block is over.
+        """
+        words: list[dict[str, Any]] = []
+        try:
+            yield words
+        except Exception as error:
+            self.report(where, error)
+            raise
+        words += self.exchange(where, **(said or {}))
+
+    def report(self, where: str, error: Exception) -> None:
+        """Tell the others that this rank failed."""
+        if self.count > 1 and not isinstance(error, RanksError):
+            with suppress(RanksError):
+                self.exchange(where, error=f"{type(error).__name__}: {error}")
+
+    def add_up(self, sums: list[Tensor], where: str) -> None:
+        """Replace the sums of this rank by those over all ranks: one all-reduce, exact where they are int64.
+
+        Raises:
+            RanksError: if a rank is gone.
+        """
+        if self.count == 1:
+            return
+        flat = torch.cat([total.reshape(-1) for total in sums])
+        self._safely(where, lambda: dist.all_reduce(flat))
+        for total, part in zip(sums, flat.split([total.numel() for total in sums]), strict=True):
+            total.copy_(part.view(total.shape))
+
+    def _safely(self, where: str, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except RuntimeError as error:  # what torch raises for a closed connection and for a timeout
+            raise RanksError(
+                f"another rank is gone, or did not answer in time, at {where}"
+                f" ({str(error).splitlines()[0]}). Nothing that was not released before is used. Start all"
+                " ranks again, and go on from the last checkpoint."
+            ) from error
+
+
+def checksum_of(parameters: Iterable[Tensor]) -> int:
+    """Return a sum over all words of the weights: another one where they differ, but for contrived cases."""
+    total = 0
+    for p in parameters:
+        kind = torch.int64 if p.element_size() == 8 else torch.int32
+        total += int(p.detach().view(kind).sum(dtype=torch.int64))
+    return total
