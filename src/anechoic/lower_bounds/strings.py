@@ -142,4 +142,4 @@ def _condensed(r: Array, mass: Array, steps: int, mu: Array) -> tuple[Array, Arr
     across = np.exp(-(m - 1) * theta) * -np.expm1(-2 * theta) / whole
     inner = (m - 1) * theta + np.log(whole) - np.log(-np.expm1(-2 * theta)) - math.log(m)
     turned = (np.asarray(inverse.T @ (each[:, :, None] * inverse)) for each in (ends, across))
-    return *turned, inner.sum(axis=1)  # type: ignore[return-value]
+    return *turned, inner.sum(axis=1)

@@ -153,7 +153,7 @@ class _Knots:
 
     def of(self, coefficients: Array) -> Array:
         """The logarithms at the knots."""
-        return np.log(np.maximum(coefficients[self._at] / coefficients[0], np.exp(_LOWEST)))
+        return np.asarray(np.log(np.maximum(coefficients[self._at] / coefficients[0], np.exp(_LOWEST))))
 
     def column(self, x: Array) -> Array:
         """c, shape (p,)."""
