@@ -45,7 +45,7 @@ PUBLIC = {
     "flower": """
         ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys clipped_update clipped_update_mod
     """,
-    "linear": "LinearRegression LinearSVC LogisticRegression Ridge SGDClassifier SGDRegressor",
+    "linear": "LinearRegression LogisticRegression Ridge",
     "lower_bounds": "lower_bound prefix_sum_lower_bound",
     "noise": "NoiseStream derive new_key",
     "optimize": """
