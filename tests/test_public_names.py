@@ -78,7 +78,6 @@ PUBLIC = {
         read_mechanism seq2seq_loss
     """,
     "torch.sources": "GradientSource register",
-    "engines.beam": "CombineSums received",
     "engines.frames": "accumulated",
     "engines.spark": "StreamSink releases",
     "trainers": "Privacy",
@@ -114,7 +113,7 @@ def needed_by(room):
     """The packages of an extra that a room imports."""
     if room.startswith("trainers."):
         return [room.removeprefix("trainers.")]
-    engines = {"engines.beam": ["apache_beam"], "engines.spark": ["pyspark", "pyarrow"]}
+    engines = {"engines.spark": ["pyspark", "pyarrow"]}
     return {"linear": ["sklearn"], "flower": ["flwr"], **engines}.get(room, [])
 
 
