@@ -68,7 +68,7 @@ PUBLIC = {
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract
     """,
     "theory": """
-        Ball Box LinearRegression LqMechanism PrivateFTRL Simplex StronglyConvex
+        Ball LinearRegression LqMechanism PrivateFTRL Simplex StronglyConvex
         asymptotic_suboptimality banded_inverse_noise blt_noise finite_time_bound l1_step
         last_iterate_excess last_iterate_rho mirror_step optimal_noise optimized_strongly_convex_bound
         regression_bounds strongly_convex_bound trajectory

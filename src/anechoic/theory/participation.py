@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy
 
@@ -19,22 +17,7 @@ LARGEST = 16  # steps up to which the patterns are listed
 CLOSE = 1e-3  # relative; the optimum is known to about the root of the gap
 
 
-@dataclass(frozen=True)
-class Conjecture:
-    """Whether Conjecture 4.7 held for one workload and schema, for the RMS loss.
-
-    Attributes:
-        held: the optimum under sum_{t in pi} M[t, t] <= 1 attains 1 on every pattern; None where the
-            equalities contradict one another, so that Problem 4.6 has no solution and there is nothing to
-            compare.
-        smallest: the smallest sum of M[t, t] over a maximal pattern, relative to the largest.
-    """
-
-    held: bool | None
-    smallest: float
-
-
-def conjecture_4_7(workload: Workload, participation: Participation) -> Conjecture:
+def conjecture_4_7(workload: Workload, participation: Participation) -> bool | None:
     """Solve Problem 4.6 with inequalities for the RMS loss; do the equalities hold at its solution?
 
     Where no two patterns overlap (Single, Cyclic, FullBatch) the conjecture is a theorem: the multipliers of
@@ -46,6 +29,10 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> Conjectu
         workload: A, at most 16 steps.
         participation: Single, Cyclic, FullBatch, MinSep or OncePerEpoch. Patterns that are part of another
             allowed one are left out: with them the equalities could not hold for any schema.
+
+    Returns:
+        Whether the optimum under sum_{t in pi} M[t, t] <= 1 attains 1 on every maximal pattern; None where
+        the equalities contradict one another, so that Problem 4.6 has no solution: nothing is compared.
 
     Raises:
         UnsupportedError: for another schema, or too many steps.
@@ -69,8 +56,7 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> Conjectu
     for row, steps in zip(incidence, patterns, strict=True):
         row[list(steps)] = 1.0
     sums = incidence @ squares
-    smallest = float(sums.min() / sums.max())
-    return Conjecture(smallest > 1 - CLOSE if _consistent(incidence) else None, smallest)
+    return bool(sums.min() > (1 - CLOSE) * sums.max()) if _consistent(incidence) else None
 
 
 def _consistent(incidence: Array) -> bool:
