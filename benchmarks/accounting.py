@@ -5,8 +5,7 @@
 Balls in bins at (epsilon = 1, delta = 1e-5, n = 3900, 390 bins, C[i, j] = 0.9^(i - j)): the noise by a point
 estimate, verified, and without sampling error, each over a reference. The reference is the mean of point
 estimates at other seeds, by importance sampling; or, with --plain, the noise at which plain samples of the
-privacy loss have the wanted delta. Then Poisson sampling with more bands than groups, n = 2000: epsilon by
-each bound, and what calibrating takes.
+privacy loss have the wanted delta.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic import calibrate
-from anechoic.accounting.accountant import accountant_of
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import BallsInBins, Poisson
-from anechoic.strategies import BandedToeplitz, Toeplitz
-from anechoic.workloads import prefix_sum
+from anechoic.sampling import BallsInBins
+from anechoic.strategies import Toeplitz
 
 N, BINS, EPSILON, DELTA = 3900, 390, 1.0, 1e-5
 CHUNK = 50_000
@@ -103,30 +100,12 @@ def point_epsilon(mixture: Mixture, std: float) -> float:
     return high
 
 
-def poisson() -> None:
-    """Every step Poisson-sampled on its own, and C of several bands."""
-    n, rate = 2000, 0.05
-    print(f"\nPoisson sampling at rate {rate}, n = {n}, delta = {DELTA}, square root with bands")
-    for bands in (2, 8, 16):
-        strategy = BandedToeplitz.square_root(prefix_sum(n), bands)
-        sampling = Poisson(100_000, int(rate * 100_000), n)
-        found, wall, cpu = timed(
-            lambda s=strategy, p=sampling: calibrate(s, sampling=p, epsilon=2.0, delta=DELTA)
-        )
-        print(
-            f"  {bands:>3} bands: noise multiplier {found.noise_multiplier:.4f} at epsilon 2,"
-            f" {wall:.1f} s, {cpu:.1f} s of processor time"
-        )
-    print(f"  {accountant_of(sampling, strategy, 'zero_out', 'deterministic').describe()}")
-
-
 def main() -> None:
-    """Run both."""
+    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plain", type=int, default=0, help="samples of a plain reference; 0 for none")
     options = parser.parse_args()
     balls_in_bins(options.plain)
-    poisson()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from anechoic.demo.flights import flights_design
-from anechoic.linear import LinearSVC, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
+from anechoic.linear import LogisticRegression, Ridge
 
 HERE = Path(__file__).parent
 WORKER = HERE / "peers" / "diffprivlib_worker.py"
@@ -106,12 +106,9 @@ def ours(data: Data, epsilon: float, seed: int, x: Array, y: Array) -> Iterator[
     if data.kind == "numbers":
         options["target_bounds"] = data.target
         yield "Ridge", Ridge(**options).fit(x, y)
-        yield "SGDRegressor", SGDRegressor(**options).fit(x, y)
         return
     options["classes"] = np.unique(data.y)
     yield "LogisticRegression", LogisticRegression(**options).fit(x, y)
-    yield "LinearSVC", LinearSVC(**options).fit(x, y)
-    yield "SGDClassifier", SGDClassifier(**options).fit(x, y)
 
 
 def plain(data: Data, x: Array, y: Array) -> Any:

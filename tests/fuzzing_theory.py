@@ -219,7 +219,6 @@ class Theory:
         made = [
             AllSpace,
             lambda: theory.Ball(self.positive(), p=self.odd(self.of(1.0, 1.5, 2.0, math.inf))),
-            lambda: theory.Box(self.odd(-1.0), self.odd(1.0)),
             lambda: theory.Simplex(self.positive()),
         ]
         return self.of(*made)()

@@ -12,10 +12,10 @@ import pytest
 
 from anechoic import accounting, lower_bounds, optimize, theory
 from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
-from anechoic.optimize.full.conjecture import conjecture_4_7
 from anechoic.participation import Cyclic, OncePerEpoch, Patterns, Single
 from anechoic.strategies import Identity, Toeplitz, endless
 from anechoic.theory.lq_noise import ExponentialPower, lq_epsilon
+from anechoic.theory.participation import conjecture_4_7
 from anechoic.theory.regression import half_exponential_decay
 from anechoic.workloads import from_coefficients, prefix_sum
 from tests.fuzzing import CALLS, complaint, seeds

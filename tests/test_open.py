@@ -128,7 +128,7 @@ def test_it_is_audited_by_its_own_law(cohort):
     assert draw_test(cohort.sampling, part, possible).p_value < 1e-3
     part[3, 90] = ~part[3, 90]
     assert draw_test(cohort.sampling, part).note == "the scheme cannot draw the pattern of canary 90"
-    report = audit_mechanism(cohort, canaries=100, power_repeats=0, seed=1, key=bytes(32))
+    report = audit_mechanism(cohort, canaries=100, seed=1, key=bytes(32))
     assert not report.violated
     assert {finding.name for finding in report.findings} >= {"canary", "epsilon", "sampling", "covariance"}
 
@@ -236,7 +236,7 @@ def test_a_participation_is_audited(toys):
     pattern = strongest_pattern(BandedToeplitz(8, [1.0, 0.5]), toys.Session(3))
     assert pattern.sum() == 3 and toys.Session(3).allows(np.flatnonzero(pattern).tolist(), 8)
     mechanism = an.Mechanism(Identity(8), External(toys.Session(3), 5, 8), 4.0, delta=1e-3)
-    assert not audit_mechanism(mechanism, canaries=32, power_repeats=0, seed=0, key=bytes(32)).violated
+    assert not audit_mechanism(mechanism, canaries=32, seed=0, key=bytes(32)).violated
 
 
 def test_optimisers_refuse_a_participation_by_name(toys):

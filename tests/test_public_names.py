@@ -23,7 +23,7 @@ PUBLIC = {
         participation plan sampling select sensitivity strategies units workloads
     """,
     "accounting": """
-        Verified compose_sampled gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
+        Verified gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
         poisson_noise_multiplier
     """,
     "audit": "Observation audit audit_mechanism",
@@ -45,7 +45,7 @@ PUBLIC = {
     "flower": """
         ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys clipped_update clipped_update_mod
     """,
-    "linear": "LinearRegression LinearSVC LogisticRegression Ridge SGDClassifier SGDRegressor",
+    "linear": "LinearRegression LogisticRegression Ridge",
     "lower_bounds": "lower_bound prefix_sum_lower_bound",
     "noise": "NoiseStream derive new_key",
     "optimize": """
@@ -68,7 +68,7 @@ PUBLIC = {
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract
     """,
     "theory": """
-        Ball Box LinearRegression LqMechanism PrivateFTRL Simplex StronglyConvex
+        Ball LinearRegression LqMechanism PrivateFTRL Simplex StronglyConvex
         asymptotic_suboptimality banded_inverse_noise blt_noise finite_time_bound l1_step
         last_iterate_excess last_iterate_rho mirror_step optimal_noise optimized_strongly_convex_bound
         regression_bounds strongly_convex_bound trajectory
@@ -78,7 +78,6 @@ PUBLIC = {
         read_mechanism seq2seq_loss
     """,
     "torch.sources": "GradientSource register",
-    "engines.beam": "CombineSums received",
     "engines.frames": "accumulated",
     "engines.spark": "StreamSink releases",
     "trainers": "Privacy",
@@ -114,7 +113,7 @@ def needed_by(room):
     """The packages of an extra that a room imports."""
     if room.startswith("trainers."):
         return [room.removeprefix("trainers.")]
-    engines = {"engines.beam": ["apache_beam"], "engines.spark": ["pyspark", "pyarrow"]}
+    engines = {"engines.spark": ["pyspark", "pyarrow"]}
     return {"linear": ["sklearn"], "flower": ["flwr"], **engines}.get(room, [])
 
 

@@ -348,5 +348,5 @@ def run(
             noise_key=derive(seed, "noise", size=32),
             sampling_key=derive(seed, "sampling", size=32),
             seed=number,
-            **{"canaries": EXAMPLES, "power_repeats": 0, **options},
+            **{"canaries": EXAMPLES, **options},
         )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic.audit import Observation
-from anechoic.audit.observation import canary_scores, score_weights
+from anechoic.audit.observation import canary_scores
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
@@ -24,8 +24,6 @@ def test_scores_are_those_of_dense_algebra(name):
         filter_ = dense @ pattern[:, j]
         assert norms[j] == pytest.approx(np.linalg.norm(filter_), rel=1e-9)
         assert scores[j] == pytest.approx(filter_ @ dense @ rows[:, j] / norms[j], rel=1e-8, abs=1e-9)
-        weights = score_weights(strategy, pattern[:, j])
-        assert weights @ rows[:, j] == pytest.approx(scores[j], rel=1e-8, abs=1e-9)
 
 
 def test_the_law_of_the_score():
@@ -53,8 +51,6 @@ def test_a_canary_that_never_takes_part_scores_nothing():
     scores, norms = canary_scores(Identity(3), np.ones((3, 2)), [[True, False]] * 3)
     assert scores[1] == norms[1] == 0.0
     assert scores[0] == pytest.approx(np.sqrt(3))
-    with pytest.raises(ValueError, match="in no step"):
-        score_weights(Identity(3), [False] * 3)
 
 
 @pytest.mark.parametrize(

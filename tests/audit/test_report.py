@@ -15,7 +15,7 @@ from anechoic.workloads import prefix_sum
 from tests.audit.faults import MECHANISMS, STEPS
 from tests.marks import mostly_slow, slow
 
-OPTIONS = {"canaries": 400, "key": bytes(32), "seed": 0, "power_repeats": 0}
+OPTIONS = {"canaries": 400, "key": bytes(32), "seed": 0}
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_powers_of_a_report_are_those_of_repeated_audits(factor):
     mechanism, rng = root_mechanism(), np.random.default_rng(4)
     found, powers, any_ = {}, {}, 0
     repeats, canaries = 60, 160
-    for i in range(repeats):
+    for _ in range(repeats):
         seen = lack(mechanism, factor, canaries=canaries, rng=rng)
-        report = audit(mechanism, seen, power_repeats=200 if i == 0 else 0)
+        report = audit(mechanism, seen)
         any_ += report.violated
         for finding in report.findings:
             found[finding.name] = found.get(finding.name, 0) + finding.violated
@@ -86,7 +86,7 @@ def test_powers_of_a_report_are_those_of_repeated_audits(factor):
     if factor == 1.0:
         assert any_ <= 8  # 3 expected
         return
-    for name in ("canary", "canary fit", "epsilon", "covariance"):
+    for name in ("canary fit", "covariance"):
         power = powers[name]
         assert abs(found[name] / repeats - power) < 4 * np.sqrt(power * (1 - power) / repeats) + 0.02, name
     assert found["covariance"] == repeats
@@ -94,16 +94,16 @@ def test_powers_of_a_report_are_those_of_repeated_audits(factor):
 
 def test_the_number_of_canaries_that_is_asked_for_suffices():
     mechanism = root_mechanism()
-    few = audit(mechanism, lack(mechanism, 1.0, canaries=200), power_repeats=0)
+    few = audit(mechanism, lack(mechanism, 1.0, canaries=200))
     assert few.finding("canary fit").power < 0.95
-    enough = audit(mechanism, lack(mechanism, 1.0, canaries=few.canaries_needed), power_repeats=0)
+    enough = audit(mechanism, lack(mechanism, 1.0, canaries=few.canaries_needed))
     assert enough.finding("canary fit").power == pytest.approx(0.95, abs=0.02)
 
 
 def test_text_and_json():
     mechanism = root_mechanism()
-    good = audit(mechanism, lack(mechanism, 1.0), power_repeats=10)
-    bad = audit(mechanism, lack(mechanism, 2.0), power_repeats=0, subject="a broken run")
+    good = audit(mechanism, lack(mechanism, 1.0))
+    bad = audit(mechanism, lack(mechanism, 2.0), subject="a broken run")
     assert "no violation found, which is no proof" in good.verdict
     assert "covariance 0.999" in good.verdict
     assert bad.verdict.startswith("VIOLATED: the claim is refuted at 95% confidence by canary, canary fit")
@@ -134,7 +134,7 @@ def test_poisson_at_another_rate_is_seen():
     drawn = rng.random((STEPS, 400)) < 0.12  # promised 0.1
     contribution = (rng.permutation(400) < 200) * 1.0
     rows = mechanism.noise_std * rng.standard_normal((STEPS, 400)) + drawn * contribution
-    report = audit(mechanism, Observation(rows, drawn, contribution), power_repeats=0)
+    report = audit(mechanism, Observation(rows, drawn, contribution))
     assert report.finding("sampling").violated
 
 

@@ -62,7 +62,7 @@ def test_only_some_examples_may_be_canaries():
 def test_keys_make_an_audit_repeatable():
     first, second = (run(lambda: fixed(banded()), canaries=64, number=3) for _ in range(2))
     assert first.to_json() == second.to_json()
-    fresh = audit_training(fixed(banded()), canaries=64, power_repeats=0)
+    fresh = audit_training(fixed(banded()), canaries=64)
     assert fresh.finding("canary fit").found != first.finding("canary fit").found
 
 

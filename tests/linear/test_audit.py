@@ -9,7 +9,6 @@ from anechoic.audit.bounds import mu_by_threshold
 from anechoic.linear.descent import Descent
 from anechoic.linear.fitting import class_residuals
 from anechoic.linear.integer_rows import IntegerRows
-from anechoic.linear.losses import classifier_loss
 from anechoic.linear.moments import MomentSums
 from anechoic.linear.scaling import FeatureScale
 from anechoic.linear.sums import RankOneSums
@@ -46,7 +45,7 @@ def test_an_attack_on_descent_shows_no_more_than_mu_and_nearly_all_of_it(outputs
     x = np.vstack([rng.uniform(-1, 1, (20, 3)), [[1000.0, 0.0, 0.0]]])
     codes = np.concatenate([rng.integers(0, 2, 20), [1]])
     rows = IntegerRows.of(x, 15, lambda block: block)
-    sums = RankOneSums(rows, class_residuals(classifier_loss("log_loss", outputs), codes, outputs), 0.1, 30)
+    sums = RankOneSums(rows, class_residuals(codes, outputs), 0.1, 30)
     direction = sums.of_rows(np.zeros((outputs, 3)), np.array([20])).ravel().astype(float)
 
     def score(present, i):

@@ -12,9 +12,8 @@ from sklearn.model_selection import GridSearchCV
 
 from anechoic.budget import BudgetBook
 from anechoic.errors import GuaranteeError, MismatchError
-from anechoic.linear import LinearRegression, LogisticRegression, Ridge, SGDClassifier, SGDRegressor
+from anechoic.linear import LinearRegression, LogisticRegression, Ridge
 from anechoic.linear import fitting as of_fits
-from anechoic.linear import online as of_calls
 from anechoic.linear import regressors as of_moments
 from tests.linear.test_estimators import data_of, made
 
@@ -22,10 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 #: Each way to fit, and what draws its noise.
 WAYS = [
-    (LogisticRegression, {"max_iter": 3, "mechanism": "identity"}, (of_fits, "descent_of")),
-    (SGDRegressor, {"batch_size": 400, "mechanism": "identity"}, (of_fits, "descent_of")),
+    (LogisticRegression, {"max_iter": 3, "mechanism": "identity"}, (of_fits, "Descent")),
     (Ridge, {"solver": "moments"}, (of_moments, "fit_by_moments")),
-    (SGDClassifier, {"steps": 3, "mechanism": "identity"}, (of_calls.OnlineRun, "of")),
 ]
 
 
@@ -34,14 +31,6 @@ def book_of(folder, fits=1.0, key=None):
     book = BudgetBook(folder / "b.db", "visits", who="ann", key=key)
     book.grant(4.0 * fits, 1e-5)
     return book
-
-
-def fit(model, data, calls=1):
-    for _ in range(calls):
-        model.partial_fit(*data) if hasattr(model, "steps") and hasattr(model, "classes") else model.fit(
-            *data
-        )
-    return model
 
 
 @pytest.mark.parametrize(("kind", "options", "draws"), WAYS, ids=lambda one: getattr(one, "__name__", ""))
@@ -55,13 +44,13 @@ def test_a_fit_beyond_the_book_is_refused_before_there_is_noise(kind, options, d
 
     monkeypatch.setattr(*draws, seen)
     model = made(kind, delta=1e-5, book=book, **options)
-    fit(model, data, calls=2 if kind is SGDClassifier else 1)  # all steps are booked by the first call
+    model.fit(*data)
     assert drawn == [["spent"]]
     assert [one.fingerprint for one in book.account().live] == [model.mechanism_.fingerprint]
     other = clone(model)
     assert other.book is book
     with pytest.raises(GuaranteeError, match="does not cover"):
-        fit(other, data)
+        other.fit(*data)
     assert len(drawn) == 1 and not hasattr(other, "coef_")
 
 

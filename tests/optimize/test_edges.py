@@ -4,7 +4,6 @@ Everywhere: no bound above a loss, no result worse than a class that the optimis
 """
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic import optimize, workloads
-from anechoic.errors import PerformanceWarning, UnsupportedError
+from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.dual import cycles
@@ -21,7 +20,7 @@ from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import contained_patterns
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns, Single
 from anechoic.planning.compare import plan
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
 from tests.marks import in_turn
@@ -71,7 +70,7 @@ def test_one_step_patterns_are_single_only_where_they_cover_all_steps(optimiser)
     whole = optimiser(workload, participation=Patterns([(t,) for t in range(4)]), loss="rms")
     single = optimiser(workload, participation=Single(), loss="rms")
     assert whole.loss == pytest.approx(single.loss, rel=1e-9)
-    with pytest.raises(UnsupportedError, match=r"optimize\.dense"):
+    with pytest.raises(UnsupportedError, match="allows all of them"):
         optimiser(workload, participation=Patterns([(3,)]), loss="rms")
     assert comb_of(Patterns([(0, 9), (1,), (2,)]), 3) == (3, 1)  # cut by n to one step each
 
@@ -79,34 +78,21 @@ def test_one_step_patterns_are_single_only_where_they_cover_all_steps(optimiser)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(listed(), st.sampled_from(KINDS), st.sampled_from(["sums", "momentum", "rates"]))
 @pytest.mark.slow
-def test_listed_patterns_have_their_own_optimum(case, kind, name):
+def test_no_strategy_beats_the_bound_of_listed_patterns(case, kind, name):
     n, schema = case
     workload = workloads.prefix_sum(n)
     if name == "momentum":
         workload = workloads.momentum(n, 0.9)
     if name == "rates":
         workload = workloads.scheduled(workload, np.where(np.arange(n) % 2, 1.0, 1e-3))
-    found = optimize.dense(workload, participation=schema, loss=kind)
-    assert 0 <= found.gap <= 1.1e-3
+    unseen = np.setdiff1d(np.arange(n), schema.touched(n))
     for other in (Identity(n), ColumnNormalized(Toeplitz.square_root(workloads.prefix_sum(n)))):
-        assert found.loss <= (1 + 1e-4) * loss(workload, other, schema, kind)
-    cheap = lower_bound(workload, schema, kind)
-    assert 0 < cheap.value <= found.loss * (1 + 1e-9)
-
-
-def test_patterns_of_another_schema_have_its_optimum():
-    """Listed or described, the answer is one; and what allows less costs no more."""
-    workload = workloads.prefix_sum(12)
-    described = optimize.dense(workload, participation=Cyclic(4))
-    same = optimize.dense(workload, participation=Patterns(list(Cyclic(4).patterns(12))))
-    assert same.loss == pytest.approx(described.loss, rel=2e-4)
-    fewer = optimize.dense(workload, participation=Patterns(list(Cyclic(4).patterns(12))[1:]))
-    assert fewer.loss < 0.9 * same.loss
+        c = other.to_dense()
+        c[:, unseen] *= 1e3
+        assert 0 < lower_bound(workload, schema, kind).value <= loss(workload, Dense(c), schema, kind)
 
 
 def test_nobody_takes_part():
-    with pytest.raises(UnsupportedError, match="nobody takes part"):
-        optimize.dense(workloads.prefix_sum(3), participation=Patterns([(5,)]))
     assert lower_bound(workloads.prefix_sum(3), Patterns([(5,)]), "rms") is None
 
 
@@ -123,24 +109,8 @@ WINDOW = workloads.sliding_window(8, 2)
         (workloads.restart_differences(workloads.prefix_sum(7), period=3), [(4,)], "last"),
     ],
 )
-def test_steps_on_which_no_error_that_counts_depends_have_no_bound_and_no_optimum(workload, patterns, kind):
+def test_steps_on_which_no_error_that_counts_depends_have_no_bound(workload, patterns, kind):
     assert lower_bound(workload, Patterns(patterns), kind) is None
-    with pytest.raises(UnsupportedError, match="the least loss is 0"):
-        optimize.dense(workload, participation=Patterns(patterns), loss=kind)
-
-
-@in_turn(
-    "workload, patterns, kind",
-    [
-        (WINDOW, [(0,)], "max"),
-        (WINDOW, [(0, 7), (6, 1)], "last"),
-        (workloads.prefix_sum(4), [(3,), (0, 3)], UNTIL_THREE),
-    ],
-)
-def test_such_steps_beside_others_cost_nothing(workload, patterns, kind):
-    found = optimize.dense(workload, participation=Patterns(patterns), loss=kind)
-    assert found.gap < 1e-3
-    assert lower_bound(workload, Patterns(patterns), kind).value <= found.loss * (1 + 1e-9)
 
 
 @pytest.mark.slow
@@ -228,8 +198,6 @@ def test_combs_at_every_offset_bound_limited_participation():
     assert [int(step) for step in patterns[-1]] == list(range(56, 64))
     # what cycles over the whole run show is far less
     assert len(cycles(schema.contained_period(64), 64)) == 8
-    found = optimize.dense(workload, participation=schema)
-    assert found.gap < 0.06  # 0.72 with cycles alone
     assert lower_bound(workload, schema, "rms").value > 11.0
 
 
@@ -240,29 +208,6 @@ def test_contained_patterns_are_allowed_and_reach_every_step(schema, n):
     allowed = set(schema.patterns(n))
     assert all(pattern in allowed for pattern in patterns)
     assert {step for pattern in patterns for step in pattern} == set(range(n))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["rms", "last"])
-@pytest.mark.parametrize("schema", [MinSep(1, 3), MinSep(8), OncePerEpoch(5)], ids=repr)
-@pytest.mark.parametrize("name", ["sums", "restarts"])
-def test_dense_is_no_worse_than_what_it_contains(name, schema, kind):
-    n = 17
-    workload = workloads.prefix_sum(n)
-    if name == "restarts":
-        workload = workloads.restart_differences(workload, period=4)
-    root = Toeplitz.square_root(workloads.prefix_sum(n))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PerformanceWarning)
-        found = optimize.dense(workload, participation=schema, loss=kind)
-        contained = [loss(workload, c, schema, kind) for c in (Identity(n), root, ColumnNormalized(root))]
-        if isinstance(schema, MinSep):
-            contained += [
-                optimize.banded_inverse(workload, bands=b, participation=schema, loss=kind).loss
-                for b in (2, 4)
-            ]
-    assert found.loss <= (1 + 1e-3) * min(contained)
-    assert found.gap >= 0
 
 
 UNEVEN = workloads.scheduled(workloads.prefix_sum(18), 10.0 ** np.random.default_rng(7001).uniform(-2, 0, 18))
@@ -284,6 +229,8 @@ OPTIMISERS = {
 def test_no_optimiser_is_worse_than_independent_noise(name, schema):
     """Where it is best (nothing is added up), and where learning rates mislead a search."""
     for workload in (workloads.from_coefficients([1.0], 18), UNEVEN):
+        if name == "dense" and isinstance(schema, MinSep):
+            continue
         for kind in ("rms", "max") if workload is not UNEVEN else ("rms",):
             plain = loss(workload, Identity(18), schema, kind)
             found = OPTIMISERS[name](workload, participation=schema, loss=kind)

@@ -8,7 +8,7 @@ import pytest
 
 import anechoic as an
 from anechoic import _serialize
-from anechoic.accounting import compose_sampled
+from anechoic.accounting import poisson_epsilon
 from anechoic.audit.draws import draw_test
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.batches.base import STEP
@@ -90,8 +90,7 @@ class WeekendAccountant(Accountant):
 
     def amplified_bound(self, delta, std):
         rates = [self.sampling.rate_of(t) for t in range(self.sampling.steps)]
-        kinds = [(std, rate, rates.count(rate)) for rate in sorted(set(rates))]
-        return compose_sampled(kinds, delta, adjacency=self.adjacency)
+        return poisson_epsilon(delta, std, max(rates), len(rates), adjacency=self.adjacency)
 
     def amplified_noise_std(self, epsilon, delta):
         return least_noise(lambda std: self.amplified_bound(delta, std), epsilon, 1.0, 1e-4)

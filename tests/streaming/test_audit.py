@@ -55,7 +55,7 @@ def refuted(rows, put_in, steps=(0, 4)):
     """Findings of the audit that are violated, for canaries that took part in these steps."""
     part = np.zeros(rows.shape, bool)
     part[list(steps)] = True
-    report = audit(MECHANISM, Observation(rows, part, put_in.astype(float)), power_repeats=0)
+    report = audit(MECHANISM, Observation(rows, part, put_in.astype(float)))
     return [finding.name for finding in report.findings if finding.violated]
 
 

@@ -11,7 +11,6 @@ from anechoic.accounting.accountant import Accountant, SampledAccountant, accoun
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.min_sep.accountant import MinSepAccountant
 from anechoic.accounting.poisson.accountant import PoissonAccountant
-from anechoic.accounting.poisson.overlapping import OverlappingAccountant
 from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
 from anechoic.batches.base import batches_of
@@ -40,7 +39,6 @@ CASES = {
     "Poisson, replaced": (Poisson(N, 60, 3), Identity(3), "replace_one", "deterministic"),
     "everybody": (Poisson(N, N, 3), Identity(3), "zero_out", "deterministic"),
     "cyclic": (CyclicPoisson(N, 30, 3, 7), BANDED[7], "replace_one", "deterministic"),
-    "overlapping": (Poisson(N, 30, 4), BandedToeplitz(4, [1.0, 0.5]), "zero_out", "deterministic"),
     "bins": (BallsInBins(N, 3, 5), BANDED[5], "zero_out", "deterministic"),
     "one bin": (BallsInBins(N, 1, 1), Identity(1), "zero_out", "deterministic"),
     "bins, sampled": (BallsInBins(N, 3, 5), BANDED[5], "zero_out", SAMPLED),
@@ -69,7 +67,6 @@ def test_every_accountant_is_among_them():
     assert tried == {
         BallsInBinsAccountant,
         MinSepAccountant,
-        OverlappingAccountant,
         PoissonAccountant,
         RandomAllocationAccountant,
     }
@@ -166,7 +163,6 @@ def test_sampling_never_costs_more_than_none(std):
 
 SELDOM = {
     "cyclic": (CyclicPoisson(10_000, 1, 3, 4), BandedToeplitz(4, [1.0, 0.5])),
-    "overlapping": (Poisson(10_000, 1, 4), BandedToeplitz(4, [1.0, 0.5])),
     "bins": (BallsInBins(10_000, 900, 5), BandedToeplitz(5, [1.0, 0.5])),
     "allocation": (RandomAllocation(10_000, 900, 5), Identity(5)),
     "min-sep": (MinSepSampling(10_000, 1, 3, 6), BandedToeplitz(6, [1.0, 0.5])),

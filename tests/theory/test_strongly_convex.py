@@ -141,17 +141,6 @@ def test_the_largest_rate_has_a_bound(condition):
             assert found.value == pytest.approx(problem.contraction_bound(0.5), rel=2e-3)
 
 
-def test_independent_noise_has_a_bound_without_the_condition_number():
-    """Quadratics come within a per cent of it; the distance alone says fifty times more."""
-    problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0, gradient_std=0.5)
-    assert problem.descent_bound(0.5) == pytest.approx(0.625)
-    assert problem.contraction_bound(0.5) > 50 * problem.descent_bound(0.5)
-    exact = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
-    reached = quadratics(exact, NOISES["independent"], 0.5)
-    assert 0.99 * exact.descent_bound(0.5) < reached <= exact.descent_bound(0.5) * (1 + 1e-9)
-    assert theory.StronglyConvex(condition=10.0, learning_rate=1.1).descent_bound(0.5) == math.inf
-
-
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.slow
 def test_an_optimised_bound_is_no_worse_than_its_starts(causal, monkeypatch):

@@ -117,7 +117,7 @@ def audited(watched, batches):
     inside = np.zeros((STEPS, CANARIES), bool)
     for t in range(STEPS):
         inside[t, batches.batch(t)] = True
-    return audit(MECHANISM, Observation(rows, inside, put_in.astype(float)), power_repeats=0)
+    return audit(MECHANISM, Observation(rows, inside, put_in.astype(float)))
 
 
 def counted_twice(monkeypatch):

@@ -10,11 +10,9 @@ import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each reg
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.accounting.poisson.epsilon import poisson_epsilon, poisson_noise_multiplier
-from anechoic.accounting.poisson.unlike import compose_sampled
 
 __all__ = [
     "Verified",
-    "compose_sampled",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",

@@ -10,8 +10,7 @@ have; it cannot prove one.
 """
 
 from anechoic.audit import balls_in_bins, min_sep, poisson, random_allocation  # noqa: F401
-from anechoic.audit.mechanism import audit
+from anechoic.audit.mechanism import audit, audit_mechanism
 from anechoic.audit.observation import Observation
-from anechoic.audit.simulate import audit_mechanism
 
 __all__ = ["Observation", "audit", "audit_mechanism"]

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import Counts, Fault, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
+from anechoic.audit.law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
 from anechoic.sampling import BallsInBins
 
 
@@ -45,11 +45,3 @@ class BinsLaw(ParticipationLaw):
         steps_of = (np.arange(n)[:, None] % bins == np.arange(bins)).astype(np.float64)
         energy = np.square(columns.strategy.multiply(steps_of)).sum(axis=0)[:, None] / (2 * columns.variance)
         return np.asarray(logsumexp(steps_of.T @ moved - energy, axis=0) - math.log(bins))
-
-    def faults(self) -> dict[str, Fault]:
-        return {"fixed sizes": self._fixed_sizes} if self.sampling.bins > 1 else {}
-
-    def _fixed_sizes(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        part, possible = self.draw_units(count, rng)
-        bins = rng.permutation(count) % self.sampling.bins
-        return np.asarray(np.arange(len(part))[:, None] % self.sampling.bins == bins), possible

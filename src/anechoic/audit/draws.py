@@ -8,10 +8,9 @@ probability that the scheme fixes (`audit.law`). That gives tests of what amplif
 * sizes: the sizes of all batches vary as much as they should, neither more nor less. Each size is binomial
   given the past; made uniform by randomisation, and normal by its quantile, their squares are chi-squared;
 * units: how often single canaries are drawn, all of them and the strangest one;
-* pairs: canaries with the pattern of an earlier one, which has no partner yet;
-* lags, gaps: how often a canary is drawn again so many steps after an earlier, or its last, participation.
+* lags: how often a canary is drawn again so many steps after an earlier participation.
 
-Pairs, units, lags and gaps are bets against the promised probability: given the past, what another law says
+Units and lags are bets against the promised probability: given the past, what another law says
 of each draw (or pattern) over what the promised one says of it has the mean 1. The product over any that were
 chosen by the past alone, and the average of such products, exceed 1/a with probability at most a (Markov). A
 pattern that the scheme cannot draw at all has the p-value 0.
@@ -24,17 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaln, logsumexp, ndtri
 
 from anechoic._validate import Array
-from anechoic.audit.law import Hazards, Mask, law_of
+from anechoic.audit.law import Hazards, law_of
 from anechoic.sampling.base import Sampling
 
 #: Numbers of draws that a prior of a bet is worth; the bets are averaged.
 _PRIORS = (2.0, 8.0, 32.0)
-#: Shares of canaries in pairs that are bet on; the bets are averaged.
-_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)
 #: Most lags that are looked at.
 _MOST_LAGS = 2000
 
@@ -85,11 +82,9 @@ def draw_test(
         f" promised {rates[worst]:.4g}"
     }
     found["sizes"], notes["sizes"] = _sizes(hazards, np.random.default_rng(seed))
-    found["pairs"], notes["pairs"] = _pairs(hazards)
     if hazards.constant:
         found["units"], notes["units"] = _units(hazards)
         found["lags"], notes["lags"] = _lags(hazards)
-        found["gaps"], notes["gaps"] = _gaps(hazards)
     name = min(found, key=lambda name: found[name])
     return DrawTest(min(1.0, len(found) * found[name]), f"least: {notes[name]}", found)
 
@@ -117,46 +112,6 @@ def _sizes(hazards: Hazards, rng: np.random.Generator) -> tuple[float, str]:
         min(1.0, 2.0 * float(min(tails))),
         f"sizes of batches vary {math.sqrt(squares / freedom):.3g} times as much as promised",
     )
-
-
-def _pairs(hazards: Hazards) -> tuple[float, str]:
-    """Canaries that have the pattern of an earlier one."""
-    repeats, bets = _bets_on_pairs(hazards)
-    return _won(bets), f"{int(repeats.sum())} canaries share the pattern of another one"
-
-
-def _bets_on_pairs(hazards: Hazards) -> tuple[Mask, list[float]]:
-    """Which canaries have the pattern of an earlier one without a partner; and the logarithms of bets on it.
-
-    Canary by canary, a bet says: with probability w it has the pattern of an earlier canary that has no
-    partner yet, each of these o patterns with 1 / o; else it is drawn as promised. So it wins
-    1 - w + w / (o P(pattern)) for one of these patterns and 1 - w for any other, whose mean under P is 1,
-    as canaries are independent. w is a share of what it would be if all canaries of a group came in pairs.
-    """
-    part = hazards.part
-    words = np.random.default_rng(1).integers(2**64, size=(2, len(part), 1), dtype=np.uint64)
-    # a pattern as a sum of random 64-bit numbers: two are confused with probability 2^-64
-    group = np.where(hazards.possible, words[0], np.uint64(0)).sum(axis=0)
-    repeats = _ranks(group + np.where(part, words[1], np.uint64(0)).sum(axis=0))[0] % 2 == 1
-    before, size = _ranks(group)
-    single = np.empty(len(group))
-    for name in np.unique(group):
-        turns = np.where(repeats, -1, 1)[group == name]
-        single[group == name] = np.cumsum(turns) - turns
-    paired = np.minimum(1.0, single / (size - before))
-    with np.errstate(divide="ignore"):  # of 0: a bet that is lost, or not made
-        won = np.where(repeats, -np.log(single) - hazards.log_probability, -np.inf)
-        bets = [np.logaddexp(np.log1p(-w), np.log(w) + won).sum() for w in np.outer(_SHARES, paired)]
-    return repeats, bets
-
-
-def _ranks(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many of the same key there are before each, and in all."""
-    _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    order = np.argsort(which, kind="stable")
-    ranks = np.empty(len(keys), np.int64)
-    ranks[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ranks, counts[which]
 
 
 def _bets(successes: ArrayLike, trials: ArrayLike, rate: float, prior: float) -> Array:
@@ -191,35 +146,15 @@ def _lags(hazards: Hazards) -> tuple[float, str]:
     """Draws so many steps after an earlier participation."""
     part, equal = hazards.part, hazards.equal
     n = len(part)
-    lags: list[int] = []
-    if n > 1:
-        lags = np.unique(np.linspace(1, n - 1, min(n - 1, _MOST_LAGS)).round().astype(int)).tolist()
-    trials = [int((equal[lag:] & part[:-lag]).sum()) for lag in lags]
-    again = [int((part[lag:] & equal[lag:] & part[:-lag]).sum()) for lag in lags]
-    return _strangest(again, trials, hazards.rate, [f"{lag} steps after a participation" for lag in lags])
-
-
-def _gaps(hazards: Hazards) -> tuple[float, str]:
-    """Draws so many steps after the last participation, or after the start."""
-    part, equal = hazards.part, hazards.equal
-    n, m = part.shape
-    ages, age, born = np.zeros((n, m), dtype=np.int64), np.zeros(m, dtype=np.int64), np.zeros(m, bool)
-    for t in range(n):
-        age = age + 1
-        ages[t] = np.where(born, age, 0)
-        age, born = np.where(part[t], 0, age), born | part[t]
-    longest = min(n, _MOST_LAGS)
-    trials = np.bincount(ages[equal], minlength=longest + 1)[1 : longest + 1]
-    again = np.bincount(ages[equal & part], minlength=longest + 1)[1 : longest + 1]
-    names = [f"{gap} steps after the last participation" for gap in range(1, longest + 1)]
-    return _strangest(again, trials, hazards.rate, names)
-
-
-def _strangest(again: ArrayLike, trials: ArrayLike, rate: float, names: list[str]) -> tuple[float, str]:
-    k, n = np.asarray(again), np.asarray(trials)
-    kept = np.flatnonzero(n > 0)
+    lags = np.unique(np.linspace(1, n - 1, min(n - 1, _MOST_LAGS)).round().astype(int)) if n > 1 else []
+    trials = np.array([int((equal[lag:] & part[:-lag]).sum()) for lag in lags])
+    again = np.array([int((part[lag:] & equal[lag:] & part[:-lag]).sum()) for lag in lags])
+    kept = np.flatnonzero(trials)
     if not len(kept):
         return 1.0, "nobody could be drawn again"
-    bets = np.array([_bets(k[kept], n[kept], rate, prior) for prior in (*_PRIORS, 512.0)])
+    bets = np.array([_bets(again[kept], trials[kept], hazards.rate, prior) for prior in (*_PRIORS, 512.0)])
     worst = int(kept[int(bets.max(axis=0).argmax())])
-    return _won(bets), f"{k[worst]} of {n[worst]} {names[worst]}, promised {rate:.4g}"
+    return _won(bets), (
+        f"{again[worst]} of {trials[worst]} {lags[worst]} steps after a participation, promised"
+        f" {hazards.rate:.4g}"
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import NamedTuple
@@ -23,8 +22,6 @@ from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 
 Mask = NDArray[np.bool_]
-#: A faulty sampler: participation of so many units, and where it was possible.
-Fault = Callable[[int, np.random.Generator], tuple[Mask, Mask]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +58,6 @@ class Hazards:
         left_out = self.trials & (self.rates >= 1.0)[:, None] & ~self.part
         return np.asarray(((self.part & ~self.trials) | left_out).any(axis=0))
 
-    @property
-    def log_probability(self) -> Array:
-        """Of the pattern of each canary that can be drawn, shape (m,)."""
-        with np.errstate(divide="ignore"):
-            joins = np.log(self.rates)
-            stays = np.where(self.rates < 1.0, np.log1p(-np.minimum(self.rates, 1.0)), 0.0)
-        logs = np.where(self.part, joins[:, None], stays[:, None])
-        return np.asarray(np.where(self.trials, logs, 0.0).sum(axis=0))
-
 
 class Counts(NamedTuple):
     """Binomial counts, and what each of them is about.
@@ -104,31 +92,21 @@ class StrategyColumns:
     energy: Array
     possible: Mask
 
-    def overlap(self, sampling: Sampling) -> tuple[int, int] | None:
-        """Two columns that one unit can touch together and that are not orthogonal, the worst; None if none.
+    def refuse_overlap(self, sampling: Sampling) -> None:
+        """Refuse columns that a product formula needs apart: entries are compared with their own norms.
 
-        Entries are compared with the norms of their own columns.
+        Raises:
+            UnsupportedError: naming the two columns that one unit can touch and that overlap most.
         """
         together = np.triu(sampling.participation.together(len(self.gram)))
         norms = np.sqrt(self.gram.diagonal())
         cosines = np.where(together, np.abs(self.gram), 0.0) / norms / norms[:, None]
-        if cosines.max() <= 1e-12:
-            return None
-        i, j = np.unravel_index(int(cosines.argmax()), cosines.shape)
-        return int(i), int(j)
-
-    def refuse_overlap(self, sampling: Sampling) -> None:
-        """Refuse columns that a product formula needs apart.
-
-        Raises:
-            UnsupportedError: naming two of them.
-        """
-        found = self.overlap(sampling)
-        if found is not None:
+        if cosines.max() > 1e-12:
+            i, j = np.unravel_index(int(cosines.argmax()), cosines.shape)
             raise UnsupportedError(
-                f"columns {found[0]} and {found[1]} of C overlap, and {type(sampling).__name__} lets one unit"
-                " touch both: the likelihood ratio is not a product, and no amplification is proved either."
-                " Use fewer bands."
+                f"columns {i} and {j} of C overlap, and {type(sampling).__name__} lets one unit touch both:"
+                " the likelihood ratio is not a product, and no amplification is proved either. Use fewer"
+                " bands."
             )
 
 
@@ -184,10 +162,6 @@ class ParticipationLaw(ABC):
         names = [f"in batch {t}" for t in range(len(hazards.part))]
         return Counts(hazards.part.sum(axis=1), hazards.trials.sum(axis=1), hazards.rates, names)
 
-    def faults(self) -> dict[str, Fault]:
-        """Samplers that draw as often as promised but forget how, by name: a report states its power."""
-        return {}
-
     def hazards(self, part: Mask, possible: Mask) -> Hazards:
         """The probabilities of observed draws; both arguments are fields of the result.
 
@@ -209,12 +183,6 @@ class ParticipationLaw(ABC):
         possible = np.repeat(steps % self.sampling.public_groups == 0, count, axis=1)
         return self.draw(possible, rng), possible
 
-    def draw_pairs(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        """A fault that any sampler may have: two units that draw as one."""
-        part, possible = self.draw_units(-(-count // 2), rng)
-        order = rng.permutation(2 * part.shape[1])[:count] // 2
-        return np.asarray(part[:, order]), np.asarray(possible[:, order])
-
 
 @singledispatch
 def law_of(sampling: Sampling) -> ParticipationLaw:
@@ -235,9 +203,5 @@ def law_of(sampling: Sampling) -> ParticipationLaw:
 
 def log_mix(rate: float, stay: Array, join: Array) -> Array:
     """log((1 - rate) exp(stay) + rate exp(join))."""
-    return np.logaddexp(log_rest(rate) + stay, math.log(rate) + join)
-
-
-def log_rest(rate: float) -> float:
-    """log(1 - rate)."""
-    return math.log1p(-rate) if rate < 1 else -math.inf
+    rest = math.log1p(-rate) if rate < 1 else -math.inf
+    return np.logaddexp(rest + stay, math.log(rate) + join)

@@ -14,7 +14,6 @@ from scipy.special import logsumexp
 from anechoic._validate import Array
 from anechoic.audit.law import (
     Counts,
-    Fault,
     Hazards,
     Mask,
     ParticipationLaw,
@@ -68,14 +67,3 @@ class MinSepLaw(ParticipationLaw):
         for t in range(n - 1, -1, -1):
             log_f[t] = log_mix(self.rate, log_f[t + 1], exponents[t] + log_f[t + separation])
         return np.asarray(logsumexp(log_f[:separation], b=self._weights[:, None], axis=0))
-
-    def faults(self) -> dict[str, Fault]:
-        if self.rate >= 1.0:
-            return {}
-        return {"periodic": self._periodic, "coins shared by pairs": self.draw_pairs}
-
-    def _periodic(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        part, possible = self.draw_units(count, rng)
-        period = max(self.sampling.separation, round(self.sampling.separation - 1 + 1 / self.rate))
-        offsets = rng.integers(period, size=count)
-        return np.asarray(np.arange(len(part))[:, None] % period == offsets), possible

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.strategies.base import Strategy, warn_dense
+from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,42 +103,15 @@ def canary_scores(strategy: Strategy, rows: ArrayLike, participation: ArrayLike)
     return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0), norms
 
 
-def score_weights(strategy: Strategy, pattern: ArrayLike) -> Array:
-    """Weights w, shape (n,), such that the score of a canary is the sum over t of w[t] <R_t, g>.
-
-    With them the score of a long run is one number per canary that grows with every release: nothing is
-    kept. Materialises C.
-
-    Args:
-        strategy: C, square.
-        pattern: steps at which the canary takes part, shape (n,), not all False.
-
-    Raises:
-        UnsupportedError: if C is not square.
-        ValueError: if the pattern is empty.
-    """
-    indicator = np.asarray(pattern, dtype=np.float64)
-    if not indicator.any():
-        raise ValueError("the canary takes part in no step: it has no score.")
-    _check_square(strategy)
-    warn_dense(strategy.n, "score_weights")
-    filter_ = strategy.multiply(indicator)
-    return np.asarray(strategy.to_dense().T @ filter_ / np.sqrt(np.square(filter_).sum()))
-
-
 def inverted(strategy: Strategy, rows: ArrayLike) -> Array:
     """Y = C rows, whose noise is independent, shape (n, m).
 
     Raises:
         UnsupportedError: if C is not square.
     """
-    _check_square(strategy)
-    return strategy.multiply(np.asarray(rows, dtype=np.float64))
-
-
-def _check_square(strategy: Strategy) -> None:
     if strategy.rows != strategy.n:
         raise UnsupportedError(
             f"{strategy.describe()} is not square: C times the release does not give independent noise back,"
             " so this audit does not apply. Audit a square strategy."
         )
+    return strategy.multiply(np.asarray(rows, dtype=np.float64))

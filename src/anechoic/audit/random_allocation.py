@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import Counts, Fault, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
+from anechoic.audit.law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
 from anechoic.sampling import RandomAllocation
 
 #: Most differences of places in two epochs that are counted.
@@ -57,12 +57,3 @@ class AllocationLaw(ParticipationLaw):
         padded[:n] = moved - columns.energy
         whole = logsumexp(padded.reshape(epochs, period, m), axis=1) - math.log(period)
         return np.asarray(whole.sum(axis=0))
-
-    def faults(self) -> dict[str, Fault]:
-        if self.sampling.period == 1:
-            return {}
-        return {"coins shared by pairs": self.draw_pairs, "equal epochs": self._equal_epochs}
-
-    def _equal_epochs(self, count: int, rng: np.random.Generator) -> tuple[Mask, Mask]:
-        part, possible = self.draw_units(count, rng)
-        return np.asarray(part[np.arange(len(part)) % self.sampling.period]), possible

@@ -20,8 +20,7 @@ class Finding:
         claimed: what the bound must not exceed, or the level that the p-value must reach.
         violated: whether the claim is refuted.
         confidence: 1 - probability that a mechanism which keeps its claim is found to violate it.
-        power: probability of a violation found where the noise is 1/factor of the claimed; for "sampling",
-            where the sampler has the least visible of the simulated faults; None if not known.
+        power: probability of a violation found where the noise is 1/factor of the claimed; None if not known.
         note: point estimate, worst test, ….
     """
 
@@ -73,12 +72,10 @@ class AuditReport:
             names = ", ".join(finding.name for finding in self.findings if finding.violated)
             return f"VIOLATED: the claim is refuted at {self.confidence:.0%} confidence by {names}."
         powers = {f.name: f.power for f in self.findings if f.power is not None}
-        sampler = powers.pop("sampling", None)
-        drawn = "" if sampler is None else f" Faults of the sampler: at least {min(sampler, 0.999):.3g}."
         shown = ", ".join(f"{name} {min(power, 0.999):.3g}" for name, power in powers.items())
         return (
             f"no violation found, which is no proof. Probability with which the tests would have found noise"
-            f" too small by a factor {self.factor:g}: {shown}.{drawn}"
+            f" too small by a factor {self.factor:g}: {shown}."
         )
 
     def finding(self, name: str) -> Finding:

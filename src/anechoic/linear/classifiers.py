@@ -1,4 +1,4 @@
-"""Classifiers: logistic regression and a linear support vector machine."""
+"""Logistic regression."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
-from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent
-from anechoic.linear.losses import classifier_loss, probabilities
+from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
@@ -22,61 +21,14 @@ from anechoic.linear.privacy import (
     warn_of_noise,
     warn_of_selection,
 )
-from anechoic.linear.scaling import FeatureScale
 from anechoic.units.batch import Indices
 
 #: Of the rate, for two classes and one output, which gets half the gradient that two outputs get.
 BINARY = 2.0
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class PrivateClassifier(LinearClassifierMixin, PrivateLinear):  # type: ignore[misc]
-    """What linear classifiers share: classes, the fit, and coefficients."""
-
-    classes: Sequence[Any] | None = None
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
-        return tags
-
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        self.coef_, self.intercept_ = scale.coefficients(weights)
-
-    def _fit(
-        self, features: Any, labels: Any, unit_ids: Any, *, loss: str, penalty: float, mean: bool = False
-    ) -> None:
-        """Fit to classes; leaves coef_, intercept_, classes_, n_iter_, and what `_released` leaves.
-
-        Args:
-            features, labels, unit_ids: as given.
-            loss: name.
-            penalty: beside the sum of the losses, or beside their mean.
-            mean: which of the two.
-        """
-        warn_of_selection()
-        X, y = self._checked(features, labels)
-        check_classification_targets(y)
-        units = units_of(unit_ids, len(X))
-        public = given_classes(self.classes)
-        names, codes = coded(y, self.classes)
-        outputs = 1 if len(names) == 2 else len(names)
-        residuals = class_residuals(classifier_loss(loss, outputs), codes, outputs)
-        scale = self._scale(X.shape[1])
-        problem = Problem(X, codes, residuals, scale, penalty if mean else penalty / len(X))
-        slower = BINARY if outputs == 1 and loss == "log_loss" else 1.0
-        asked = self._in_order(
-            self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
-        )
-        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
-        self.classes_ = names  # not before: a fit that is refused leaves the model as it was
-        self._set_weights(fitted.weights, scale)
-        self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
-        self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
-
-
 @dataclass(eq=False, repr=False)
-class LogisticRegression(PrivateClassifier):
+class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[misc]
     """Logistic regression, of two classes or several, with a guarantee for every row or unit.
 
     Gradient descent with momentum on exact sums of clipped gradients. The mechanism, its noise, the number of
@@ -139,6 +91,12 @@ class LogisticRegression(PrivateClassifier):
     delta: float | None = None
     _: KW_ONLY
     C: float = np.inf
+    classes: Sequence[Any] | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
+        return tags
 
     def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
         """Fit, and release the coefficients.
@@ -149,7 +107,22 @@ class LogisticRegression(PrivateClassifier):
             unit_ids: who owns each row, shape (N,); None where every row is a unit of its own. Within a
                 pipeline it comes by metadata routing: `set_fit_request(unit_ids=True)`.
         """
-        self._fit(X, y, unit_ids, loss="log_loss", penalty=_strength(self.C))
+        warn_of_selection()
+        X, y = self._checked(X, y)
+        check_classification_targets(y)
+        units, penalty = units_of(unit_ids, len(X)), _strength(self.C)
+        public = given_classes(self.classes)
+        names, codes = coded(y, self.classes)
+        outputs = 1 if len(names) == 2 else len(names)
+        scale = self._scale(X.shape[1])
+        problem = Problem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
+        slower = BINARY if outputs == 1 else 1.0
+        asked = self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
+        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
+        self.classes_ = names  # not before: a fit that is refused leaves the model as it was
+        self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
+        self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
+        self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -159,38 +132,6 @@ class LogisticRegression(PrivateClassifier):
     def predict_log_proba(self, X: Any) -> Array:
         """Their logarithms."""
         return np.asarray(np.log(self.predict_proba(X)))
-
-
-@dataclass(eq=False, repr=False)
-class LinearSVC(PrivateClassifier):
-    """A linear support vector machine, one class against the rest, with a guarantee for every row or unit.
-
-    As `LogisticRegression`, of which it has the arguments, with the loss of a margin.
-
-    Args:
-        loss: "squared_hinge" or "hinge".
-        epsilon, delta, feature_bounds, classes, clip_norm, C, fit_intercept, max_iter, batch_size, mechanism,
-            sampling, adjacency, unit, random_state, book: see `LogisticRegression`.
-
-    Attributes:
-        coef_, intercept_, classes_, mechanism_, epsilon_, delta_, plan_, n_iter_: see `LogisticRegression`.
-
-    Raises:
-        ValueError, MismatchError: in `fit`, as `LogisticRegression`.
-    """
-
-    epsilon: float = 1.0
-    delta: float | None = None
-    _: KW_ONLY
-    loss: str = "squared_hinge"
-    C: float = np.inf
-
-    def fit(self, X: Any, y: Any, *, unit_ids: Any = None) -> Self:
-        """Fit, and release the coefficients; see `LogisticRegression.fit`."""
-        if self.loss not in ("squared_hinge", "hinge"):
-            raise ValueError(f"loss={self.loss!r} must be 'squared_hinge' or 'hinge'.")
-        self._fit(X, y, unit_ids, loss=self.loss, penalty=_strength(self.C))
-        return self
 
 
 def _strength(inverse: float) -> float:

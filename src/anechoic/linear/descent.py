@@ -12,7 +12,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.of_units import UnitBatches
-from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.errors import MismatchError
 from anechoic.linear.scaling import INTERCEPT
 from anechoic.linear.sums import RankOneSums
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
@@ -22,8 +22,7 @@ from anechoic.planning.compare import STRATEGIES, plan
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.on_grid import on_finest_grid
 from anechoic.planning.result import Plan, mechanism_in
-from anechoic.planning.update import ScheduleName, UpdateRule, with_schedule
-from anechoic.sampling import External
+from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.units.ownership import Units
 
 #: Largest multiplications of a fit: batches become smaller beyond them.
@@ -31,8 +30,6 @@ WORK = 3e9
 #: The advice is for inputs of about unit size; rows here have norm at most 1, and this many times the rate.
 RATE = 10.0
 MOMENTUM = 0.9
-#: Classes of strategies that are planned at once.
-QUICK = ("identity", "blt")
 #: Of the largest stable rate.
 _STABLE = 0.9
 #: Bits of the grid that may be given up where the noise is large.
@@ -53,14 +50,9 @@ class FitRequest:
         units: N.
         dimension: entries of the model.
         adjacency, unit: of the mechanism.
-        momentum: of heavy ball.
-        schedule: of the rate.
-        shuffled: whether a fixed order is a permutation of the data, else their own.
         slower: factor of the rate, > 0.
         curvature: bound on the second derivative of the loss by the score, or None where it has none: then
             nothing but the clip norm bounds a step, which is harmless where scores may grow.
-        quick: whether "auto" compares independent noise and BLTs alone, which takes no time.
-        outside: how batches are formed that come from outside, or None.
     """
 
     epsilon: float
@@ -74,18 +66,13 @@ class FitRequest:
     dimension: int
     adjacency: Adjacency
     unit: str
-    momentum: float = MOMENTUM
-    schedule: ScheduleName = "cooldown"
-    shuffled: bool = True
     slower: float = 1.0
     curvature: float | None = None
-    quick: bool = False
-    outside: External | None = None
 
     @property
     def update(self) -> UpdateRule:
         """What adds up the gradients."""
-        return with_schedule(UpdateRule("sgd", self.momentum), self.schedule, "step")
+        return with_schedule(UpdateRule("sgd", MOMENTUM), "cooldown", "step")
 
 
 @dataclass(frozen=True)
@@ -117,7 +104,7 @@ class Planned:
         if self.asked.curvature is None:
             return advised
         largest = self.asked.curvature * (1.0 + INTERCEPT**2)
-        return min(advised, _STABLE * 2.0 * (1.0 + self.asked.momentum) / largest)
+        return min(advised, _STABLE * 2.0 * (1.0 + MOMENTUM) / largest)
 
     def rates(self) -> Array:
         """Of each step, shape (n,)."""
@@ -176,11 +163,10 @@ def planned(asked: FitRequest) -> Planned:
         epsilon=asked.epsilon,
         delta=asked.delta,
         dimension=asked.dimension,
-        random_sampling=not whole and asked.shuffled,
-        participation=None if asked.outside is None else asked.outside.participation,
+        random_sampling=not whole,
         optimizer=asked.update,
-        strategy=QUICK if asked.quick and given == "auto" else given,  # type: ignore[arg-type]
-        keep="last" if asked.outside is None else "all",
+        strategy=given,  # type: ignore[arg-type]
+        keep="last",
         sampling=sampling,
         clip_norm=asked.clip_norm,
         adjacency=asked.adjacency,
@@ -195,13 +181,10 @@ def planned(asked: FitRequest) -> Planned:
 
 def _given(asked: FitRequest, mechanism: Mechanism) -> Planned:
     sampling = mechanism.sampling
-    if sampling.formed_outside != (asked.outside is not None):
+    if sampling.formed_outside:
         said = sampling.describe(mechanism.unit)
-        raise MismatchError(
-            f"the mechanism has {said}: fit() forms batches itself, and partial_fit() has those of its calls,"
-            " of External sampling."
-        )
-    if asked.outside is None and sampling.examples != asked.units:
+        raise MismatchError(f"the mechanism has {said}: fit() forms batches itself.")
+    if sampling.examples != asked.units:
         raise MismatchError(
             f"the mechanism is for {sampling.examples} {mechanism.unit}s, and the data hold {asked.units}:"
             " calibrate one for these."
@@ -228,20 +211,9 @@ def with_advice(asked: FitRequest, mechanism: Mechanism) -> Planned:
     return Planned(mechanism, None, advice, predicted, asked)
 
 
-def batches_for(asked: FitRequest, mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
-    """Batches of rows, or of units with their rows.
-
-    Raises:
-        UnsupportedError: for a neighbour whose other units would stand in other batches.
-    """
-    fixed = not asked.shuffled and not mechanism.amplified and mechanism.sampling.batch_size < asked.units
-    if units is not None and fixed and mechanism.adjacency == "replace_one":
-        raise UnsupportedError(
-            f"adjacency='replace_one', and {asked.unit}s are put into batches by their first rows: those of a"
-            f" new {asked.unit} may stand elsewhere, and move all others to other batches. Use"
-            " adjacency='zero_out', or LogisticRegression or Ridge, where the order of rows means nothing."
-        )
-    inner = batches_of(mechanism.sampling, key, shuffled=asked.shuffled)
+def batches_for(mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
+    """Batches of rows, or of units with their rows."""
+    inner = batches_of(mechanism.sampling, key)
     return inner if units is None else UnitBatches(units, inner, key, secret=mechanism.amplified)
 
 
@@ -271,11 +243,6 @@ class Descent:
         self._mechanism, self._rates, self._momentum, self._penalty = mechanism, rates, momentum, penalty
         self._stream = mechanism.stream(shape[0] * shape[1], key=key)
         self._state = self._stream.init()
-
-    @property
-    def steps(self) -> int:
-        """Releases made so far."""
-        return self._state.step
 
     def step(self, sum_of: Callable[[Array], Any]) -> None:
         """One release and one update.

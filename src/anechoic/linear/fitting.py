@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import exp2, expit
 
 from anechoic._validate import Array
-from anechoic.linear.descent import Descent, FitRequest, Planned, batches_for, descend, planned
+from anechoic.linear.descent import MOMENTUM, Descent, FitRequest, Planned, batches_for, descend, planned
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
 from anechoic.linear.keys import FitKeys
-from anechoic.linear.losses import Derivative
 from anechoic.linear.scaling import FeatureScale
 from anechoic.linear.sums import RankOneSums, Residuals
 from anechoic.mechanism.mechanism import Mechanism
@@ -31,7 +32,6 @@ class Problem:
         residuals: derivative of the loss, by the places of rows.
         scale: from features to rows.
         penalty: lambda of the mean loss plus lambda / 2 times the squared weights, without the intercept.
-        caveats: what the guarantee does not cover of them.
     """
 
     features: Any
@@ -39,12 +39,6 @@ class Problem:
     residuals: Residuals
     scale: FeatureScale
     penalty: float
-    caveats: tuple[str, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """N."""
-        return len(self.features)
 
 
 @dataclass(frozen=True)
@@ -62,20 +56,39 @@ class Fitted:
     keys: FitKeys
 
 
-def class_residuals(derivative: Derivative, codes: Indices, outputs: int) -> Residuals:
-    """Of classes: their numbers, shape (N,), become 1 for the output of the class and 0 for others."""
+def class_residuals(codes: Indices, outputs: int) -> Residuals:
+    """Derivative of the logistic loss by the scores of a row, which is a function of that row alone.
+
+    Classes by number, shape (N,), become 1 for the output of the class and 0 for the others.
+    """
     kinds = (np.arange(outputs) if outputs > 1 else np.array([1])).astype(np.int32)
-    small = codes.astype(np.int32)
+    small, squash = codes.astype(np.int32), expit if outputs == 1 else softmax
 
     def residuals(scores: Array, places: Indices | slice) -> Array:
-        return derivative(scores, (small[places] == kinds[:, None]).astype(np.float64))
+        return np.asarray(squash(scores) - (small[places] == kinds[:, None]).astype(np.float64))
 
     return residuals
 
 
-def number_residuals(derivative: Derivative, targets: Array) -> Residuals:
-    """Of numbers, shape (N,)."""
-    return lambda scores, places: derivative(scores, targets[places][None, :])
+def number_residuals(targets: Array) -> Residuals:
+    """Derivative of half the squared error of numbers, shape (N,)."""
+    return lambda scores, places: scores - targets[places][None, :]
+
+
+def softmax(scores: Array) -> Array:
+    """Over the first axis, shape (outputs, k), added up in a fixed order: a row's bits are its own."""
+    powers = exp2((scores - scores.max(axis=0)) * math.log2(math.e))
+    total = powers[0].copy()
+    for one in powers[1:]:
+        total += one
+    return np.asarray(powers / total)
+
+
+def probabilities(scores: Array) -> Array:
+    """Of the classes, shape (rows, classes), from scores as `decision_function` has them."""
+    if scores.ndim == 1:
+        scores = np.stack([np.zeros_like(scores), scores], axis=1)
+    return np.ascontiguousarray(softmax(scores.T).T)
 
 
 def row_bits(grid_bits: int) -> int:
@@ -90,16 +103,6 @@ def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
     return RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
 
 
-def descent_of(asked: FitRequest, found: Planned, problem: Problem, outputs: int, keys: FitKeys) -> Descent:
-    """Before its first step."""
-    penalty = np.full(problem.scale.dimension, float(problem.penalty))
-    penalty[problem.scale.features :] = 0.0
-    shape = (outputs, problem.scale.dimension)
-    return Descent(
-        found.mechanism, found.rates(), shape, momentum=asked.momentum, penalty=penalty, key=keys.noise
-    )
-
-
 def fit_by_descent(
     asked: FitRequest,
     problem: Problem,
@@ -107,7 +110,7 @@ def fit_by_descent(
     units: Units | None,
     keys_for: Callable[[Problem, Units | None, Planned], FitKeys],
     book: Callable[[Mechanism], None],
-    warn: Callable[[Planned, int], None] = lambda found, dimension: None,
+    warn: Callable[[Planned, int], None],
 ) -> Fitted:
     """Plan, and descend.
 
@@ -124,7 +127,16 @@ def fit_by_descent(
     warn(found, asked.dimension)
     keys = keys_for(problem, units, found)
     sums = sums_of(found.mechanism, problem)
-    batches = batches_for(asked, found.mechanism, units, keys.sampling)
+    batches = batches_for(found.mechanism, units, keys.sampling)
     book(found.mechanism)
-    descent = descent_of(asked, found, problem, outputs, keys)
+    penalty = np.full(problem.scale.dimension, float(problem.penalty))
+    penalty[problem.scale.features :] = 0.0
+    descent = Descent(
+        found.mechanism,
+        found.rates(),
+        (outputs, problem.scale.dimension),
+        momentum=MOMENTUM,
+        penalty=penalty,
+        key=keys.noise,
+    )
     return Fitted(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)

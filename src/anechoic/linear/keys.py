@@ -42,11 +42,6 @@ class FitKeys:
     secret: bool
 
 
-def fresh_keys() -> FitKeys:
-    """Of the operating system's entropy."""
-    return FitKeys(new_key(), new_key(), secret=True)
-
-
 def keys_of(random_state: Any, computed_from: Mapping[str, Any]) -> FitKeys:
     """Keys of one fit.
 
@@ -62,7 +57,7 @@ def keys_of(random_state: Any, computed_from: Mapping[str, Any]) -> FitKeys:
         ValueError: for another seed, or where a value cannot be told from others of its kind.
     """
     if random_state is None:
-        return fresh_keys()
+        return FitKeys(new_key(), new_key(), secret=True)
     if isinstance(random_state, bytes):
         root, secret = checked_key(random_state, "random_state"), True
         # exp is rounded otherwise elsewhere: the sums of one fit may differ by a step of the grid there

@@ -1,4 +1,4 @@
-"""What every estimator has of privacy: its arguments checked, its statement, its picture, its warnings."""
+"""What every estimator has of privacy: its arguments checked, its statement, its warnings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
@@ -25,14 +25,10 @@ from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
-from anechoic.statement.charts import in_style
 from anechoic.statement.formats import PROOFS, Format, render
 from anechoic.statement.statement import Statement, statement_of
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Of clipping, beside rows of norm 1; measured in docs/linear.md.
 CLIP_NORM = 0.15
@@ -141,14 +137,6 @@ class PrivateLinear(Released, BaseEstimator):
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
 
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        """Leaves coef_ and intercept_, for features as they were given."""
-        raise NotImplementedError  # pragma: no cover - abstract
-
-    def _in_order(self, asked: FitRequest) -> FitRequest:
-        """What the order of the rows means for a fit: nothing, where they are shuffled."""
-        return asked
-
     def _keys(self, problem: Problem, units: Units | None, found: Planned) -> FitKeys:
         """Of a fit, which is a function of all parameters and of the data: keys from a seed depend on both.
 
@@ -222,49 +210,6 @@ class PrivateLinear(Released, BaseEstimator):
             duties = tuple(_SEEDED if duty == KEYS else duty for duty in duties)
         caveats = (*self._caveats, _ROWS, _SELECTION)
         return replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
-
-    def plot_privacy(self, axes: Any = None) -> Figure:
-        """What the guarantee leaves to an attacker who knows all other rows.
-
-        The curve bounds the rate at which anybody recognises that a unit took part, over the rate at which
-        he believes so of one that did not: min(e^eps x + delta, 1 - e^-eps (1 - delta - x)).
-
-        Args:
-            axes: of matplotlib, to draw into; None for a figure of its own.
-
-        Returns:
-            A matplotlib `Figure`; its `savefig` writes it.
-
-        Raises:
-            NotFittedError: before `fit`.
-            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
-
-        References:
-            Kairouz, Oh and Viswanath, The Composition Theorem for Differential Privacy, Theorem 2.1.
-        """
-        check_is_fitted(self, "mechanism_")
-        with in_style():
-            from matplotlib.figure import Figure
-
-            if axes is None:
-                axes = Figure(figsize=(5.0, 4.2), layout="constrained").add_subplot()
-            false = np.linspace(0.0, 1.0, 501)
-            axes.plot(false, largest_power(false, self.epsilon_, self.delta_), label="at most")
-            axes.plot(false, false, linestyle=":", label="by guessing")
-            unit = self.mechanism_.unit
-            axes.set_xlabel(f"wrongly accused, of {unit}s that took no part")
-            axes.set_ylabel("recognised, of those that did")
-            axes.set_title(f"epsilon = {self.epsilon_:.3g}, delta = {self.delta_:.2g}, one {unit}")
-            axes.legend(loc="lower right")
-            found: Figure = axes.figure
-            return found
-
-
-def largest_power(false: Any, epsilon: float, delta: float) -> Any:
-    """Rate at which a unit is recognised at most, by the rate of false alarms, both in [0, 1]."""
-    near = np.exp(min(epsilon, 700.0)) * false + delta
-    far = 1.0 - np.exp(-epsilon) * (1.0 - delta - false)
-    return np.clip(np.minimum(near, far), 0.0, 1.0)
 
 
 def warn_of_noise(planned: Planned, dimension: int) -> None:

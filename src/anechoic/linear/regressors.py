@@ -13,7 +13,6 @@ from anechoic._validate import Array, at_least, one_of
 from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
 from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
 from anechoic.linear.keys import FitKeys
-from anechoic.linear.losses import regressor_loss
 from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
 from anechoic.linear.privacy import (
     PrivateLinear,
@@ -36,28 +35,17 @@ LEFT, SPREAD = 5e-3, 12.0
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearNumbers(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
-    """What linear regressors share: the scale of targets, and coefficients."""
+class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ignore[misc]
+    """Least squares, the scale of targets, and the choice of a solver."""
 
     target_bounds: Any = None
+    solver: str = "auto"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # on so few rows as tests have, that is what privacy costs
         tags.input_tags.sparse = False
         return tags
-
-    def _set_weights(self, weights: Array, scale: FeatureScale) -> None:
-        coefficients, intercepts = scale.coefficients(weights)
-        self.coef_ = coefficients[0] * self._target.unit
-        self.intercept_ = float(intercepts[0] * self._target.unit + self._target.centre)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class PrivateRegressor(LinearNumbers):
-    """Least squares, and the choice of a solver."""
-
-    solver: str = "auto"
 
     def _fit_numbers(self, features: Any, targets: Any, unit_ids: Any, penalty: float) -> None:
         """Fit; leaves coef_, intercept_, solver_, predicted_errors_, and what `_released` leaves."""
@@ -67,8 +55,7 @@ class PrivateRegressor(LinearNumbers):
         scale = self._scale(X.shape[1])
         target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
-        residuals = number_residuals(regressor_loss("squared_error", 1.0), scaled)
-        problem = Problem(X, scaled, residuals, scale, penalty / len(X))
+        problem = Problem(X, scaled, number_residuals(scaled), scale, penalty / len(X))
         asked = self._asked(
             counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
         )
@@ -82,9 +69,11 @@ class PrivateRegressor(LinearNumbers):
             weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
             plan, steps = fitted.planned.plan, mechanism.steps
         # not before: a fit that is refused leaves the model as it was
-        self._target, self.plan_, self.n_iter_ = target, plan, steps
+        self.plan_, self.n_iter_ = plan, steps
         self.solver_, self.predicted_errors_ = solver, errors
-        self._set_weights(weights, scale)
+        coefficients, intercepts = scale.coefficients(weights)
+        self.coef_ = coefficients[0] * target.unit
+        self.intercept_ = float(intercepts[0] * target.unit + target.centre)
         self._released(mechanism, keys)
 
     def _chosen(

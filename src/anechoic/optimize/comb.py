@@ -49,6 +49,6 @@ def _(participation: MinSep, n: int, count: int) -> tuple[int, int]:
 @several.register
 def _(participation: Patterns, n: int, count: int) -> tuple[int, int]:
     raise UnsupportedError(
-        f"participation={participation!r}: no comb is the worst of listed patterns. Use optimize.dense,"
-        " or a schema that allows all of them."
+        f"participation={participation!r}: no comb is the worst of listed patterns. Optimise for a"
+        " schema that allows all of them, such as MinSep."
     )

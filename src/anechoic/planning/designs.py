@@ -16,6 +16,7 @@ from anechoic.optimize import banded, dense
 from anechoic.optimize.columns.banded import freed
 from anechoic.optimize.series.banded_toeplitz import design
 from anechoic.optimize.series.blt import designs as blt_designs
+from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
@@ -83,9 +84,15 @@ class Designs:
         return self._made[bands]
 
     def dense(self, schema: Participation) -> Strategy:
-        """The best of all matrices for a participation, to within `DENSE_GAP`."""
+        """The best of all matrices for a participation, to within `DENSE_GAP`, or of few bands."""
         if schema not in self._dense:
-            found = dense(self.workload, participation=schema, loss=self.objective.loss, gap=DENSE_GAP)
+            n, loss = self.workload.n, self.objective.loss
+            if isinstance(schema, MinSep) and schema.max_participations_in(n) > 1:
+                found = banded(
+                    self.workload, bands=min(schema.separation, n), participation=schema, loss=loss
+                )
+            else:
+                found = dense(self.workload, participation=schema, loss=loss, gap=DENSE_GAP)
             self._dense[schema] = found.strategy
         return self._dense[schema]
 

@@ -69,8 +69,10 @@ class Strategies:
     def _dense_up_to(self) -> int:
         """Longest run whose best matrix takes a second or two, and whose rows there is room for."""
         participations = self.schema.max_participations_in(self.n)
-        if isinstance(self.schema, Patterns) and participations > 1:
-            return 0  # many lists take long, or more multipliers than the optimiser has
+        if isinstance(self.schema, Patterns) and (
+            participations > 1 or len(self.schema.touched(self.n)) < self.n
+        ):
+            return 0
         if not self.room.fits(self.n):
             return DENSE_UP_TO
         quick = bidiagonal_inverse(self.designs.workload) is not None

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from anechoic._serialize import serializable
 from anechoic.participation import Cyclic
 from anechoic.participation.base import Participation
-from anechoic.sampling.base import Sampling, owning, plural, within
-from anechoic.sampling.checked import at_most_examples, whole_numbers
+from anechoic.sampling.base import SecretSampling, owning, plural
 
 
 @serializable
 @dataclass(frozen=True)
-class BallsInBins(Sampling):
+class BallsInBins(SecretSampling):
     """Each example draws one of `bins` once for the whole run; bin i is the batch of steps i, i + bins, ….
 
     The bins are drawn uniformly and independently of one another (arXiv 2410.06266), so batches differ in
@@ -30,8 +29,8 @@ class BallsInBins(Sampling):
     steps: int
 
     def __post_init__(self) -> None:
-        whole_numbers(self, "examples", "bins", "steps")
-        at_most_examples(self, "bins", self.bins)
+        self._make_whole("examples", "bins", "steps")
+        self._at_most_examples("bins", self.bins)
 
     @property
     def batch_size(self) -> float:
@@ -46,17 +45,6 @@ class BallsInBins(Sampling):
     @property
     def participation(self) -> Participation:
         return Cyclic(self.bins)
-
-    @property
-    def amplified(self) -> bool:
-        return True
-
-    @property
-    def moves_others(self) -> bool:
-        return False
-
-    def truncate(self, steps: int) -> BallsInBins:
-        return BallsInBins(self.examples, self.bins, within(self, steps))
 
     def describe(self, unit: str = "example") -> str:
         return (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
-from anechoic._validate import positive_int
+from anechoic._validate import plain, positive_float, positive_int
 from anechoic.participation.base import Participation
 
 
@@ -68,13 +69,42 @@ class Sampling:
         """The constant divisor of every noisy sum: B, whatever a batch happens to hold."""
         return self.batch_size
 
-    def truncate(self, steps: int) -> Sampling:
+    def truncate(self, steps: int) -> Self:
         """The scheme of the first `steps` steps, 1 <= steps <= n."""
-        raise NotImplementedError  # pragma: no cover - abstract
+        return replace(self, steps=within(self, steps))  # type: ignore[type-var]
 
     def describe(self, unit: str = "example") -> str:
         """One line for a privacy statement about one `unit`."""
         raise NotImplementedError  # pragma: no cover - abstract
+
+
+class SecretSampling(Sampling):
+    """Base of schemes that draw from N known examples: which batches an example joined is kept secret."""
+
+    @property
+    def amplified(self) -> bool:
+        return True
+
+    @property
+    def moves_others(self) -> bool:
+        return False
+
+    def _make_whole(self, *names: str) -> None:
+        """Refuse what is no whole number >= 1."""
+        for name in names:
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+
+    def _check_batch_size(self) -> None:
+        positive_float("batch_size", self.batch_size)
+        object.__setattr__(self, "batch_size", plain(self.batch_size))
+
+    def _at_most_examples(self, name: str, steps: int) -> None:
+        """Refuse as many batches, of which an example joins one, as leave some without any."""
+        if self.examples is not None and steps > self.examples:
+            raise ValueError(
+                f"{name}={steps} exceeds examples={self.examples}: a batch would hold less than one example"
+                f" on average. Take at most {self.examples} {'steps' if name == 'period' else name}."
+            )
 
 
 def an(unit: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from anechoic._serialize import serializable
 from anechoic._validate import plain, positive_float, positive_int
 from anechoic.participation.base import Participation
-from anechoic.sampling.base import Sampling, owning, within
+from anechoic.sampling.base import Sampling, owning
 
 
 @serializable
@@ -44,9 +44,6 @@ class External(Sampling):
     @property
     def formed_outside(self) -> bool:
         return True
-
-    def truncate(self, steps: int) -> External:
-        return External(self.participation, self.batch_size, within(self, steps), self.examples)
 
     def describe(self, unit: str = "example") -> str:
         of = "" if unit == "example" else f" of each {unit}"

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anechoic._serialize import serializable
-from anechoic._validate import plain, positive_float
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
-from anechoic.sampling.base import Sampling, owning, plural, within
-from anechoic.sampling.checked import whole_numbers
+from anechoic.sampling.base import SecretSampling, owning, plural
 
 
 @serializable
 @dataclass(frozen=True)
-class MinSepSampling(Sampling):
+class MinSepSampling(SecretSampling):
     """b-min-sep sampling: who sat out the last b - 1 steps joins the next batch with probability p.
 
     The first step is drawn from the stationary law, so that every batch has the expected size
@@ -36,14 +34,13 @@ class MinSepSampling(Sampling):
     steps: int
 
     def __post_init__(self) -> None:
-        whole_numbers(self, "examples", "separation", "steps")
-        batch_size = positive_float("batch_size", self.batch_size)
-        object.__setattr__(self, "batch_size", plain(self.batch_size))
-        if batch_size * self.separation > self.examples:
+        self._make_whole("examples", "separation", "steps")
+        self._check_batch_size()
+        if self.batch_size * self.separation > self.examples:
             raise ValueError(
-                f"batch_size * separation = {batch_size:g} * {self.separation} exceeds"
+                f"batch_size * separation = {self.batch_size:g} * {self.separation} exceeds"
                 f" examples={self.examples}: take a separation of at most"
-                f" {int(self.examples // batch_size)} or a smaller batch."
+                f" {int(self.examples // self.batch_size)} or a smaller batch."
             )
 
     @property
@@ -54,17 +51,6 @@ class MinSepSampling(Sampling):
     @property
     def participation(self) -> Participation:
         return MinSep(self.separation)
-
-    @property
-    def amplified(self) -> bool:
-        return True
-
-    @property
-    def moves_others(self) -> bool:
-        return False
-
-    def truncate(self, steps: int) -> MinSepSampling:
-        return MinSepSampling(self.examples, self.batch_size, self.separation, within(self, steps))
 
     def describe(self, unit: str = "example") -> str:
         return (

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anechoic._serialize import serializable
-from anechoic._validate import one_of, plain, positive_float, positive_int
+from anechoic._validate import one_of
 from anechoic.participation import Cyclic, FullBatch
 from anechoic.participation.base import Participation
-from anechoic.sampling.base import Sampling, an, owning, plural, within
+from anechoic.sampling.base import SecretSampling, an, owning, plural
 
 
 @serializable
 @dataclass(frozen=True)
-class Poisson(Sampling):
+class Poisson(SecretSampling):
     """Every example joins every batch independently with probability B / N, in secret.
 
     Args:
@@ -28,7 +28,7 @@ class Poisson(Sampling):
     steps: int
 
     def __post_init__(self) -> None:
-        _check_rate(self, groups=1)
+        _check_rate(self)
 
     @property
     def groups(self) -> int:
@@ -44,17 +44,6 @@ class Poisson(Sampling):
     def participation(self) -> Participation:
         return FullBatch()
 
-    @property
-    def amplified(self) -> bool:
-        return True
-
-    @property
-    def moves_others(self) -> bool:
-        return False
-
-    def truncate(self, steps: int) -> Poisson:
-        return Poisson(self.examples, self.batch_size, within(self, steps))
-
     def describe(self, unit: str = "example") -> str:
         return (
             f"Poisson sampling: each of {self.examples} {plural(unit)} joins each of {self.steps} batches"
@@ -65,7 +54,7 @@ class Poisson(Sampling):
 
 @serializable
 @dataclass(frozen=True)
-class CyclicPoisson(Sampling):
+class CyclicPoisson(SecretSampling):
     """Examples are split into groups; step t Poisson-samples group t mod groups (Definition 3.20).
 
     Args:
@@ -87,9 +76,9 @@ class CyclicPoisson(Sampling):
     grouping: Literal["balanced", "independent"] = "balanced"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", positive_int("groups", self.groups))
+        self._make_whole("groups")
         one_of("grouping", self.grouping, ("balanced", "independent"))
-        _check_rate(self, groups=self.groups)
+        _check_rate(self)
 
     @property
     def rate(self) -> float:
@@ -101,19 +90,12 @@ class CyclicPoisson(Sampling):
         return Cyclic(self.groups)
 
     @property
-    def amplified(self) -> bool:
-        return True
-
-    @property
     def moves_others(self) -> bool:
         return self.groups > 1 and self.grouping != "independent"
 
     @property
     def public_groups(self) -> int:
         return self.groups
-
-    def truncate(self, steps: int) -> CyclicPoisson:
-        return CyclicPoisson(self.examples, self.batch_size, self.groups, within(self, steps), self.grouping)
 
     def describe(self, unit: str = "example") -> str:
         return (
@@ -124,12 +106,10 @@ class CyclicPoisson(Sampling):
         )
 
 
-def _check_rate(scheme: Poisson | CyclicPoisson, *, groups: int) -> None:
-    examples = positive_int("examples", scheme.examples)
-    batch_size = positive_float("batch_size", scheme.batch_size)
-    object.__setattr__(scheme, "examples", examples)
-    object.__setattr__(scheme, "batch_size", plain(scheme.batch_size))
-    object.__setattr__(scheme, "steps", positive_int("steps", scheme.steps))
+def _check_rate(scheme: Poisson | CyclicPoisson) -> None:
+    scheme._make_whole("examples", "steps")
+    scheme._check_batch_size()
+    examples, batch_size, groups = scheme.examples, scheme.batch_size, scheme.groups
     if batch_size * groups > examples:
         raise ValueError(
             f"batch_size * groups / examples = {batch_size:g} * {groups} / {examples} ="

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from anechoic._serialize import serializable
 from anechoic.participation import OncePerEpoch
 from anechoic.participation.base import Participation
-from anechoic.sampling.base import Sampling, owning, plural, within
-from anechoic.sampling.checked import at_most_examples, whole_numbers
+from anechoic.sampling.base import SecretSampling, owning, plural
 
 
 @serializable
 @dataclass(frozen=True)
-class RandomAllocation(Sampling):
+class RandomAllocation(SecretSampling):
     """In every epoch of `period` steps each example takes part in one step, drawn uniformly and anew.
 
     Of an epoch that n cuts short, only the steps before n are made.
@@ -29,8 +28,8 @@ class RandomAllocation(Sampling):
     steps: int
 
     def __post_init__(self) -> None:
-        whole_numbers(self, "examples", "period", "steps")
-        at_most_examples(self, "period", self.period)
+        self._make_whole("examples", "period", "steps")
+        self._at_most_examples("period", self.period)
 
     @property
     def batch_size(self) -> float:
@@ -40,17 +39,6 @@ class RandomAllocation(Sampling):
     @property
     def participation(self) -> Participation:
         return OncePerEpoch(self.period)
-
-    @property
-    def amplified(self) -> bool:
-        return True
-
-    @property
-    def moves_others(self) -> bool:
-        return False
-
-    def truncate(self, steps: int) -> RandomAllocation:
-        return RandomAllocation(self.examples, self.period, within(self, steps))
 
     def describe(self, unit: str = "example") -> str:
         return (

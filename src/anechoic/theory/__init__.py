@@ -6,7 +6,7 @@ reads strategies, noise and mechanisms, and nothing reads it. Further bounds and
 
 from anechoic.theory.ftrl import PrivateFTRL, last_iterate_excess, last_iterate_rho
 from anechoic.theory.lq_noise import LqMechanism
-from anechoic.theory.mirror import Ball, Box, Simplex, l1_step, mirror_step
+from anechoic.theory.mirror import Ball, Simplex, l1_step, mirror_step
 from anechoic.theory.optimal import banded_inverse_noise, blt_noise, optimal_noise
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.regression import finite_time_bound, regression_bounds
@@ -19,7 +19,6 @@ from anechoic.theory.suboptimality import asymptotic_suboptimality, trajectory
 
 __all__ = [
     "Ball",
-    "Box",
     "LinearRegression",
     "LqMechanism",
     "PrivateFTRL",

@@ -44,12 +44,7 @@ def realizable_convex_risk(n: int, dimension: int, epsilon: float) -> float:
     """1 / sqrt(n) + sqrt(dimension) / (epsilon n): as `convex_risk`, where the least population risk is 0.
 
     Args:
-        n: samples, >= 1.
-        dimension: m, >= 1.
-        epsilon: > 0.
-
-    Raises:
-        ValueError: if an argument is out of range.
+        n, dimension, epsilon: as for `convex_risk`.
 
     References:
         Monograph, Theorem 3.22; Asi, Feldman, Koren and Talwar, ICML 2023.
@@ -66,9 +61,6 @@ def effective_dimension(eigenvalues: ArrayLike) -> float:
 
     Raises:
         ValueError: if an eigenvalue is not > 0.
-
-    References:
-        Monograph, Section 3.5.2.
     """
     values = _eigenvalues(eigenvalues)
     return float(values.sum() / values.max())
@@ -84,9 +76,6 @@ def independent_noise_risk(eigenvalues: ArrayLike, learning_rate: float, mu: flo
 
     Raises:
         ValueError: if an argument is out of range.
-
-    References:
-        Monograph, Section 3.5.2.
     """
     values, eta, mu = _regression(eigenvalues, learning_rate, mu)
     return eta * len(values) / mu**2
@@ -99,9 +88,7 @@ def damped_toeplitz_risk(eigenvalues: ArrayLike, learning_rate: float, mu: float
     the order of small nu.
 
     Args:
-        eigenvalues: of H, shape (m,), > 0.
-        learning_rate: eta, > 0, below 1 / ||H||.
-        mu: of GDP, > 0.
+        eigenvalues, learning_rate, mu: as for `independent_noise_risk`.
         damping: nu, in (0, 1), at most eta times the smallest eigenvalue.
 
     Raises:
@@ -124,15 +111,7 @@ def smallest_toeplitz_risk(eigenvalues: ArrayLike, learning_rate: float, mu: flo
     """eta^2 Tr(H) / mu^2: linear regression with any Toeplitz strategy, a lower bound.
 
     Args:
-        eigenvalues: of H, shape (m,), > 0.
-        learning_rate: eta, > 0, below 1 / ||H||.
-        mu: of GDP, > 0.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    References:
-        Monograph, Section 3.5.2.
+        eigenvalues, learning_rate, mu: as for `independent_noise_risk`.
     """
     values, eta, mu = _regression(eigenvalues, learning_rate, mu)
     return eta**2 * float(values.sum()) / mu**2

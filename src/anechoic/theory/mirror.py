@@ -103,7 +103,7 @@ class Ball(Domain):
     def __post_init__(self) -> None:
         moderate("radius", self.radius)
         if not at_least("p", self.p, -math.inf) > 1.0:
-            raise ValueError(f"p={self.p} must be a finite number > 1; a Box is the ball of p = inf.")
+            raise ValueError(f"p={self.p} must be a finite number > 1.")
 
     def _norm(self, w: Array) -> float:
         return float(np.linalg.norm(w, ord=self.p))
@@ -124,35 +124,6 @@ class Ball(Domain):
 
     def support(self, g: Array) -> float:
         return -self.radius * float(np.linalg.norm(g, ord=self.p / (self.p - 1.0)))
-
-
-@dataclass(frozen=True)
-class Box(Domain):
-    """low <= w <= high, coordinate by coordinate.
-
-    Args:
-        low, high: numbers, low < high (low >= 0 for the entropy).
-
-    Raises:
-        ValueError: unless low < high, both finite.
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        at_least("low", self.low, -math.inf)
-        if not self.low < at_least("high", self.high, -math.inf):
-            raise ValueError(f"low={self.low}, high={self.high}: low must be below high, both finite.")
-
-    def separable(self, respond: Callable[[Array, float, float], Array], y: Array) -> Array:
-        return np.clip(respond(y, 0.0, 2.0), self.low, self.high)
-
-    def contains(self, w: Array) -> bool:
-        return bool((w >= self.low).all() and (w <= self.high).all())
-
-    def support(self, g: Array) -> float:
-        return float(np.where(g > 0, g * self.low, g * self.high).sum())
 
 
 @dataclass(frozen=True)
@@ -204,7 +175,7 @@ def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain)
         y: shape (d,), a sum of gradients.
         rate: eta, > 0.
         potential: `Euclidean`, `PNorm` or `Entropy`.
-        domain: `AllSpace`, `Ball`, `Box` or `Simplex`.
+        domain: `AllSpace`, `Ball` or `Simplex`.
 
     Raises:
         ValueError: if an argument is out of range, or the entropy is asked for negative weights.
@@ -247,8 +218,6 @@ def l1_step(y: ArrayLike, rate: float, radius: float) -> Array:
 
 def _step(y: Array, rate: float, potential: Potential, domain: Domain) -> Array:
     if isinstance(potential, Entropy):
-        if isinstance(domain, Box) and domain.low < 0:
-            raise ValueError(f"low={domain.low} must be >= 0: the entropy is defined for w >= 0 only.")
         if isinstance(domain, Simplex):
             shifted = np.exp(-rate * (y - y.min()))
             return np.asarray(domain.radius * shifted / shifted.sum())

@@ -100,15 +100,6 @@ class StronglyConvex:
         power = power_of(self, rho, clip_norm) + self.gradient_std**2
         return self.smoothness / 2.0 * self.learning_rate**2 * power / (self.gap * (2.0 - self.gap))
 
-    def descent_bound(self, rho: float, clip_norm: float = 1.0) -> float:
-        """The same without kappa, (eta / 2) (d G^2 / (2 rho) + sigma^2); infinite for eta > 1 / L.
-
-        <g, d> >= F + |g|^2 / (2 L), so that a step without noise takes 2 eta F at least off |d|^2.
-        """
-        if self.learning_rate * self.smoothness > 1.0 + 1e-12:
-            return math.inf
-        return self.learning_rate / 2.0 * (power_of(self, rho, clip_norm) + self.gradient_std**2)
-
 
 @dataclass(frozen=True, eq=False)
 class StronglyConvexBound:
@@ -209,8 +200,7 @@ def optimized_strongly_convex_bound(
     the bound of independent noise, and that is the best: the multiplier found is constant, and with such
     ones no noise without horizon has less than .6044, by duality (`tests/theory/best_noise.py`).
 
-    Not the noise but the bound is what limits the ratio: L |d|^2 / 2 may be kappa times F. For eta <= 1 / L
-    independent noise has F_inf <= (eta / 2) (d G^2 / (2 rho) + sigma^2), `StronglyConvex.descent_bound`.
+    Not the noise but the bound is what limits the ratio: L |d|^2 / 2 may be kappa times F.
 
     Args:
         problem, rho, clip_norm, causal, terms: as for `strongly_convex_bound`.

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from anechoic._validate import Array, positive_int
-from anechoic.audit.mechanism import audit
+from anechoic.audit.mechanism import audit, draw_contribution
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport
-from anechoic.audit.simulate import draw_contribution
 from anechoic.batches.base import Batches
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
@@ -79,7 +78,6 @@ def audit_training(
     confidence: float = 0.95,
     delta: float | None = None,
     factor: float = 1.2,
-    power_repeats: int = 40,
     resume_at: int | Sequence[int] = (),
     examples_per_unit: int = 1,
     grad_sample_mode: str = AUTO,
@@ -99,7 +97,7 @@ def audit_training(
         mechanism: what is claimed. Under External sampling all canaries take part by the strongest allowed
             pattern found.
         canaries: m, the number of model parameters as well; at most the number of examples.
-        confidence, delta, factor, power_repeats: see `audit`.
+        confidence, delta, factor: see `audit`.
         resume_at: releases after which the run is saved and resumed, each in 1 … n-1.
         examples_per_unit: examples that each unit owns, all with the gradient of its canary. More than one
             needs a mechanism whose unit is not "example"; what is audited is then the unit's contribution.
@@ -140,7 +138,6 @@ def audit_training(
         confidence=confidence,
         delta=delta,
         factor=factor,
-        power_repeats=power_repeats,
         subject=f"training with {mechanism!r} through PrivacyEngine ({grad_sample_mode}){units}{how}",
     )
 

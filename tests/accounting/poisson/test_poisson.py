@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from anechoic import Mechanism, calibrate
 from anechoic.accounting import gaussian_epsilon, poisson_epsilon, poisson_noise_multiplier
 from anechoic.accounting.poisson.search import (
     fast_poisson_noise_multiplier,
     poisson_noise_multiplier_estimate,
 )
+from anechoic.errors import UnsupportedError
+from anechoic.sampling import CyclicPoisson, Poisson
+from anechoic.strategies import BandedToeplitz
 from tests.marks import every_other, in_turn, slow
 
 
@@ -222,3 +226,16 @@ def test_a_delta_near_the_chance_of_taking_part_is_calibrated_in_seconds():
     sigma = poisson_noise_multiplier(1.0, 0.5, 0.01, 100)
     assert sigma == pytest.approx(poisson_noise_multiplier_estimate(1.0, 0.5, 0.01, 100), rel=1e-4)
     assert time.process_time() - begun < 40
+
+
+@pytest.mark.parametrize("sampling", [Poisson(100, 10, 6), CyclicPoisson(100, 10, 2, 6)], ids=repr)
+def test_more_bands_than_groups_are_refused_with_a_remedy(sampling):
+    strategy = BandedToeplitz(6, [1.0, 0.5, 0.25])
+    words = f"bands=3, which exceeds groups={sampling.groups}.*groups=3 or more, BallsInBins"
+    for work in (
+        lambda: Mechanism(strategy, sampling, 1.0),
+        lambda: calibrate(strategy, sampling=sampling, epsilon=1.0, delta=1e-5),
+    ):
+        with pytest.raises(UnsupportedError, match=words):
+            work()
+    assert Mechanism(strategy, CyclicPoisson(100, 10, 3, 6), 1.0).epsilon(1e-5) > 0

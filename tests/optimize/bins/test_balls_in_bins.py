@@ -8,14 +8,12 @@ from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error
 from anechoic.optimize import balls_in_bins, banded_toeplitz
-from anechoic.optimize.bins.families import BandedFamily, BandedInverseFamily, BLTFamily
+from anechoic.optimize.bins.balls_in_bins import _Knots
 from anechoic.optimize.bins.objective import BinsNoise
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity
 from anechoic.strategies.toeplitz import square_root_coefficients
-from anechoic.workloads import momentum, prefix_sum, scheduled, sliding_window
+from anechoic.workloads import prefix_sum, scheduled, sliding_window
 from tests.marks import slow
-
-FAMILIES = {"banded_toeplitz": BandedFamily, "banded_inverse": BandedInverseFamily, "blt": BLTFamily}
 
 
 def aimed(n, bins, column, epsilon=1.0, delta=1e-3, samples=1000):
@@ -60,20 +58,16 @@ def test_the_gram_matrix_is_that_of_the_bins():
     assert np.allclose(noise._means(column).gram, bins_gram(BandedToeplitz(47, column), 6))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("workload", [prefix_sum(40), momentum(40, 0.5)])
-def test_families_are_nonnegative_and_pull_back(name, workload):
-    family = FAMILIES[name](workload, 3)
-    x = family.start + 0.1
-    strategy, column = family.strategy(x), family.column(x)
-    assert strategy.structure.nonnegative
-    dense = strategy.to_dense()
-    assert np.allclose(dense[: len(column), 0], column)
-    assert not dense[len(column) :, 0].any()
-    direction = np.random.default_rng(0).standard_normal(len(column))
-    found = family.pullback(x, direction)
+@pytest.mark.parametrize("bands", [1, 2, 3, 40])
+def test_coefficients_at_knots_pull_back(bands):
+    knots, rng = _Knots(bands), np.random.default_rng(0)
+    start = square_root_coefficients(prefix_sum(40), bands)
+    x = knots.of(start)
+    assert knots.column(x)[:3] == pytest.approx(start[:3])  # with a knot at each
+    direction = rng.standard_normal(bands)
+    found = knots.pullback(x, direction)
     for i, step in enumerate(1e-6 * np.eye(len(x))):
-        change = direction @ (family.column(x + step) - family.column(x - step)) / 2e-6
+        change = direction @ (knots.column(x + step) - knots.column(x - step)) / 2e-6
         assert found[i] == pytest.approx(change, rel=1e-5)
 
 
@@ -82,20 +76,17 @@ def noise_times_error(workload, strategy, bins, epsilon, delta):
     return std * error(workload, strategy).rms
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.slow
-def test_tuning_for_the_bins_gains(family):
+def test_tuning_for_the_bins_gains():
     """Against the optimum without amplification, judged on samples that the optimiser never saw."""
     n, bins, epsilon, delta = 120, 12, 1.0, 1e-4
     workload = prefix_sum(n)
-    bands = {"banded_toeplitz": 12, "banded_inverse": 2, "blt": 2}[family]
     found = balls_in_bins(
         workload,
         bins=bins,
         epsilon=epsilon,
         delta=delta,
-        bands=bands,
-        family=family,
+        bands=12,
         accounting="verified",
         samples=600,
         rounds=2,
@@ -110,9 +101,8 @@ def test_tuning_for_the_bins_gains(family):
 @pytest.mark.parametrize("accounting", ["deterministic", "verified"])
 @pytest.mark.slow
 def test_what_independent_noise_does_better_is_left_to_it(accounting):
-    """Windows of six steps: the best decay costs 20 % more than the identity, which the family contains."""
     setting = {"bins": 5, "epsilon": 1.0, "delta": 1e-12, "bands": 4, "samples": 500, "rounds": 1}
-    found = balls_in_bins(sliding_window(20, 6), family="banded_inverse", accounting=accounting, **setting)
+    found = balls_in_bins(sliding_window(20, 6), accounting=accounting, **setting)
     own = (
         BinsBound(bins_gram(Identity(20), 5)).noise_std(1.0, 1e-12)
         * error(sliding_window(20, 6), Identity(20)).rms
@@ -167,7 +157,6 @@ def test_the_published_multi_epoch_setting():
         ({"bands": 21}, "bands=21 must be at most n=20"),
         ({"epsilon": 0.0}, "epsilon=0.0"),
         ({"delta": 1.0}, "delta=1.0"),
-        ({"family": "tree"}, "family='tree'"),
         ({"accounting": "exact"}, "accounting='exact'"),
         ({"bins": 70, "delta": 0.3}, "delta=0.3 is at least 0.285714"),
         ({"samples": 10}, "samples=10"),

@@ -12,8 +12,8 @@ from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import row_weights
 from anechoic.optimize import column_normalized
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
-from anechoic.strategies import BLT, ColumnNormalized
-from tests.marks import each_once, each_pair
+from anechoic.strategies import ColumnNormalized
+from tests.marks import each_pair
 
 module = import_module("anechoic.optimize.columns.normalized")
 searches = import_module("anechoic.optimize.columns.search")
@@ -98,23 +98,6 @@ def test_several_participations(schema):
     assert optimize.banded(workload, bands=bands, participation=schema).loss <= found.loss
 
 
-@pytest.mark.parametrize(("schema", "kind"), each_once([Single(), MinSep(5)], ["rms", "max"]))
-@pytest.mark.slow
-def test_buffers(schema, kind):
-    workload = workloads.prefix_sum(23)
-    found = column_normalized(workload, buffers=1, participation=schema, loss=kind)
-    plain = optimize.blt(workload, buffers=1, participation=schema, loss=kind).strategy
-    assert found.loss < loss(workload, ColumnNormalized(plain), schema, kind)
-    assert found.loss == pytest.approx(loss(workload, found.strategy, schema, kind), rel=1e-9)
-    # no other BLT of one buffer on a grid is better
-    least = min(
-        loss(workload, ColumnNormalized(BLT(23, [scale], [decay])), schema, kind)
-        for scale in np.geomspace(0.1, 0.9, 7)
-        for decay in 1.0 - np.geomspace(0.01, 0.8, 7)
-    )
-    assert found.loss <= least * (1 + 1e-6)
-
-
 def test_progress_and_determinism():
     calls = []
     runs = [
@@ -128,11 +111,8 @@ def test_progress_and_determinism():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "exactly one"),
-        ({"bands": 2, "buffers": 1}, "exactly one"),
         ({"bands": 0}, "bands"),
         ({"bands": 14}, "bands=14"),
-        ({"buffers": 0}, "buffers"),
         ({"bands": 2, "loss": "least"}, "loss"),
         ({"bands": 5, "participation": MinSep(4)}, "bands=5 exceeds the 4"),
         ({"bands": 2, "participation": OncePerEpoch(4)}, "OncePerEpoch"),
@@ -146,7 +126,5 @@ def test_refusals(arguments, message):
 def test_refused_workloads():
     with pytest.raises(UnsupportedError, match="not Toeplitz"):
         column_normalized(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))), bands=2)
-    with pytest.raises(UnsupportedError, match="n=5000"):
-        column_normalized(workloads.prefix_sum(5000), buffers=1)
     with pytest.raises(UnsupportedError, match="few bands"):
         column_normalized(workloads.sliding_window(5000, 100), bands=2)

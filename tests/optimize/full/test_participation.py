@@ -1,6 +1,4 @@
-"""Dense optima under several participations: published optima, brute force, certificates, refusals."""
-
-from importlib import import_module
+"""Dense optima under several participations: published optima, brute force, certificates."""
 
 import numpy as np
 import pytest
@@ -10,16 +8,12 @@ from scipy.optimize import minimize
 
 from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
-from anechoic.losses.dispatch import error, loss
-from anechoic.optimize.full.conjecture import conjecture_4_7
-from anechoic.optimize.full.participation import dense_with_participation
+from anechoic.losses.dispatch import loss
 from anechoic.optimize.full.quick import quick
-from anechoic.optimize.windows import WindowsObjective, windows_of, windows_strategy
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.participation.base import Participation
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import Dense, Identity
-from tests.marks import each_once, every_other, in_turn, slow
+from anechoic.strategies import Dense
+from tests.marks import each_once, slow
 
 
 def random_workload(rng, n):
@@ -30,7 +24,7 @@ def random_workload(rng, n):
 
 def checked(workload, participation, kind="rms", *, gap=1e-4):
     """The optimum, after the checks that hold of every one."""
-    best = dense_with_participation(workload, participation, kind, gap=gap)
+    best = optimize.dense(workload, participation=participation, loss=kind, gap=gap)
     assert best.loss == pytest.approx(loss(workload, best.strategy, participation, kind), rel=1e-12)
     assert best.lower_bound <= best.loss * (1 + 1e-12)
     assert best.gap == pytest.approx(best.loss / best.lower_bound - 1, abs=1e-12)
@@ -203,15 +197,6 @@ def test_any_weights_are_certified(seed, n, period):
     assert checked(random_workload(rng, n), Cyclic(period), weights).gap <= 1e-4
 
 
-@pytest.mark.slow
-def test_one_participation_agrees_with_published_optimum():
-    # monograph Table 2.3: 1.892 at n = 32
-    assert checked(workloads.prefix_sum(32), Single()).loss == pytest.approx(1.892, abs=5e-4)
-    assert checked(workloads.prefix_sum(32), Cyclic(40)).loss == pytest.approx(1.892, abs=5e-4)
-    # Table 2.2: 1.905
-    assert checked(workloads.prefix_sum(32), Single(), "max").loss == pytest.approx(1.905, abs=6e-4)
-
-
 def test_one_step():
     for schema in (Single(), Cyclic(3), FullBatch(), MinSep(2), OncePerEpoch(2)):
         for kind in ("rms", "max", "last"):
@@ -222,18 +207,13 @@ def test_one_step():
 def test_progress_and_determinism():
     calls = []
     workload = workloads.momentum(20, 0.9)
-    first = dense_with_participation(
-        workload, Cyclic(5), "rms", progress=lambda evaluations, value: calls.append((evaluations, value))
-    )
-    second = dense_with_participation(workload, Cyclic(5), "rms")
+    first = optimize.dense(workload, participation=Cyclic(5), progress=lambda *call: calls.append(call))
+    second = optimize.dense(workload, participation=Cyclic(5))
     assert np.array_equal(first.strategy.to_dense(), second.strategy.to_dense())
     counts, values = zip(*calls, strict=True)
     assert list(counts) == sorted(counts)
     assert list(values) == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(first.loss, rel=1e-9)
-    calls.clear()
-    dense_with_participation(workload, MinSep(5), "rms", progress=lambda *call: calls.append(call))
-    assert calls
 
 
 # Full batch: diagonal, in closed form.
@@ -270,176 +250,51 @@ def test_schemas_that_are_full_batch(schema):
         assert np.count_nonzero(best.strategy.to_dense()) == 20
 
 
-# Minimum separation and epochs: M vanishes on the patterns.
-
-OVERLAPPING = [
-    (12, MinSep(4)),
-    (13, MinSep(4)),
-    (13, MinSep(4, 2)),
-    (9, MinSep(1, 4)),
-    (9, MinSep(2, 1)),
-    (11, OncePerEpoch(4)),
-    (12, OncePerEpoch(4)),
-]
-
-
-@pytest.mark.parametrize(("kind", "n", "schema"), each_once(["rms", "max"], OVERLAPPING))
-@pytest.mark.slow
-def test_overlapping_patterns(n, schema, kind):
-    workload = workloads.prefix_sum(n)
-    best = checked(workload, schema, kind)
-    assert float(sensitivity(best.strategy, schema)) == pytest.approx(1.0, abs=1e-6)
-    without_search = min(loss(workload, start, schema, kind) for start in quick(workload))
-    if schema.max_participations_in(n) > 1 and best.loss < (1 - 1e-6) * without_search:
-        gram = best.strategy.to_dense().T @ best.strategy.to_dense()
-        for steps in schema.patterns(n):
-            block = gram[np.ix_(steps, steps)]
-            assert np.abs(block - np.diag(block.diagonal())).max() < 1e-13
-    # DP-SGD is one of them
-    assert best.loss <= without_search * (1 + 1e-6)
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 10**6), n=st.integers(2, 9), separation=st.integers(1, 5), count=st.integers(2, 4))
-@pytest.mark.slow
-def test_overlapping_patterns_of_any_workload(seed, n, separation, count):
-    workload, schema = random_workload(np.random.default_rng(seed), n), MinSep(separation, count)
-    best = checked(workload, schema, gap=1e-3)
-    assert best.loss <= loss(workload, Identity(n), schema) * (1 + 1e-4)
-
-
-@pytest.mark.slow
-def test_a_free_diagonal_improves_on_problem_4_8():
-    n, separation = 35, 8
-    a = np.tril(np.ones((n, n)))
-    best = checked(workloads.prefix_sum(n), MinSep(separation))
-
-    # Problem 4.8 by L-BFGS with columns of norm 1: an independent objective, gradients by differences
-    windows = windows_of(MinSep(separation), n)
-    objective = WindowsObjective(a, windows, np.full(n, 1 / n))
-    windows.diagonal = lambda shares: np.full(n, 1 / 5)
-    windows.gradient = lambda shares, by_d: np.zeros(n)
-    begin = np.concatenate([np.tril(np.ones((n, n)))[windows.mask], windows.begin()])
-    result = minimize(objective, begin, jac=True, method="L-BFGS-B", options={"maxiter": 500})
-    unit = Dense(objective.strategy(result.x))
-    fixed = loss(workloads.prefix_sum(n), unit, MinSep(separation))
-    assert fixed == pytest.approx(4.8072, abs=1e-3)
-    assert best.loss < 0.93 * fixed
-    assert best.loss < 1.013 * best.lower_bound
-
-
-@pytest.mark.parametrize(("n", "schema"), every_other(OVERLAPPING), ids=str)
-def test_diagonals_of_windows_have_sensitivity_one(n, schema):
-    """The dual of the schedule: no d = z + windows exceeds 1 on a pattern; the vertices reach it."""
-    if schema.max_participations_in(n) == 1:
-        return
-    windows = windows_of(schema, n)
-    rng = np.random.default_rng(3)
-    for _ in range(20):
-        shares = windows.shares(3 * rng.standard_normal(len(windows.begin())))
-        d = windows.diagonal(shares)
-        sums = [d[list(steps)].sum() for steps in schema.patterns(n)]
-        assert max(sums) <= 1 + 1e-12
-        # and every d of sensitivity 1 lies below one of them: linear programming duality
-        rewards = rng.random(n)
-        value = max(rewards[list(steps)].sum() for steps in schema.patterns(n))
-        assert least_cover(windows, rewards) == pytest.approx(value, rel=1e-9)
-
-
-def least_cover(windows, rewards):
-    from scipy.optimize import linprog
-
-    size = len(windows.begin())
-    cover = np.stack([windows.diagonal(unit) for unit in np.eye(size)])
-    answer = linprog(np.ones(size), A_ub=-cover.T, b_ub=-rewards, bounds=[(0, None)] * size)
-    return answer.fun
-
-
-@pytest.mark.parametrize("weights", [None, "rms", "random"])
-@pytest.mark.parametrize("schema", [MinSep(3), MinSep(3, 2), OncePerEpoch(3)], ids=str)
-def test_gradient_of_windows(schema, weights):
-    n = 8
-    rng = np.random.default_rng(1)
-    p = {None: None, "rms": np.full(n, 1 / n), "random": rng.random(n)}[weights]
-    windows = windows_of(schema, n)
-    objective = WindowsObjective(random_workload(rng, n).to_dense(), windows, p)
-    objective.power = 3.0
-    x = np.concatenate([np.eye(n)[windows.mask], windows.begin() * 0.1])
-    x = x + 0.2 * rng.standard_normal(len(x))
-    _, gradient = objective(x)
-    for direction in rng.standard_normal((5, len(x))):
-        h = 1e-6
-        slope = (objective(x + h * direction)[0] - objective(x - h * direction)[0]) / (2 * h)
-        assert gradient @ direction == pytest.approx(slope, rel=1e-6, abs=1e-8)
-
-
-def test_windows_stop_early_when_good_enough():
-    a = np.tril(np.ones((12, 12)))
-    _, many = windows_strategy(a, windows_of(MinSep(4), 12), np.full(12, 1 / 12), 0.0, None)
-    c, few = windows_strategy(a, windows_of(MinSep(4), 12), np.full(12, 1 / 12), 3.2, None)
-    assert few < many
-    assert error(workloads.prefix_sum(12), Dense(c)).rms <= 3.2
-
-
-# Conjecture 4.7.
+# One step an epoch: the best of each epoch.
 
 
 @pytest.mark.parametrize(
-    ("n", "schema", "held"),
-    [
-        (10, Cyclic(3), True),
-        (7, FullBatch(), True),
-        (6, MinSep(3), True),
-        (4, MinSep(1, 3), False),
-        (8, MinSep(3, 2), False),
-        (5, MinSep(2), None),
-        (9, OncePerEpoch(4), True),
-    ],
-    ids=str,
+    ("n", "period", "kind", "value"),
+    [(20, 5, "rms", 4.0794), (60, 20, "rms", 3.9638), (20, 5, "max", 4.72), (20, 5, "last", 4.0)],
 )
-@pytest.mark.few(4)
-def test_conjecture_for_prefix_sums(n, schema, held):
-    assert conjecture_4_7(workloads.prefix_sum(n), schema).held is held
+def test_the_best_of_each_epoch(n, period, kind, value):
+    """The values of a search over all C without correlations between epochs; of "max", to half a per cent."""
+    schema, workload = OncePerEpoch(period), workloads.prefix_sum(n)
+    best = optimize.dense(workload, participation=schema, loss=kind)
+    assert best.loss == pytest.approx(value, rel=2e-3)
+    assert float(sensitivity(best.strategy, schema)) == pytest.approx(1.0, abs=1e-6)
+    assert best.lower_bound < best.loss <= min(loss(workload, c, schema, kind) for c in quick(workload))
 
 
-def test_conjecture_fails_by_hand():
-    """n = 4, at most 3 of 4 steps: equality forces M = I / 3, and a decreasing diagonal is better."""
-    workload, schema = workloads.prefix_sum(4), MinSep(1, 3)
-    first = 1 / (1 + np.sqrt(3))
-    better = Dense(np.diag(np.sqrt([first, *[(1 - first) / 2] * 3])))
-    equal = Dense(np.eye(4) / np.sqrt(3))
-    for strategy in (better, equal):
-        assert float(sensitivity(strategy, schema)) == pytest.approx(1.0)
-    assert loss(workload, equal, schema) == pytest.approx(np.sqrt(7.5))  # 2.7386
-    assert loss(workload, better, schema) == pytest.approx(2.7321, abs=5e-5)
-    assert checked(workload, schema).loss == pytest.approx(2.7321, abs=5e-5)
+def test_epochs_by_a_search_over_their_blocks():
+    rng = np.random.default_rng(0)
+    workload, schema = random_workload(rng, 4), OncePerEpoch(2)
+    inside = np.array([(0, 0), (1, 0), (1, 1), (2, 2), (3, 2), (3, 3)]).T
+
+    def value(x):
+        c = np.zeros((4, 4))
+        c[tuple(inside)] = x
+        return np.log(loss(workload, Dense(np.where(np.eye(4) > 0, np.abs(c) + 1e-9, c)), schema))
+
+    found = [minimize(value, rng.standard_normal(6), method="Nelder-Mead", options={"maxiter": 5000}).fun]
+    found += [minimize(value, rng.standard_normal(6), method="Powell").fun for _ in range(3)]
+    best = optimize.dense(workload, participation=schema)
+    assert best.loss <= np.exp(min(found)) * (1 + 1e-5)
+    assert best.loss == pytest.approx(np.exp(min(found)), rel=1e-2)
 
 
-@settings(max_examples=12)
-@given(seed=st.integers(0, 10**6), n=st.integers(2, 12), period=st.integers(1, 6))
-@pytest.mark.slow
-def test_conjecture_holds_where_patterns_do_not_overlap(seed, n, period):
-    verdict = conjecture_4_7(random_workload(np.random.default_rng(seed), n), Cyclic(period))
-    assert verdict.held
-    assert verdict.smallest > 0
+def test_progress_of_epochs():
+    calls = []
+    how = {"participation": OncePerEpoch(3), "progress": lambda *call: calls.append(call)}
+    best = optimize.dense(workloads.momentum(9, 0.9), loss="max", **how)
+    assert [value for _, value in calls] == sorted((value for _, value in calls), reverse=True)
+    assert calls[-1][1] == pytest.approx(best.loss, rel=1e-9)
 
 
-def test_refusals():
-    class Other(Participation):
-        def max_participations_in(self, n):
-            return 2
-
-    workload = workloads.prefix_sum(6)
-    with pytest.raises(UnsupportedError, match="Other"):
-        dense_with_participation(workload, Other())
-    with pytest.raises(UnsupportedError, match="Other"):
-        conjecture_4_7(workload, Other())
-    with pytest.raises(UnsupportedError, match="16 steps"):
-        conjecture_4_7(workloads.prefix_sum(20), MinSep(5))
-    with pytest.raises(ValueError, match="gap"):
-        dense_with_participation(workload, Cyclic(2), gap=0.0)
-    with pytest.raises(ValueError, match="loss='median' is unknown"):
-        dense_with_participation(workload, Cyclic(2), "median")
+@pytest.mark.parametrize("schema", [MinSep(3), MinSep(1, 2), Patterns([(0, 3), (1,)])], ids=str)
+def test_other_schemas_are_refused_with_a_remedy(schema):
+    with pytest.raises(UnsupportedError, match=r"MinSep use optimize\.banded.*optimize\.blt"):
+        optimize.dense(workloads.prefix_sum(6), participation=schema)
 
 
 @pytest.mark.slow
@@ -448,76 +303,3 @@ def test_published_table_of_six_epochs():
     best = checked(workloads.prefix_sum(2052), Cyclic(342))
     assert best.loss == pytest.approx(8.15, abs=5e-3)
     assert best.gap <= 1e-4
-
-
-@pytest.mark.parametrize(
-    ("workload", "kind"), each_once([workloads.prefix_sum(40), workloads.momentum(36, 0.9)], ["rms", "max"])
-)
-@pytest.mark.slow
-def test_under_min_sep_no_worse_than_the_best_toeplitz_strategy(workload, kind):
-    schema = MinSep(5, 3)
-    found = optimize.dense(workload, participation=schema, loss=kind)
-    other = optimize.toeplitz(workload, participation=schema, loss=kind)
-    assert found.loss <= other.loss
-    assert found.loss == pytest.approx(loss(workload, found.strategy, schema, kind))
-    assert found.lower_bound <= found.loss
-    assert found.bound_covers == "every factorisation"
-    assert found.gap == pytest.approx(found.loss / found.lower_bound - 1)
-
-
-@pytest.mark.parametrize(
-    ("workload", "schema"),
-    each_once(
-        [
-            workloads.prefix_sum(13),
-            workloads.from_coefficients([1.0, -2.0, 0.5, -0.25, 0.0], 13),
-            workloads.momentum(13, 0.5, learning_rates=10.0 ** -np.arange(13.0)),
-        ],
-        [MinSep(3, 2), MinSep(1, 4), MinSep(4), OncePerEpoch(4)],
-    ),
-)
-@pytest.mark.few(2)
-def test_the_error_of_one_step_has_its_infimum(workload, schema):
-    n = workload.n
-    row = np.abs(workload.to_dense()[-1])
-    infimum = max(row[list(pattern)].sum() for pattern in schema.patterns(n))
-    found = optimize.dense(workload, participation=schema, loss="last")
-    assert infimum * (1 - 1e-9) < found.lower_bound <= found.loss < infimum * (1 + 1e-4)
-    assert found.strategy.to_dense().diagonal().min() > 0
-    # of another step than the last
-    weights = np.zeros(n)
-    weights[5] = 1.0
-    row = np.abs(workload.to_dense()[5])
-    infimum = max(row[list(pattern)].sum() for pattern in schema.patterns(n))
-    assert optimize.dense(workload, participation=schema, loss=weights).loss < infimum * (1 + 1e-4)
-
-
-@pytest.mark.parametrize("kind", ["rms", "max"])
-@pytest.mark.slow
-def test_min_sep_by_columns_is_the_search_over_windows(kind, monkeypatch):
-    module = import_module("anechoic.optimize.full.participation")
-    n, schema = 24, MinSep(7, 3)
-    for workload in (workloads.prefix_sum(n), workloads.momentum(n, 0.9)):
-        windows = dense_with_participation(workload, schema, kind)
-        monkeypatch.setattr(module, "SMALL_BANDS", 1)
-        columns = dense_with_participation(workload, schema, kind)
-        monkeypatch.undo()
-        assert columns.loss == pytest.approx(windows.loss, rel=2e-3)
-        assert columns.strategy.structure.gram_bands <= 7
-
-
-@in_turn(
-    "workload, schema, kind, known",
-    [
-        (workloads.nesterov(4, 0.34912898848725993), MinSep(1, 2), "max", 3.3515),
-        (workloads.nesterov(4, 0.433), MinSep(1, 3), "rms", 4.2435),
-        (workloads.exponential_decay(5, 0.8910084785), MinSep(1, 3), "max", 2.8176),
-        (workloads.prefix_sum(10), MinSep(2, 4), "max", 4.3913),
-    ],
-)
-@pytest.mark.slow
-def test_few_patterns_are_listed(workload, schema, kind, known):
-    """The optimum where a dozen patterns are all there are; windows alone were up to 4.6 % above it."""
-    found = optimize.dense(workload, participation=schema, loss=kind)
-    assert found.loss == pytest.approx(known, rel=2e-4)
-    assert found.gap < 4e-3

@@ -5,9 +5,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from anechoic import workloads
+from anechoic import optimize, workloads
 from anechoic.lower_bounds.dual import DualPoint, Multiplier, cycles
-from anechoic.optimize.full.participation import dense_with_participation
 from anechoic.optimize.full.patterns import PatternNewton, serves
 from anechoic.participation import Cyclic
 
@@ -105,12 +104,12 @@ def test_serves_partitions_of_few_numbers():
 @pytest.mark.parametrize("workload", [workloads.prefix_sum(17), workloads.momentum(17, 0.9)])
 @pytest.mark.slow
 def test_same_optimum_as_without_newton(workload, monkeypatch):
-    found = dense_with_participation(workload, Cyclic(5), "max", gap=1e-4)
+    found = optimize.dense(workload, participation=Cyclic(5), loss="max", gap=1e-4)
     assert found.gap <= 1e-4
     assert found.evaluations < 60 or not workload.is_prefix_sum  # the optimum for momentum is degenerate
     module = import_module("anechoic.optimize.full.search")
     monkeypatch.setattr(module, "serves", lambda a, patterns: False)
-    other = dense_with_participation(workload, Cyclic(5), "max", gap=1e-4)
+    other = optimize.dense(workload, participation=Cyclic(5), loss="max", gap=1e-4)
     assert found.loss == pytest.approx(other.loss, rel=2e-4 + other.gap)
 
 
@@ -119,5 +118,5 @@ def test_path_is_followed_where_newton_fails(monkeypatch):
         raise np.linalg.LinAlgError("no curvature")
 
     monkeypatch.setattr(PatternNewton, "step", fails)
-    found = dense_with_participation(workloads.prefix_sum(12), Cyclic(4), "max", gap=1e-3)
+    found = optimize.dense(workloads.prefix_sum(12), participation=Cyclic(4), loss="max", gap=1e-3)
     assert found.gap <= 1e-3

@@ -1,4 +1,4 @@
-"""The accountants of (cyclic) Poisson sampling: by Theorem 3.21, or where bands overlap."""
+"""The accountant of (cyclic) Poisson sampling, by Theorem 3.21."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from anechoic.accounting.accountant import (
 )
 from anechoic.accounting.gaussian import UNSAMPLED_FROM
 from anechoic.accounting.poisson.epsilon import INTERVALS, poisson_epsilon, taking_part
-from anechoic.accounting.poisson.overlapping import OverlappingAccountant
 from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
 from anechoic.accounting.terms import SampledGaussianTerm, Term
 from anechoic.errors import UnsupportedError
@@ -37,10 +36,13 @@ class PoissonAccountant(Accountant):
 
     def __post_init__(self) -> None:
         only_deterministic(self.sampling, self.accounting)
-        if self.strategy.structure.bands > self.sampling.groups:
+        bands, groups = self.strategy.structure.bands, self.sampling.groups
+        if bands > groups:
             raise UnsupportedError(
-                f"bands={self.strategy.structure.bands} exceeds groups={self.sampling.groups}: Theorem 3.21"
-                " is proved only for at most as many bands as groups. Use OverlappingAccountant."
+                f"{self.strategy.describe()} has bands={bands}, which exceeds groups={groups} of"
+                f" {type(self.sampling).__name__}: Theorem 3.21 is proved for no more bands than groups."
+                f" Use a strategy of at most {groups} bands, CyclicPoisson with groups={bands} or more,"
+                " BallsInBins (any non-negative strategy), or FixedOrder (without amplification)."
             )
 
     @property
@@ -88,6 +90,4 @@ class PoissonAccountant(Accountant):
 def _(
     sampling: Poisson | CyclicPoisson, strategy: Strategy, adjacency: str, accounting: Accounting
 ) -> Accountant:
-    overlapping = strategy.structure.bands > sampling.groups
-    chosen = OverlappingAccountant if overlapping else PoissonAccountant
-    return chosen(strategy, sampling, adjacency, accounting)
+    return PoissonAccountant(strategy, sampling, adjacency, accounting)

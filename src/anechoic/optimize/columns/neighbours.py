@@ -31,7 +31,6 @@ from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
 from anechoic.optimize.columns.refined import interpolated
 from anechoic.optimize.columns.search import Progress
-from anechoic.optimize.windows import power_mean
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
@@ -104,6 +103,14 @@ def _grain(n: int) -> int:
 def _delta(n: int, cells: int) -> float:
     squares = np.square(square_root_coefficients(prefix_sum(n), n))
     return float(squares[cells:].sum())
+
+
+def power_mean(squares: Array, power: float) -> tuple[float, Array]:
+    """The mean of that power of the squared errors as a smooth maximum, and its derivatives."""
+    largest = float(squares.max())
+    shares = (squares / largest) ** (power - 1)
+    mean = float((shares * squares / largest).mean())
+    return largest * mean ** (1 / power), shares * mean ** (1 / power - 1) / len(squares)
 
 
 class Chains:

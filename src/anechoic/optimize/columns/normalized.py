@@ -1,4 +1,4 @@
-"""Toeplitz and BLT strategies with normalised columns, optimised as what they are (Definition 2.10)."""
+"""Banded Toeplitz strategies with normalised columns, optimised as what they are (Definition 2.10)."""
 
 from __future__ import annotations
 
@@ -8,67 +8,58 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from anechoic._validate import Array, one_of, positive_int
+from anechoic._validate import Array, one_of
 from anechoic.algebra import banded as algebra
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.dispatch import loss as loss_of
 from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.optimize.columns.objective import DENSE, Mean, Objective, objective_of
 from anechoic.optimize.columns.search import Smooth, weighted
 from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
-from anechoic.optimize.series.blt import blt
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
-from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized
+from anechoic.strategies import BandedToeplitz, ColumnNormalized
 from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload, checked_workload
 
 OPTIONS = {"maxiter": 300, "maxfun": 600, "gtol": 1e-7, "ftol": 1e-12, "maxcor": 20}
-SHARPNESS = (
-    30.0,
-    300.0,
-    3000.0,
-)  # of the smooth maxima that stand for the largest error, one after the other
-BUFFERS_UP_TO = 4096  # steps of a BLT: every loss takes O(n^2)
-DIFFERENCE = 1e-6  # of the logarithms of a BLT's numbers
+# Of the smooth maxima that stand for the largest error, one after the other.
+SHARPNESS = (30.0, 300.0, 3000.0)
 
 
 @on_one_thread
 def column_normalized(
     workload: Workload,
     *,
-    bands: int | None = None,
-    buffers: int | None = None,
+    bands: int,
     participation: Participation = SINGLE,
     loss: LossKind = "rms",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
-    """The banded Toeplitz strategy or BLT of smallest loss after its columns are normalised.
+    """The banded Toeplitz strategy of smallest loss after its columns are normalised.
 
-    `strategies.ColumnNormalized` of the optimum of `banded_toeplitz` or `blt` is where the search begins: the
+    `strategies.ColumnNormalized` of the optimum of `banded_toeplitz` is where the search begins: the
     last columns, which n cuts short, are made longer, and coefficients that were best before need not be best
-    then. Bands: L-BFGS on exact gradients, O(n bands^2) for an evaluation where A^-1 has few bands, else
-    O(n^3). BLT: L-BFGS on differences of the loss, O(n^2 buffers) each. Deterministic.
+    then. L-BFGS on exact gradients, O(n bands^2) for an evaluation where A^-1 has few bands, else O(n^3).
+    Deterministic.
 
     Guarantee: the loss is that of the returned strategy, and never above that of the normalised optimum of
     the plain class. It is a local minimum; no bound of the class is known.
 
     Args:
         workload: A, n steps; Toeplitz.
-        bands: 1 <= bands <= n, and at most the separation of participations of one unit; or None.
-        buffers: of the BLT, >= 1, up to 4096 steps; or None. Exactly one of the two is given.
+        bands: 1 <= bands <= n, and at most the separation of participations of one unit.
         participation: Single (default), Cyclic, MinSep or FullBatch.
         loss: "rms", "max" or "last", or weights of the steps, >= 0, shape (n,).
         progress: called with the evaluations so far and the present loss.
 
     Returns:
-        `ColumnNormalized` of a BandedToeplitz or a BLT, its loss, and a lower bound where one is known.
+        `ColumnNormalized` of a BandedToeplitz, its loss, and a lower bound where one is known.
 
     Raises:
-        ValueError: for bad arguments, or unless exactly one of `bands` and `buffers` is given.
+        ValueError: for bad arguments.
         UnsupportedError: for a workload without Toeplitz factor, schemas without a known worst pattern, bands
             above the separation, or too many steps (it is a ValueError too).
 
@@ -81,15 +72,10 @@ def column_normalized(
         Monograph, Definition 2.10 and Section 4.3.
     """
     started = time.perf_counter()
-    if (bands is None) == (buffers is None):
-        raise ValueError(f"bands={bands}, buffers={buffers}: give exactly one of the two.")
     checked_workload(workload)
     if isinstance(loss, str):
         one_of("loss", loss, KINDS)
-    if bands is not None:
-        found, evaluations = _bands(workload, bands, participation, loss, progress)
-    else:
-        found, evaluations = _buffers(workload, buffers, participation, loss, progress)
+    found, evaluations = _bands(workload, bands, participation, loss, progress)
     # the first is the plain optimum: it is kept unless another one is better
     asked = workload, participation, loss
     others = [*found[1:], ColumnNormalized(BandedToeplitz(workload.n, [1.0]))]
@@ -179,47 +165,3 @@ def _norms(column: Array, n: int) -> Array:
     """Squared norms of the n columns: n cuts the last ones short."""
     sums = np.cumsum(np.square(column))
     return np.asarray(sums[np.minimum(len(column), n - np.arange(n)) - 1])
-
-
-def _buffers(
-    workload: Workload,
-    buffers: int | None,
-    participation: Participation,
-    loss: LossKind,
-    progress: Callable[[int, float], None] | None,
-) -> tuple[list[Strategy], int]:
-    """The same for BLTs, by the logarithms of scales and of -log decays."""
-    n = workload.n
-    buffers = positive_int("buffers", buffers, remedy="Use strategies.Identity for none.")
-    if n > BUFFERS_UP_TO:
-        raise UnsupportedError(
-            f"n={n} steps exceed {BUFFERS_UP_TO}, up to which normalised BLTs are optimised: use"
-            " ColumnNormalized of optimize.blt."
-        )
-    plain = blt(workload, buffers=buffers, participation=participation, loss=loss)
-    scale, decay = (np.asarray(part) for part in (plain.strategy.scale, plain.strategy.decay))  # type: ignore[attr-defined]
-    evaluations = 0
-
-    def made(x: Array) -> Strategy:
-        scales, rates = np.exp(x).reshape(2, -1)
-        return ColumnNormalized(BLT(n, scales, np.exp(-rates)))
-
-    def value(x: Array) -> float:
-        nonlocal evaluations
-        evaluations += 1
-        try:
-            reached = loss_of(workload, made(x), participation, loss)
-        except ValueError:  # scales or decays that no BLT may have
-            return 1e10
-        if progress is not None:
-            progress(evaluations, reached)
-        return float(np.log(reached))
-
-    begin = np.log(np.concatenate([scale, -np.log(decay)]))
-    bounds = [(-40.0, 5.0)] * len(begin)
-    options = {**OPTIONS, "maxfun": 200 * len(begin), "finite_diff_rel_step": None, "eps": DIFFERENCE}
-    result = scipy.optimize.minimize(value, begin, method="L-BFGS-B", bounds=bounds, options=options)
-    found: list[Strategy] = [ColumnNormalized(plain.strategy)]
-    if np.isfinite(result.fun) and result.fun < 1e9:
-        found.append(made(np.asarray(result.x)))
-    return found, plain.evaluations + evaluations

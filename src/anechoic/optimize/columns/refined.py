@@ -4,7 +4,7 @@ A banded C for prefix sums under minimum separation has n bands numbers, and eac
 But its columns, over those of the square root of A, hardly change with the grain: they are those of a run of
 fewer steps, interpolated. What the grain decides are their norms. For C = D diag(d)^½ with columns of D of
 norm 1 and K = (D^T D)^-1 the mean of the squared errors is sum_st H_st K_st (d_s d_t)^-½, H = A^T W A: n^2
-for an evaluation, over all d that the schema allows (`optimize.windows`).
+for an evaluation, over all d that the schema allows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.linalg import solve_triangular
 from anechoic._validate import Array
 from anechoic.algebra import banded
 from anechoic.optimize.columns.objective import DENSE
-from anechoic.optimize.windows import Windows, windows_of
+from anechoic.optimize.columns.scales import WindowScales
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.strategies.toeplitz import square_root_coefficients
@@ -78,20 +78,21 @@ def interpolated(coarse: Array, workload: Workload, bands: int, size: int) -> Ar
 def _with_norms(unit: Array, weights: Array, participation: MinSep) -> tuple[Array, int]:
     """The columns with the best norms of sensitivity at most 1, and evaluations."""
     n = len(unit)
-    windows = windows_of(participation, n)
-    assert isinstance(windows, Windows)  # minimum separation has some
+    ones = np.ones((n, 1))
+    scales = WindowScales(ones, 1, participation.separation, participation.max_participations_in(n))
     inverse = solve_triangular(banded.dense(unit), np.eye(n), lower=True)
     after = np.cumsum(weights[::-1])[::-1]  # H[s, t] = the weight of the errors from both on
     form = np.minimum.outer(after, after) * (inverse @ inverse.T)
 
-    def value(logs: Array) -> tuple[float, Array]:
-        shares = windows.shares(logs)
-        d = windows.diagonal(shares)
-        image = form @ (1.0 / np.sqrt(d))
-        total = float(image @ (1.0 / np.sqrt(d)))
-        return 0.5 * float(np.log(total)), windows.gradient(shares, -image * d**-1.5) / (2 * total)
+    def value(shares: Array) -> tuple[float, Array]:
+        variables = np.append(ones, shares)
+        norms = scales.columns(variables)
+        image = form @ (1.0 / norms)
+        total = float((image / norms).sum())
+        gradient = scales.pull_back(variables, -image / np.square(norms) / total)[0]
+        return 0.5 * float(np.log(total)), gradient[n:]
 
-    options = {"maxiter": ROUNDS, "maxcor": 20}
-    found = scipy.optimize.minimize(value, windows.begin(), jac=True, method="L-BFGS-B", options=options)
-    d = windows.diagonal(windows.shares(found.x))
-    return np.sqrt(d)[:, None] * unit, int(found.nfev)
+    begin = scales.variables(ones)[n:]
+    bounds, options = [(0.0, None)] * len(begin), {"maxiter": ROUNDS, "maxcor": 20}
+    found = scipy.optimize.minimize(value, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return scales.columns(np.append(ones, found.x)) * unit, int(found.nfev)

@@ -64,7 +64,7 @@ def scales_of(participation: Participation, weight: Array, bands: int) -> Scales
     if bands > separation and count > 1:
         raise UnsupportedError(
             f"bands={bands} exceeds the {separation} steps between participations of one unit: columns that"
-            f" it touches would interact. Use bands <= {separation}, or optimize.dense; under MinSep the"
+            f" it touches would interact. Use bands <= {separation}; under MinSep the"
             f" largest error of not too many steps knows up to {2 * separation}."
         )
     units = np.sqrt(weight)

@@ -22,8 +22,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array
+from anechoic.errors import UnsupportedError
 from anechoic.optimize.full.modulus import Modulus
 from anechoic.optimize.full.newton import newton_step
 
@@ -111,6 +113,28 @@ def balance(
         highest = max(highest, norm)
         logs = logs + np.clip(history.step(logs, residual, np.sqrt(weights)), -LONGEST, LONGEST)
     return best._replace(lower=lower, evaluations=evaluation)  # type: ignore[union-attr]
+
+
+def filled_up(modulus: Modulus, found: Balanced, mixed: float, gap: float) -> Array:
+    """Return C with C^T C = M, after M has been filled up to 1 on its diagonal: that lowers every error.
+
+    `mixed` is the share of the identity in it, to make it positive definite.
+    """
+    for share in (mixed, mixed + 0.25 * gap):
+        gram = modulus.flipped_gram(found.p, found.q)
+        gram *= (1.0 - share) / gram.diagonal().max()
+        np.fill_diagonal(gram, 1.0)
+        try:
+            # LAPACK sees the transpose: its lower factor is our upper one
+            factor = cholesky(gram.T, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            continue
+        # flipped Gram matrix = R^T R, so that J R J is lower-triangular with the Gram matrix itself
+        return np.asarray(factor.T[::-1, ::-1])
+    raise UnsupportedError(
+        f"gap={gap}: the optimal strategy is singular to working precision; a larger gap, or weights of the"
+        " steps that differ less, make it regular."
+    )
 
 
 class _History:

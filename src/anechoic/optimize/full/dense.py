@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import replace
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky
 
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.algebra.threads import on_one_thread_if_small
-from anechoic.errors import PerformanceWarning, UnsupportedError
+from anechoic.errors import PerformanceWarning
 from anechoic.losses.kinds import KINDS, LossKind, row_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.full.balance import Balanced, Progress, balance
+from anechoic.optimize.full.balance import Balanced, Progress, balance, filled_up
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
-from anechoic.optimize.full.contained import for_one_step, or_contained
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
-from anechoic.optimize.full.participation import dense_with_participation, few_patterns
+from anechoic.optimize.full.participation import optimum_under
 from anechoic.optimize.full.quick import of_sensitivity_one, quick
 from anechoic.optimize.result import Optimized, finish, small_enough
-from anechoic.optimize.windows import windows_of
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.strategies import Dense
@@ -51,13 +47,9 @@ def dense(
 ) -> Optimized:
     """The lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
 
-    That holds for one participation, and for Cyclic, FullBatch and listed ones (Problem 4.6), unless the
-    iteration stops first, which `gap` of the result tells. Under MinSep and OncePerEpoch it holds for up to
-    12 steps and 40 patterns, which are listed. Beyond, no algorithm for the optimum is known: the best is
-    sought among strategies whose columns are orthogonal where a unit can touch both (Problem 4.8, with a
-    better diagonal), and in the structured classes that are quick to optimise; for the error of one step
-    alone the infimum is known, and reached to the gap. The lower bound holds for every factorisation, and
-    says how much could be gained.
+    That holds for one participation, and for Cyclic and FullBatch (Problem 4.6), unless the iteration stops
+    first, which `gap` of the result tells. Under MinSep no algorithm for the optimum is known:
+    `optimize.banded` with as many bands as the separation is within a few per cent.
 
     For prefix sums, exponential decay and anything else whose inverse is bidiagonal, with any learning
     rates, an iteration takes O(n), and only C itself O(n^2) memory and O(n^3) time (n = 4096: seconds). For
@@ -70,16 +62,14 @@ def dense(
 
     Args:
         workload: A, n steps.
-        participation: Single (default), or several: Cyclic, MinSep, OncePerEpoch, FullBatch;
-            or Patterns, listed ones (steps that none of them names get next to no noise).
+        participation: Single (default), Cyclic or FullBatch; others where they amount to one of these.
         loss: "rms", "max" (the gamma_2 norm of A), "last", or weights of the steps, >= 0, shape (n,).
         gap: relative difference of loss and lower bound to stop at, in [1e-9, 0.1]; None for 1e-5, or 1e-4
             for several participations.
         progress: called with the number of evaluations and the loss reached, after each.
 
     Returns:
-        The strategy, with columns of norm at most 1 (one participation), its loss and its bound; under
-        MinSep and OncePerEpoch it may be one of a smaller class.
+        The strategy, with columns of norm at most 1 (one participation), its loss and its bound.
 
     Raises:
         ValueError: for bad arguments.
@@ -101,29 +91,15 @@ def dense(
     several = participation.max_participations_in(n) > 1 or len(participation.touched(n)) < n
     gap = (GAP_OF_SEVERAL if several else GAP) if gap is None else _checked_gap(gap)
     if several:
-        overlapping = windows_of(participation, n) is not None
-        if overlapping:
-            alone = for_one_step(workload, loss)
-            if alone is not None:
-                found = finish(alone, asked, started, 1)
-                if found.gap is not None and found.gap <= gap:
-                    return found
-        few = few_patterns(participation, n) if overlapping else None
-        found = dense_with_participation(workload, few or participation, loss, gap=gap, progress=progress)
-        if few is not None and found.bound_name is not None and found.lower_bound is not None:
-            bound = Bound(found.lower_bound, found.bound_name, str(found.bound_covers))
-            others = quick(workload)
-            found = finish(found.strategy, asked, started, found.evaluations, bound=bound, others=others)
-            found = of_sensitivity_one(found, participation)
-        if not overlapping or (found.gap is not None and found.gap <= gap):
-            return found
-        better = or_contained(found, workload, participation, loss)
-        return replace(better, seconds=time.perf_counter() - started)
+        weights = None if isinstance(loss, str) and loss == "max" else row_weights(loss, n)
+        c, bound, evaluations = optimum_under(participation, workload, weights, gap, progress)
+        found = finish(Dense(c), asked, started, evaluations, bound=bound, others=quick(workload))
+        return of_sensitivity_one(found, participation)
     modulus, fixed = _problem(workload, loss, gap)
     # half of the gap for the weights, half for filling up a singular Gram matrix
     balanced = balance(modulus, fixed, gap=0.5 * gap, progress=progress)
     singular = fixed is not None and len(fixed) < workload.n
-    strategy = _strategy(modulus, balanced, 0.5 * gap if singular else 0.0, gap)
+    strategy = Dense(filled_up(modulus, balanced, 0.5 * gap if singular else 0.0, gap))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
         others = quick(workload)
@@ -197,28 +173,6 @@ def _problem(workload: Workload, loss: LossKind, gap: float) -> tuple[Modulus, A
     if inverse is None:
         return MatrixModulus(workload.to_dense(), symmetric=symmetric), weights
     return BidiagonalModulus(*inverse, symmetric=symmetric, tolerance=SHARE * gap), weights
-
-
-def _strategy(modulus: Modulus, found: Balanced, mixed: float, gap: float) -> Dense:
-    """C with C^T C = M, after M has been filled up to 1 on its diagonal: that lowers every error.
-
-    `mixed` is the share of the identity in it, to make it positive definite.
-    """
-    for share in (mixed, mixed + 0.25 * gap):
-        gram = modulus.flipped_gram(found.p, found.q)
-        gram *= (1.0 - share) / gram.diagonal().max()
-        np.fill_diagonal(gram, 1.0)
-        try:
-            # LAPACK sees the transpose: its lower factor is our upper one
-            factor = cholesky(gram.T, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
-            continue
-        # flipped Gram matrix = R^T R, so that J R J is lower-triangular with the Gram matrix itself
-        return Dense(factor.T[::-1, ::-1])
-    raise UnsupportedError(
-        f"gap={gap}: the optimal strategy is singular to working precision; a larger gap, or weights of the"
-        " steps that differ less, make it regular."
-    )
 
 
 def _bound(found: Balanced, loss: LossKind) -> Bound:

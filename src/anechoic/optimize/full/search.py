@@ -37,7 +37,7 @@ def optimum(
 
     Args:
         a: the columns of A that somebody touches, shape (steps, columns).
-        patterns: of columns, shape (count, longest), -1 beyond the end; every column is in one of them.
+        patterns: of columns, shape (count, longest), -1 beyond the end; every column is in just one.
         weights: of the squared errors; None for the max loss.
         gap: relative, to stop at.
         progress: called with the evaluations and the least loss so far.
@@ -200,29 +200,23 @@ def _primal(
     """A bound of the loss of C, and C of sensitivity at most 1, from the minimiser M of the Lagrangian.
 
     Entries of M between steps of one pattern are 0 at the optimum, if one is attained: they are set to 0, or
-    left as they are at the price of a larger sensitivity, which is less where M is nearly singular, or
-    patterns overlap. Steps in patterns below the largest sensitivity only are scaled up, or, which no error
-    can suffer from, their diagonal is added to: whichever is better. M is written to.
+    left as they are at the price of a larger sensitivity, which is less where M is nearly singular. Steps in
+    patterns below the largest sensitivity are scaled up, or, which no error can suffer from, their diagonal
+    is added to: whichever is better. M is written to.
     """
-    inside = patterns >= 0
-    if masked:
-        for steps in patterns:
-            kept = steps[steps >= 0]
-            block = np.ix_(kept, kept)
+    blocks = [steps[steps >= 0] for steps in patterns]
+    totals, largest, added = [], np.zeros(len(m)), np.zeros(len(m))
+    for kept in blocks:
+        block = np.ix_(kept, kept)
+        if masked:
             m[block] = np.diag(m[block].diagonal())
-        totals = np.where(inside, m.diagonal()[np.maximum(patterns, 0)], 0.0).sum(axis=1)
-    else:
-        blocks = [steps[steps >= 0] for steps in patterns]
-        totals = np.array([largest_correlated_sum(m[np.ix_(kept, kept)])[1] for kept in blocks])
-    # a step may be in several patterns: the one of largest sensitivity decides
-    largest, added = np.zeros(len(m)), np.full(len(m), np.inf)
-    spare = (1.0 - totals / totals.max()) / inside.sum(axis=1)
-    np.maximum.at(largest, patterns[inside], np.broadcast_to(totals[:, None], patterns.shape)[inside])
-    np.minimum.at(added, patterns[inside], np.broadcast_to(spare[:, None], patterns.shape)[inside])
+        totals.append(float(m[block].trace()) if masked else largest_correlated_sum(m[block])[1])
+    for kept, total in zip(blocks, totals, strict=True):
+        largest[kept], added[kept] = total, (1.0 - total / max(totals)) / len(kept)
     scales = np.where(largest > 0, 1.0 / np.sqrt(np.where(largest > 0, largest, 1.0)), 1.0)
     candidates = [_factored(a, weights, m * scales[:, None] * scales)]
     if added.max() > 0:
-        candidates.append(_factored(a, weights, m / totals.max() + np.diag(added)))
+        candidates.append(_factored(a, weights, m / max(totals) + np.diag(added)))
     return min(candidates, key=lambda candidate: candidate[0])
 
 

@@ -16,9 +16,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from anechoic import streaming
-from tests.engines.spark_cluster import DEATHS
-from tests.engines.spark_jobs import FILES, UNITS, expected, query
-from tests.engines.test_spark import ROOT, bytes_of, pytestmark, sink_of  # noqa: F401 - the marks hold here too
+from tests.slow.engines.spark_cluster import DEATHS
+from tests.slow.engines.spark_jobs import FILES, UNITS, expected, query
+from tests.slow.engines.test_spark import ROOT, bytes_of, pytestmark, sink_of  # noqa: F401 - the marks hold here too
 from tests.streaming.test_accumulator import all_of
 from tests.streaming.test_store import KEY
 
@@ -114,7 +114,7 @@ def test_a_batch_of_the_rate_source_that_comes_again_has_the_same_records_and_ad
 
 
 def test_executors_and_workers_that_are_killed_in_the_middle_of_a_batch_change_no_bit(tmp_path):
-    program = [sys.executable, "-m", "tests.engines.spark_cluster", str(tmp_path)]
+    program = [sys.executable, "-m", "tests.slow.engines.spark_cluster", str(tmp_path)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads((tmp_path / "report").read_text())

@@ -23,11 +23,11 @@ from anechoic.engines.spark import StreamSink, releases
 from anechoic.keys import derive
 from anechoic.streaming.tables import rows_of
 from anechoic.units.ids import secret_of
-from tests.engines.spark_jobs import CLOCK, DELAY, START, UNITS, expected, query, tables
+from tests.slow.engines.spark_jobs import CLOCK, DELAY, START, UNITS, expected, query, tables
 from tests.streaming.test_accumulator import STATISTICS, all_of
 from tests.streaming.test_store import KEY
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LATE = "of steps that were released before"
 #: Kills of the driver alone; `make test-all` takes ten.
 KILLS = int(os.environ.get("ANECHOIC_SPARK_KILLS", "10"))
@@ -204,7 +204,7 @@ def test_what_a_sink_cannot_use_is_refused(spark):
 @pytest.mark.parametrize("what, kills", [("one JVM", KILLS), ("a JVM each", min(KILLS, 2))])
 def test_a_driver_that_is_killed_between_any_two_lines_loses_and_repeats_nothing(tmp_path, what, kills):
     """Between commit and checkpoint too: the driver goes on with the checkpoint that it finds."""
-    program = [sys.executable, "-m", "tests.engines.spark_jobs", str(tmp_path), str(kills), what]
+    program = [sys.executable, "-m", "tests.slow.engines.spark_jobs", str(tmp_path), str(kills), what]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads((tmp_path / "report").read_text())

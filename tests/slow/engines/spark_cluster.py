@@ -1,6 +1,6 @@
 """A query on executors that are processes, which are killed in the middle of its batches.
 
-python -m tests.engines.spark_cluster FOLDER
+python -m tests.slow.engines.spark_cluster FOLDER
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anechoic.engines.spark import StreamSink
 from anechoic.runs import sealing
-from tests.engines.spark_jobs import CLOCK, DELAY, QUIET, UNITS, query, session, write_files
+from tests.slow.engines.spark_jobs import CLOCK, DELAY, QUIET, UNITS, query, session, write_files
 from tests.streaming.test_accumulator import all_of
 
 #: What dies in the first batches, without units and with them, and when: among the records of the batch, when

@@ -1,6 +1,6 @@
 """Records, streams and queries of the tests of Spark; what a driver does until it is killed.
 
-python -m tests.engines.spark_jobs FOLDER KILLS
+python -m tests.slow.engines.spark_jobs FOLDER KILLS
 """
 
 import json

@@ -1,0 +1,51 @@
+"""Conjecture 4.7 by its instances."""
+
+import numpy as np
+import pytest
+
+from anechoic import workloads
+from anechoic.errors import UnsupportedError
+from anechoic.losses.dispatch import loss
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import Dense
+from anechoic.theory.participation import conjecture_4_7
+
+
+@pytest.mark.parametrize(
+    ("n", "schema", "held"),
+    [
+        (10, Cyclic(3), True),
+        (7, FullBatch(), True),
+        (6, MinSep(3), True),
+        (4, MinSep(1, 3), False),
+        (8, MinSep(3, 2), False),
+        (5, MinSep(2), None),
+        (9, OncePerEpoch(4), True),
+    ],
+    ids=str,
+)
+@pytest.mark.few(4)
+def test_conjecture_for_prefix_sums(n, schema, held):
+    assert conjecture_4_7(workloads.prefix_sum(n), schema) is held
+
+
+def test_conjecture_fails_by_hand():
+    """n = 4, at most 3 of 4 steps: equality forces M = I / 3, and a decreasing diagonal is better."""
+    workload, schema = workloads.prefix_sum(4), MinSep(1, 3)
+    first = 1 / (1 + np.sqrt(3))
+    better = Dense(np.diag(np.sqrt([first, *[(1 - first) / 2] * 3])))
+    for strategy, found in ((Dense(np.eye(4) / np.sqrt(3)), np.sqrt(7.5)), (better, 2.7321)):
+        assert float(sensitivity(strategy, schema)) == pytest.approx(1.0)
+        assert loss(workload, strategy, schema) == pytest.approx(found, abs=5e-5)
+
+
+@pytest.mark.parametrize(("seed", "period"), [(0, 2), (1, 3), (2, 5)])
+def test_conjecture_holds_where_patterns_do_not_overlap(seed, period):
+    a = np.tril(np.random.default_rng(seed).standard_normal((9, 9))) + 2 * np.eye(9)
+    assert conjecture_4_7(workloads.from_dense(a), Cyclic(period)) is True
+
+
+def test_refusals():
+    with pytest.raises(UnsupportedError, match="16 steps"):
+        conjecture_4_7(workloads.prefix_sum(20), MinSep(5))
