@@ -1,15 +1,9 @@
 """Each check of the built site sees the fault that it is for; the site itself is checked by make docs."""
 
-import math
-import re
-from pathlib import Path
-
 import pytest
 
-import anechoic as an
-from tests.docs.checks import LARGEST, faults, outward
+from tests.rules.site import LARGEST, faults, outward
 
-ROOT = Path(__file__).resolve().parents[2]
 GOOD = (
     '<html lang="en"><h1 id="top">A</h1><h2>B</h2><img src="a.svg" alt="a curve"><a href="#top">up</a>'
     '<a href="https://example.org/x">out</a></html>'
@@ -59,15 +53,3 @@ def test_a_sheet_that_loads_and_a_list_that_leads_nowhere_are_found(site):
     (site / "a.css").write_text("@font-face { src: url(https://example.org/f.woff2) }")
     (site / "llms.txt").write_text("- [A](gone.md): a page.")
     assert [name for name, _ in faults(site)] == ["a.css", "gone.md"]
-
-
-def test_the_guesses_of_the_page_for_reviewers():
-    text = (ROOT / "docs" / "reviewer.md").read_text("utf-8")
-    gaussian, worst = re.findall(
-        r"(\d+) times in 100 at ε = 1, (?:and )?(\d+) at ε = 4(?:, (\d+) at ε = 8)?", text
-    )
-    for epsilon, percent in zip((1.0, 4.0, 8.0), gaussian, strict=True):
-        mu = an.accounting.gaussian_mu(epsilon, 1e-5)
-        assert round(50 * math.erfc(-mu / 2 / math.sqrt(2))) == int(percent)
-    for epsilon, percent in zip((1.0, 4.0), worst, strict=False):
-        assert round(100 * (math.exp(epsilon) + 1e-5) / (1 + math.exp(epsilon))) == int(percent)

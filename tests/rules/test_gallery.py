@@ -1,20 +1,19 @@
 """The gallery has every table and figure of the papers that holds data, with commands that exist."""
 
 import re
-from pathlib import Path
 
 from studies.published.exhibits import EXHIBITS, TRAINED, TRAINED_ON_TEXT
+from tests.rules.pages import DOCS, ROOT, text_of
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "gallery.md").read_text("utf-8")
+PAGE = text_of("docs/gallery.md")
 
 
 def covered():
     """(paper, exhibit) of the page of coverage, without those that are not here, nor notation."""
     found = set()
-    for page in sorted((ROOT / "docs").glob("coverage*.md")):
+    for page in sorted(DOCS.glob("coverage*.md")):
         paper = "002"
-        for line in page.read_text("utf-8").splitlines():
+        for line in text_of(page).splitlines():
             if head := re.match(r"## (00\d): ", line):
                 paper = head[1]
             row = re.match(r"\| ((?:Figure|Table) [\d.]+) \| (.*)", line)
@@ -40,7 +39,7 @@ def test_every_exhibit_with_data_is_listed():
 
 
 def test_commands_name_what_there_is():
-    drawn = (ROOT / "benchmarks" / "figures.py").read_text("utf-8").split('"""')[1]
+    drawn = text_of("benchmarks/figures.py").split('"""')[1]
     names = EXHIBITS.keys() | TRAINED.keys() | TRAINED_ON_TEXT.keys()
     for command in listed().values():
         if figure := re.match(r"`python benchmarks/figures.py ([\d.]+)`", command):
@@ -51,10 +50,3 @@ def test_commands_name_what_there_is():
             assert command == "`make tables`" or command.startswith(("`python benchmarks/", "none")), command
             for script in re.findall(r"benchmarks/\w+\.py", command):
                 assert (ROOT / script).is_file()
-
-
-def test_pictures_and_pages_are_there():
-    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", PAGE)
-    assert len(targets) > 30
-    for target in targets:
-        assert (ROOT / "docs" / target).is_file(), target

@@ -1,47 +1,36 @@
 """Names in backticks, in docstrings, comments and pages, are names of something that is there."""
 
 import ast
-import importlib
 import io
 import re
 import tokenize
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.rules.pages import DOCS, ROOT, can_be_reached, text_of
+
 SOURCES = [path for folder in ("src", "studies") for path in sorted((ROOT / folder).rglob("*.py"))]
-CODE = SOURCES + [
-    path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
-]
-PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+OTHERS = [path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 ROOMS = {path.stem for path in (ROOT / "src" / "anechoic").iterdir()}
 
 NAME = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)(?:\([^`]*\))?`(?!`)")
 FILE = re.compile(r"\.(json|jsonl|md|csv|html|py|npz|svg|pt|toml|txt|pem|db|cff)$")
 #: Of frameworks, files and packages, where no line of ours names them.
-THEIRS = {
-    *("InstanceNorm", "torch.FloatTensor", "losses.sum", "basicConfig"),
-    *(
-        "LightningModule",
-        "fabric.setup",
-        "fabric.setup_dataloaders",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-    ),
-    *("compute_loss", "gradient_accumulation_steps", "mixed_precision", "resume_from_checkpoint"),
-    *("dependencies", "location", "owner_aid", "Of", "m10", "foreachBatch", "CombineGlobally"),
-    *("ProcessWindowFunction", "spark.driver.maxResultSize", "OneHotEncoder", "np.loadtxt"),
-    "major.minor.patch",
-}
+THEIRS = """
+    accumulate_grad_batches basicConfig CombineGlobally compute_loss dependencies fabric.setup
+    fabric.setup_dataloaders foreachBatch gradient_accumulation_steps gradient_clip_val InstanceNorm
+    LightningModule location losses.sum m10 major.minor.patch mixed_precision np.loadtxt Of OneHotEncoder
+    owner_aid ProcessWindowFunction resume_from_checkpoint spark.driver.maxResultSize torch.FloatTensor
+"""
 
 
 @cache
 def known():
     """Every identifier of the code, and every word that is a string of its own."""
     found = set()
-    for path in CODE:
+    for path in SOURCES + OTHERS:
         found.update(path.relative_to(ROOT).with_suffix("").parts)
         for token in tokens(path):
             if token.type == tokenize.NAME:
@@ -56,7 +45,7 @@ def members():
     """What classes define."""
     found = set()
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(ast.parse(text_of(path))):
             if isinstance(node, ast.ClassDef):
                 found.update(part.name for part in node.body if isinstance(part, ast.FunctionDef))
                 found.update(
@@ -66,15 +55,15 @@ def members():
 
 
 def tokens(path):
-    return tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
+    return tokenize.generate_tokens(io.StringIO(text_of(path)).readline)
 
 
 def texts(path):
     """Docstrings and comments of a module, or a page without its blocks of code."""
     if path.suffix == ".md":
-        yield re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
+        yield re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL)
         return
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(ast.parse(text_of(path))):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             yield ast.get_docstring(node) or ""
     yield from (token.string for token in tokens(path) if token.type == tokenize.COMMENT)
@@ -82,31 +71,15 @@ def texts(path):
 
 def is_there(name):
     """Whether a name is one of a file or of other people, in the code, or one that can be reached."""
-    if FILE.search(name) or name in THEIRS:
+    if FILE.search(name) or name in THEIRS.split():
         return True
     first, *rest = name.split(".")
     if not all(part in known() for part in (first, *rest) if part):
         return False
     if not rest or first == "torch" or first not in ROOMS | {"anechoic", "an", "studies"}:
         return True
-    parts = {"an": ["anechoic"], "anechoic": ["anechoic"], "studies": ["studies"]}.get(
-        first, ["anechoic", first]
-    )
-    return can_be_reached([*parts, *rest]) or (len(rest) == 1 and rest[0] in members())
-
-
-def can_be_reached(parts):
-    for count in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:count]))
-        except ModuleNotFoundError:
-            continue
-        for attribute in parts[count:]:
-            if not hasattr(found, attribute) and attribute not in getattr(found, "__annotations__", {}):
-                return False
-            found = getattr(found, attribute, None)
-        return True
-    return False
+    start = {"an": "anechoic", "anechoic": "anechoic", "studies": "studies"}.get(first, f"anechoic.{first}")
+    return can_be_reached(".".join([start, *rest])) or (len(rest) == 1 and rest[0] in members())
 
 
 @pytest.mark.slow

@@ -7,27 +7,25 @@ import subprocess
 import symtable
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from tests import prose
+from tests.marks import in_turn
+from tests.rules.pages import LONG, NOTEBOOKS, PAGES, PROOFS, ROOT, anchors, blocks, links, sentences, text_of
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: The test that runs their blocks, and asks what came of them.
 ELSEWHERE = {
-    "README.md": "tests/test_readme.py",
+    "README.md": "tests/rules/test_shown.py",
     "audit.md": "tests/audit/test_own_run.py",
-    "choosing.md": "tests/test_readme.py",
+    "choosing.md": "tests/rules/test_shown.py",
     "extending.md": "tests/test_extending.py",
     "federated.md": "tests/federated/test_docs.py",
     "fine-tuning.md": "tests/torch/frameworks/test_fine_tuning.py",
     "flower.md": "tests/flower/test_page.py",
     "frameworks.md": "tests/torch/frameworks/test_page.py",
     "linear.md": "tests/linear/test_docs.py",
-    "mechanisms.md": "tests/test_readme.py",
-    "releases.md": "tests/test_releases_page.py",
+    "mechanisms.md": "tests/rules/test_shown.py",
+    "releases.md": "tests/rules/test_shown.py",
     "secure-sums.md": "tests/federated/secure_sum/test_page.py",
     "selecting.md": "tests/torch/test_engine.py",
     "statement.md": "tests/statement/test_statement.py",
@@ -36,14 +34,17 @@ ELSEWHERE = {
     "training.md": "tests/torch/test_engine.py",
     "users.md": "tests/torch/test_local_steps.py",
 }
-
-
-def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+#: What people read first; a page that they come to from there belongs here too.
+READ = """
+    training losses gradients resuming users sharp-edges choosing measured selecting guarantees statement
+    mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators secure-sums
+    theory extending federated-study many-devices start from-opacus reviewer
+"""
+SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 
 
 def unknown(code):
-    """Names that the code reads and nothing defines."""
+    """Return the names that the code reads and nothing defines."""
     tables, read, made = [symtable.symtable(code, "page", "exec")], set(), set(dir(builtins))
     while tables:
         table = tables.pop()
@@ -57,10 +58,7 @@ def unknown(code):
     return read - made - {"__name__", "__file__"}
 
 
-SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
-
-
-@pytest.mark.parametrize("name", SHOWN)
+@in_turn("name", SHOWN)
 def test_blocks_need_nothing_that_their_page_does_not_define(name):
     assert not unknown(SHOWN[name])
     assert "(..., " not in SHOWN[name] and "(\n    ..., " not in SHOWN[name], "what is left out does not run"
@@ -92,49 +90,37 @@ def test_blocks_run_in_a_fresh_interpreter_from_the_top_of_their_page(name, tmp_
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@in_turn("name", ELSEWHERE)
 def test_blocks_that_run_elsewhere_are_read_there(name):
-    assert name in (ROOT / ELSEWHERE[name]).read_text("utf-8")
+    assert name in text_of(ELSEWHERE[name])
 
 
-@pytest.mark.parametrize("name", prose.READ)
+@in_turn("name", ["README.md", *(f"docs/{name}.md" for name in READ.split())])
 def test_sentences_of_the_pages_that_are_read_most_are_short(name):
-    number, mean, share = prose.measured((ROOT / name).read_text("utf-8"))
-    long = [
-        f"{count}: {text}"
-        for count, text in prose.sentences((ROOT / name).read_text("utf-8"))
-        if count > prose.LONG
+    found = list(sentences(text_of(name)))
+    long = [sentence for count, sentence in found if count > LONG]
+    assert len(found) > 20 and sum(count for count, _ in found) < 15 * len(found)
+    assert len(long) <= 0.03 * len(found), "\n".join(long)
+
+
+def test_words_of_sentences_are_counted():
+    def counts(text):
+        return [count for count, _ in sentences(text)]
+
+    assert counts("# Title of many words that does not count\n\nOne two three four. " + "Word " * 31) == [
+        4,
+        31,
     ]
-    assert number > 20 and mean < 15 and share <= 0.03, "\n".join(long)
+    assert counts("| a b c d e | f g h i |\n- one two three `x y` four\n") == [5, 4, 5]
+    assert counts("```python\n" + "word " * 50 + "\n```\nOne two three four.") == [4]
 
 
-def test_long_sentences_are_counted():
-    text = "# Title of many words that does not count\n\nOne two three four. " + "Word " * 31 + "end.\n"
-    assert prose.measured(text) == (2, 18.0, 0.5)
-    assert [
-        count for count, _ in prose.sentences("| a b c d e | f g h i |\n- one two three `x y` four\n")
-    ] == [5, 4, 5]
-    assert prose.measured("```python\n" + "word " * 50 + "\n```\nOne two three four.")[0] == 1
-
-
-def anchors(page):
-    """The anchors of headings, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-    for title in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE):
-        yield re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()).replace(
-            " ", "-"
-        )
-
-
-@pytest.mark.parametrize(
-    "page", [*PAGES, *sorted((ROOT / "docs" / "proofs").glob("*.md"))], ids=lambda page: page.name
-)
+@in_turn("page", [*PAGES, *PROOFS, *NOTEBOOKS])
 def test_links_and_pictures_lead_somewhere(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", target):
-            continue
-        file, _, anchor = target.partition("#")
-        other = (page.parent / file).resolve() if file else page
-        assert other.exists(), target
-        assert not anchor or other.suffix != ".md" or anchor in anchors(other), target
+    for target, file, anchor in links(page):
+        assert file.exists(), target
+        assert not anchor or file.suffix != ".md" or anchor in anchors(file), target
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= 150

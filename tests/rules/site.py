@@ -1,4 +1,4 @@
-"""What the built site must keep, page by page: python -m tests.docs.checks build/docs/html"""
+"""What the built site must keep, page by page: python -m tests.rules.site build/docs/html"""
 
 import re
 import sys
