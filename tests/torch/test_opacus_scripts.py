@@ -10,21 +10,19 @@ import torch
 
 from anechoic.errors import AnechoicError
 from tests.marks import mostly_slow
+from tests.torch.opacus_scripts import variations
 
 FOLDER = Path(__file__).parent / "opacus_scripts"
-TUTORIALS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "tiny"))
-TODAY = sorted(path.stem for path in (FOLDER / "today").glob("*.py"))
+FILES = {path.stem: path for path in FOLDER.rglob("*.py") if path.stem not in ("tiny", "variations")}
+OF_TODAY = {name for name, path in FILES.items() if path.parent.name == "today"}
+TUTORIALS = sorted(variations.TUTORIALS.keys() | FILES.keys() - OF_TODAY)
+TODAY = sorted(variations.TODAY.keys() | OF_TODAY)
 SCRIPTS = TUTORIALS + TODAY
 #: What else has to change beside the import: words of the message that says so, and the edits.
 EDITS = {
     "memory_manager": (
         "from anechoic.torch import BatchMemoryManager",
-        [
-            (
-                "from opacus.utils.batch_memory_manager import BatchMemoryManager",
-                "from anechoic.torch import BatchMemoryManager",
-            )
-        ],
+        [("opacus.utils.batch_memory_manager", "anechoic.torch")],
     ),
     "virtual_steps": (
         "from anechoic.torch import BatchMemoryManager",
@@ -34,7 +32,7 @@ EDITS = {
                 "from anechoic.torch import BatchMemoryManager\nparts = BatchMemoryManager("
                 "data_loader=loader, max_physical_batch_size=8, optimizer=optimizer).__enter__()",
             ),
-            ("    optimizer.signal_skip_step(do_skip=i % 2 == 0)\n", ""),
+            ("        optimizer.signal_skip_step(do_skip=i % 2 == 0)\n", ""),
         ],
     ),
     "noise_scheduler": (
@@ -54,10 +52,7 @@ EDITS = {
     ),
     "class_weights": (
         r"reduction='none'\)\.mean\(\)",
-        [
-            ("4.0]))", "4.0]), reduction='none')"),
-            ("loss = criterion(model(x), y)", "loss = criterion(model(x), y).mean()"),
-        ],
+        [("4.0]))", "4.0]), reduction='none')"), ("criterion(model(x), y)", "criterion(model(x), y).mean()")],
     ),
     "gpt2_shifted": (
         r"\(\(losses \* mask\)\.sum\(1\) / mask\.sum\(1\)\.clamp\(min=1\)\)\.mean\(\)",
@@ -79,10 +74,7 @@ EDITS = {
         [(" + 1e-3 * l2", ""), ("lr=0.1", "lr=0.1, weight_decay=2e-3")],
     ),
     "peft_bf16": (r"Leave out \.to\(torch.bfloat16\)", [(".to(torch.bfloat16)", "")]),
-    "regression": (
-        r"squeeze\(\) one",
-        [("criterion(model(inputs), target)", "criterion(model(inputs).squeeze(1), target)")],
-    ),
+    "regression": (r"squeeze\(\) one", [("criterion(model(x), y)", "criterion(model(x).squeeze(1), y)")]),
     "stream": (r"DataLoader\(list\(dataset\)", [("DataLoader(Stream()", "DataLoader(list(Stream())")]),
     "two_optimizers": (
         r"torch.optim.SGD\(\[{'params': body",
@@ -92,8 +84,8 @@ EDITS = {
                 "SGD([{'params': trunk.parameters()}, {'params': head.parameters(), 'lr': 1e-2}], lr=0.1)",
             ),
             ("head_optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)\n", ""),
-            ("    head_optimizer.zero_grad()\n", ""),
-            ("    head_optimizer.step()\n", ""),
+            ("        head_optimizer.zero_grad()\n", ""),
+            ("        head_optimizer.step()\n", ""),
         ],
     ),
     "unfreezing": (
@@ -120,7 +112,7 @@ QUICK = ("mnist", "metrics", "per_layer", *EDITS)
 
 def run(name, edits=(), *, ours=True):
     """What the script has at its end."""
-    text = (FOLDER / ("today" if name in TODAY else "") / f"{name}.py").read_text(encoding="utf-8")
+    text = FILES[name].read_text("utf-8") if name in FILES else variations.program(name)
     for package in ("transformers", "peft"):
         if f"from {package} import" in text:
             pytest.importorskip(package)
