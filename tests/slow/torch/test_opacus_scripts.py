@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from anechoic.errors import AnechoicError
-from tests.marks import mostly_slow
 from tests.torch.opacus_scripts import variations
 
-FOLDER = Path(__file__).parent / "opacus_scripts"
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "tests" / "torch" / "opacus_scripts"
 FILES = {path.stem: path for path in FOLDER.rglob("*.py") if path.stem not in ("tiny", "variations")}
 OF_TODAY = {name for name, path in FILES.items() if path.parent.name == "today"}
 TUTORIALS = sorted(variations.TUTORIALS.keys() | FILES.keys() - OF_TODAY)
@@ -107,8 +108,6 @@ REFUSED = {
     "mixup": "rows are taken from places that the data, or the script, decide",
 }
 
-QUICK = ("mnist", "metrics", "per_layer", *EDITS)
-
 
 def run(name, edits=(), *, ours=True):
     """What the script has at its end."""
@@ -129,8 +128,7 @@ def run(name, edits=(), *, ours=True):
     return vars(module)
 
 
-@pytest.mark.parametrize("name", mostly_slow(SCRIPTS, quick=QUICK))
-@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.filterwarnings("ignore:Using a target size", "ignore::FutureWarning")
 def test_scripts_of_opacus_run_as_they_are_or_name_the_line(name):
     if name in REFUSED:
@@ -146,7 +144,6 @@ def test_scripts_of_opacus_run_as_they_are_or_name_the_line(name):
     assert found["privacy_engine"].releases >= 3 - (name == "memory_manager")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_opacus_runs_them_too(name):
@@ -155,7 +152,7 @@ def test_opacus_runs_them_too(name):
 
 
 def test_the_figures_of_the_page():
-    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "training.md").read_text("utf-8")
     said = re.search(
         r"Of (\d+) ordinary scripts.*?, (\d+) run .*?, (\d+) after .*? (\d+) are refused", text, re.S
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")]
 
 
 def ask(folder, *commands, timeout=280):
@@ -38,13 +38,11 @@ def check_kills(found, wanted):
     assert found["repeated"] > 0  # or nothing was tried
 
 
-@pytest.mark.slow
 def test_a_few_random_kills(tmp_path):
     found, _ = ask(tmp_path, "kills:4:4")
     check_kills(found["kills"], 4)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_random_kills(tmp_path):
     found, errors = ask(tmp_path, "kills:200:7", timeout=3500)
@@ -58,7 +56,6 @@ def asked(tmp_path_factory):
     return ask(tmp_path_factory.mktemp("asked"), "resumed", "sweep")
 
 
-@pytest.mark.slow
 def test_a_script_that_ends_and_is_started_again(asked):
     found, errors = asked[0]["resumed"], asked[1]
     for name, seen in found.items():
@@ -79,7 +76,6 @@ def test_a_script_that_ends_and_is_started_again(asked):
         assert words in errors
 
 
-@pytest.mark.slow
 def test_forks_of_an_engine_have_noise_of_their_own_or_none(asked):
     found, errors = asked[0]["sweep"], asked[1]
     # the same model, batches and learning rate 0: what differs is noise
