@@ -13,8 +13,8 @@ from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
 from tests.marks import each_once, every_other
-from tests.torch.setting import data, network, start, step, train, weights
-from tests.torch.units_setting import CLIP, EXAMPLES, IDS, LR, scheme, unit_run
+from tests.torch.setting import data, network, step, train, weights
+from tests.torch.units_setting import EXAMPLES, IDS, scheme, unit_run
 
 # Micro-batches, workers, empty batches.
 
@@ -112,13 +112,6 @@ def test_rows_in_another_order_are_refused(reverse):
         hook(run.model, (x.flip(0),), {})  # a copy of the model is another model
 
 
-def test_other_values_are_not_taken_for_another_order():
-    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
-    x, y = next(iter(run.loader))
-    step(run, (2 * x + 1, y))
-    assert run.engine.releases == 1
-
-
 def test_an_example_that_is_not_finite_silences_its_unit_alone():
     x, y = data(EXAMPLES).tensors
     broken = x.clone()
@@ -133,67 +126,6 @@ def test_an_example_that_is_not_finite_silences_its_unit_alone():
 
 
 # Contributions that units compute by themselves.
-
-
-def test_contributions_are_clipped_by_item():
-    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
-    before = weights(run.model)
-    next(iter(run.loader))
-    units = run.optimizer.ledger.in_hand.units
-    vectors = [torch.full((units.count, *p.shape), 10.0) for p in run.optimizer.params]
-    run.optimizer.contribute(vectors)
-    run.optimizer.step()
-    size = before.numel()
-    expected = before - LR * units.count * CLIP / 3 / size**0.5
-    assert torch.allclose(weights(run.model), expected, atol=1e-5)
-    assert run.engine.releases == 1
-
-
-def test_contributions_of_a_micro_batch_keep_the_sum():
-    whole, parts = (unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4)) for _ in range(2))
-    for run, most in ((whole, None), (parts, 4)):
-        loader = run.loader if most is None else run.loader.in_chunks(most)
-        for _ in loader:
-            units = run.optimizer.ledger.in_hand.units
-            value = torch.tensor([float(units.examples[units.rows_of(j)].sum()) for j in range(units.count)])
-            run.optimizer.contribute(
-                [value.reshape(-1, *(1,) * p.dim()).expand(-1, *p.shape) * 1e-4 for p in run.optimizer.params]
-            )
-            run.optimizer.step()
-    assert torch.allclose(weights(whole.model), weights(parts.model), atol=1e-6)
-
-
-def test_contributions_that_do_not_fit_are_refused():
-    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
-    batch = next(iter(run.loader))
-    units = run.optimizer.ledger.in_hand.units
-    good = [torch.zeros((units.count, *p.shape)) for p in run.optimizer.params]
-    with pytest.raises(MismatchError, match="one row for each item"):
-        run.optimizer.contribute([g[:-1] for g in good])
-    with pytest.raises(MismatchError, match="one row for each item"):
-        run.optimizer.contribute(good[:-1])
-    run.optimizer.contribute(good)
-    run.criterion(run.forward(batch[0]), batch[1]).backward()
-    with pytest.raises(DesynchronizedError, match="only one of them"):
-        run.optimizer.step()
-    run.optimizer.abandon_batch()
-    next(iter(run.loader))
-    with pytest.raises(DesynchronizedError):  # forgotten with the batch
-        run.optimizer.step()
-    assert run.engine.releases == 0
-    plain = start()
-    next(iter(plain.loader))
-    with pytest.raises(DesynchronizedError, match="no unit_ids"):
-        plain.optimizer.contribute(good)
-
-
-def test_an_empty_batch_takes_empty_contributions():
-    run = unit_run(ids=IDS, sampling=Poisson(11, 1, 20))
-    while run.engine.releases < 20:
-        for _ in run.loader:
-            count = run.optimizer.ledger.in_hand.units.count
-            run.optimizer.contribute([torch.ones((count, *p.shape)) for p in run.optimizer.params])
-            run.optimizer.step()
 
 
 # Stopping and resuming.

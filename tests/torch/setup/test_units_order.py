@@ -9,7 +9,7 @@ import torch
 from opacus.layers import DPLSTM
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from anechoic.errors import DesynchronizedError, MismatchError, UnsupportedError
 from anechoic.participation import MinSep
@@ -221,15 +221,6 @@ def test_a_unit_that_is_not_named_is_warned_of(caplog):
     caplog.clear()
     private(unit="user")
     assert "unit='user' for instance" not in caplog.text
-
-
-def test_an_iterable_data_set_is_refused_by_name():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            yield from ()
-
-    with pytest.raises(UnsupportedError, match="IterableDataset"):
-        private(data_loader=DataLoader(Stream(), batch_size=3))
 
 
 def test_a_batch_sampler_needs_a_mechanism():
