@@ -72,7 +72,6 @@ BETWEEN = {
     "sequence of vectors",
     "mlp, bf16 autocast",
     "gpt, tied",
-    "gpt, tied, positions",
     "gpt",
     "gpt, bf16 autocast",
     "time first",

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, ReplayError
-from tests.torch.setting import backward, start, step, train, weights
+from tests.torch.setting import backward, start, step, train
 
 
 class Delegating(torch.optim.Optimizer):
@@ -88,17 +87,6 @@ def test_a_wrapped_optimizer_and_a_handed_on_loader_make_the_same_run(around):
     assert run.engine.releases == 4
 
 
-def test_gradients_that_are_clipped_before_the_step_change_no_release():
-    plain = train(start(), 4)
-    run = start()
-    for _, batch in zip(range(4), run.loader, strict=False):
-        run.optimizer.zero_grad()
-        backward(run, batch)
-        nn.utils.clip_grad_norm_(run.model.parameters(), 1e-3)
-        run.optimizer.step()
-    assert torch.equal(weights(run.model), plain)
-
-
 def test_a_loader_that_reads_ahead_is_refused():
     run = start()
     with pytest.raises(DesynchronizedError, match="a loop that reads ahead"):
@@ -118,14 +106,6 @@ def test_a_loader_that_is_rebuilt_delivers_nothing():
     assert run.engine.releases == 0
 
 
-def test_accumulating_gradients_is_refused():
-    run = start()
-    batches = iter(run.loader)
-    backward(run, next(batches))
-    with pytest.raises(DesynchronizedError, match="gradient accumulation"):
-        next(batches)
-
-
 def test_a_framework_s_own_checkpoint_is_refused_until_it_is_charged():
     run = start()
     train(run, 2)
@@ -136,14 +116,3 @@ def test_a_framework_s_own_checkpoint_is_refused_until_it_is_charged():
     other.engine.charge(kept)
     other.optimizer.load_state_dict(kept)
     assert other.engine.get_epsilon(1e-5) > 0
-
-
-@pytest.mark.parametrize("mode", ["auto", "vmap", "vmap_loss", "ghost"])
-def test_a_model_that_is_cleared_in_the_place_of_its_optimizer_makes_the_same_run(mode):
-    pytest.importorskip("transformers", reason="its Trainer calls nothing else")
-    plain, run = train(start(mode), 4), start(mode)
-    for _, batch in zip(range(4), run.loader, strict=False):
-        run.forward.zero_grad()
-        backward(run, batch)
-        run.optimizer.step()
-    assert torch.equal(weights(run.model), plain)

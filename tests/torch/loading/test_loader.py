@@ -16,7 +16,7 @@ from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
 from tests.marks import each_once, every_other, in_turn
-from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
+from tests.torch.setting import data, mechanism, start, step, weights
 
 KEY = bytes(range(32))
 WORKERS = {
@@ -91,23 +91,6 @@ def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     assert same(passes(loader_of(sampling, workers=WORKERS[name])), expected)
     drawn = torch.cat([batch[1] for batch in expected]).flatten()
     assert len(drawn.unique()) == len(drawn)  # nothing is drawn twice
-
-
-@pytest.mark.parametrize("name", every_other(list(WORKERS)))
-@pytest.mark.slow
-def test_a_loop_that_is_left_resumes_at_the_release_count(name):
-    expected = passes(loader_of())
-    loader = loader_of(workers=WORKERS[name])
-    found = []
-    for stop in (1, 2, 5, 8, 14):
-        for batch in loader:
-            found.append(batch)
-            made(loader)
-            if loader.ledger.releases == stop:
-                break
-        if stop in (2, 8):
-            next(iter(loader))  # looked at, not stepped
-    assert same(found, expected)
 
 
 def test_length_and_passes():
@@ -230,29 +213,6 @@ def test_micro_batches_hold_the_same_examples(name):
 Pair = namedtuple("Pair", "x y")
 
 
-def empty_step(sampling):
-    batches = Sampled(sampling, 7, KEY)
-    return next(t for t in range(sampling.steps) if not len(batches.batch(t)))
-
-
-@pytest.mark.parametrize("name", ["main", "two"])
-@pytest.mark.slow
-def test_empty_batches_are_delivered_with_the_shapes_of_others(name):
-    sampling = Poisson(20, 1, 60)
-    first = empty_step(sampling)
-    loader = loader_of(sampling, workers=WORKERS[name])
-    sizes = []
-    while loader.ledger.releases < 60:
-        for index, drawn in loader:
-            sizes.append(len(index))
-            assert index.dtype == torch.int64
-            assert drawn.shape == (len(index), 3)
-            assert drawn.dtype == torch.float64
-            made(loader)
-    assert sizes[first] == 0
-    assert sizes.count(0) > 10
-
-
 @pytest.mark.parametrize(
     "collate",
     [
@@ -328,23 +288,6 @@ def test_an_empty_batch_does_not_take_gradients_of_another(mode):
 
 
 # Whole runs.
-
-
-@pytest.mark.parametrize("mode", every_other(["rows", "ghost"]))
-@pytest.mark.slow
-def test_a_run_does_not_depend_on_workers(mode):
-    ends = [
-        train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))
-        for name in ("main", "two", "lasting")
-    ]
-    assert torch.equal(ends[0], ends[1])
-    assert torch.equal(ends[0], ends[2])
-
-
-@pytest.mark.slow
-def test_random_augmentation_reaches_the_model():
-    assert isinstance(data(augmented=True), Augmented)
-    assert not torch.equal(train(start(dataset=data(40, augmented=True))), train(start()))
 
 
 class Drawing(TensorDataset):

@@ -294,7 +294,7 @@ T, alpha = 2.0, 0.5""",
     "regression": {
         "imports": "x = torch.randn(48, 6)",
         "loader": "DataLoader(TensorDataset(x, x.sum(1)), batch_size=16, shuffle=True)",
-        "model": "criterion = nn.MSELoss()\nmodel = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))",
+        "model": "criterion = nn.MSELoss()\n" + PARTS["model"].replace("8, 3", "8, 1"),
         "loss": "criterion(model(x), y)",
     },
     "resume": {

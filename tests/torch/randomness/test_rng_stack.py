@@ -43,18 +43,6 @@ def test_two_runs_in_lockstep_draw_by_keys_and_give_the_script_its_own_back(orde
     assert [run.engine.releases for run in runs] == [3, 3]
 
 
-@pytest.mark.slow
-def test_a_run_beside_another_draws_what_it_draws_alone():
-    keys = {"noise_key": bytes([5]) * 32, "sampling_key": bytes([6]) * 32}
-    alone, beside, other = made(engine=keys), made(engine=keys), made()
-    step(alone, next(iter(alone.loader)))
-    batch = next(iter(beside.loader))
-    first = next(iter(other.loader))
-    step(other, first)
-    step(beside, batch)
-    assert [state.tolist() for state in beside.drawn] == [state.tolist() for state in alone.drawn]
-
-
 def test_a_checkpoint_holds_no_generator_of_another_run(tmp_path):
     one, other = made(), made(engine={"noise_key": bytes([8]) * 32, "sampling_key": bytes([9]) * 32})
     torch.manual_seed(7)

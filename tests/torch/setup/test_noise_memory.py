@@ -8,8 +8,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import MismatchError
-from anechoic.planning.compare import plan
-from anechoic.planning.on_grid import on_grid
 from anechoic.runs import ledger
 from anechoic.strategies import BLT, BandedInverse
 from anechoic.torch import PrivacyEngine
@@ -91,19 +89,6 @@ def engine_of(mech, **options):
 
 
 @pytest.mark.slow
-def test_the_way_of_a_given_plan_is_the_way_of_the_run():
-    shape = {"examples": 40, "batch_size": 8, "epochs": 3, "epsilon": 8.0, "delta": 1e-3}
-    options = {"random_sampling": False, "strategy": "output", "dimension": PARAMETERS}
-    again, stored = (plan(**shape, **options, memory_budget=budget) for budget in (4 * PARAMETERS, None))
-    narrow, wide = (on_grid(stored, PARAMETERS, 8.0, 20, rows * 8 * PARAMETERS) for rows in (1, 2))
-    assert narrow.mechanism == wide.mechanism
-    for found, way in ((again, "regenerate"), (stored, "store"), (narrow, "regenerate"), (wide, "store")):
-        release = engine_of(found)._current().release
-        assert found.chosen.way == release.way == way
-        assert found.chosen.memory == release.noise_bytes
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("exact_sums", [None, True, False])
 def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sums):
     """Two rows of float32 fit, and two of float64 do not."""
@@ -146,20 +131,3 @@ def test_a_run_that_stores_is_not_resumed_without_room(grid_bits, tmp_path):
     resumed = start(mech=mech, keys=False, memory_budget=stored_bytes(grid_bits))
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 9), train(run, 9))
-
-
-def test_a_checkpoint_from_before_there_was_a_choice_goes_on(tmp_path, monkeypatch):
-    path, content = tmp_path / "run.ckpt", checkpoint._content
-
-    def before(*given):
-        found = content(*given)
-        assert found.pop("noise_memory") == "store"
-        return found
-
-    run = start(mech=made(20))
-    train(run, 2)
-    monkeypatch.setattr(checkpoint, "_content", before)
-    run.engine.save_checkpoint(path=path)
-    resumed = start(mech=made(20), keys=False)
-    resumed.engine.load_checkpoint(path=path)
-    assert torch.equal(train(resumed, 5), train(run, 5))

@@ -152,26 +152,6 @@ class Gpt(nn.Module):
         return self.head(self.norm(self.block(h)))
 
 
-class OwnHead(nn.Module):
-    def __init__(self, weight):
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, h):
-        return F.linear(h, self.weight)
-
-
-class TiedToOwnHead(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(20, 6)
-        self.norm = nn.LayerNorm(6)
-        self.head = OwnHead(self.embedding.weight)
-
-    def forward(self, t):
-        return self.head(self.norm(self.embedding(t).mean(1)))
-
-
 class Encoder(nn.Module):
     """torch's own encoder, with dropout or without."""
 
@@ -413,53 +393,6 @@ class Siamese(nn.Module):
 
     def forward(self, x, other):
         return self.head((self.tower(x) - self.tower(other)).abs())
-
-
-class Centred(nn.Module):
-    """Takes the mean over the batch off: mixes examples without a layer that says so."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = self.layer(x)
-        return self.head(torch.tanh(h - h.mean(0)))
-
-
-class AcrossTheBatch(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = self.layer(x)
-        return self.head(torch.softmax(h @ h.t(), -1) @ h)
-
-
-class OtherForward(nn.Module):
-    """A layer whose forward was replaced."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-        layer = self.layer
-        layer.forward = lambda x: 3 * F.linear(x, layer.weight, layer.bias)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.layer(x)))
-
-
-def hooked():
-    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    model[0].register_forward_hook(lambda layer, given, output: output * 3)
-    return model
-
-
-def evaluating():
-    """Trainable layers in eval mode."""
-    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 3))
-    return model
 
 
 def weight_normed():
