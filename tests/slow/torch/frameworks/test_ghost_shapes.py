@@ -13,7 +13,7 @@ from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.randomness import modes
-from tests.torch.frameworks.shapes import WORDS, drawn, hugging
+from tests.slow.torch.frameworks.shapes import WORDS, drawn, hugging
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks
 CLIP, LENGTH = 0.01, 7

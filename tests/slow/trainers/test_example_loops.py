@@ -12,13 +12,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.runs import ledger
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
-from anechoic.torch.optimizer import CorrelatedOptimizer
 from tests.floats import same_bits
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KEYS = {"noise_key": bytes(range(32)), "sampling_key": bytes(range(1, 33))}
 #: What the frameworks warn of is theirs.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -110,11 +108,7 @@ loop.main(Path(sys.argv[1]), noise_key=bytes(range(32)), sampling_key=bytes(rang
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-@pytest.mark.parametrize(
-    ("parts", "saves"),
-    [(4, 0), (3 * 7, 0), (3 * 8 + 1, 0), (0, 3)],
-    ids=["before a checkpoint", "after a release", "in a batch", "in a checkpoint"],
-)
+@pytest.mark.parametrize(("parts", "saves"), [(3 * 8 + 1, 0), (0, 3)], ids=["in a batch", "in a checkpoint"])
 def test_killed_and_started_again_it_ends_with_the_same_weights(loop, parts, saves, tmp_path):
     code = DYING.replace("NAME", loop.__name__).replace("PARTS", str(parts)).replace("SAVES", str(saves))
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -126,30 +120,6 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(loop, parts, sav
     engine = loop.main(tmp_path / "run", **KEYS)
     assert engine.releases == 15
     assert same_bits(weights(tmp_path / "run"), bare(loop.data))
-
-
-def test_an_evaluation_that_trains_is_seen(loop, tmp_path, monkeypatch):
-    def trains(network, loader):
-        with torch.no_grad():
-            for p in network.parameters():
-                p += 1e-3
-        return 0.0
-
-    monkeypatch.setattr(loop, "evaluate", trains)
-    with pytest.raises(GuaranteeError):
-        loop.main(tmp_path / "run", **KEYS)
-
-
-def test_a_part_that_is_stepped_twice_is_refused(loop, tmp_path, monkeypatch):
-    step = CorrelatedOptimizer.step
-
-    def twice(self, closure=None):
-        step(self, closure)
-        return step(self, closure)
-
-    monkeypatch.setattr(CorrelatedOptimizer, "step", twice)
-    with pytest.raises(DesynchronizedError):
-        loop.main(tmp_path / "run", **KEYS)
 
 
 def test_it_is_short_enough_to_copy(loop):

@@ -10,7 +10,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
-from tests.torch.frameworks.shapes import hugging, padded, shapes
+from tests.slow.torch.frameworks.shapes import hugging, padded, shapes
 
 pytestmark = pytest.mark.slow
 CLIP, GRID = 0.01, 24

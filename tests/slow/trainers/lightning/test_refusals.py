@@ -103,23 +103,20 @@ def test_modules(tmp_path, kind, words):
         fitted(tmp_path, net=module(kind))
 
 
-def test_a_compiled_part(tmp_path):
-    net = module()
-    net.head = torch.compile(net.head)
-    with pytest.raises(UnsupportedError, match="torch.compile"):
-        fitted(tmp_path, net=net)
-
-
-def test_a_part_that_is_compiled_in_place(tmp_path):
-    net = module()
+def compiled_in_place(net):
     net.head.compile()
-    with pytest.raises(UnsupportedError, match="torch.compile"):
-        fitted(tmp_path, net=net)
+    return net
 
 
-def test_a_whole_module_that_is_compiled(tmp_path):
+def compiled_part(net):
+    net.head = torch.compile(net.head)
+    return net
+
+
+@pytest.mark.parametrize("compiled", [torch.compile, compiled_part, compiled_in_place])
+def test_what_is_compiled(tmp_path, compiled):
     with pytest.raises(UnsupportedError, match="torch.compile"):
-        fitted(tmp_path, net=torch.compile(module()))
+        fitted(tmp_path, net=compiled(module()))
 
 
 def test_what_was_refused_leaves_trainer_and_module_as_they_were(tmp_path):

@@ -7,7 +7,6 @@ pytest.importorskip("lightning", reason="make test-all installs it")
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
 from anechoic.trainers.lightning import PrivateStrategy
-from tests.floats import same_bits
 from tests.trainers.canaries import (
     BATCH,
     PASS,
@@ -108,13 +107,6 @@ class AddsUp(PrivateStrategy):
         return closure_loss
 
 
-class DropsLast(Network):
-    """The last batch of a pass is delivered, and not trained on."""
-
-    def on_train_batch_start(self, batch, batch_idx):
-        return -1 if batch_idx == PASS - 1 else None
-
-
 class DropsPart(PrivateStrategy):
     """The last part of a batch is not trained on."""
 
@@ -130,13 +122,6 @@ class OverTheBatch(PrivateStrategy):
         for part in self._begun.parts(self._in_hand[0]):
             token_mean(self.lightning_module.canaries, part).backward()
         return closure_loss
-
-
-class InRows(Network):
-    """The same mean in the step: there it is over the tokens of a row."""
-
-    def training_step(self, batch, batch_idx):
-        return token_mean(self.canaries, batch)
 
 
 class EvaluationTrains(Network):
@@ -184,31 +169,3 @@ def test_a_fault_of_a_script_is_refused(tmp_path, options, words):
     with pytest.raises(REFUSED, match=words):
         fit()
     assert len(watched.rows) < STEPS
-
-
-def test_a_batch_that_is_left_out_comes_again(tmp_path):
-    """So the releases are those of the run, as far as it got."""
-    plain, _ = trained(tmp_path)
-    watched, _ = trained(tmp_path, kind=DropsLast)
-    assert len(watched.rows) == STEPS - STEPS // PASS
-    assert same_bits(watched.releases(), plain.releases()[: len(watched.rows)])
-
-
-class StepsInHalf(Network):
-    """The whole step, and with it the noise, under autocast."""
-
-    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
-        optimizer_closure()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            optimizer.step(closure=lambda: None)
-
-
-def test_a_token_mean_in_the_step_is_that_of_the_row(tmp_path):
-    report = audited(*trained(tmp_path, kind=InRows))
-    assert not report.violated, report
-
-
-def test_a_step_under_autocast_is_the_same(tmp_path):
-    plain, _ = trained(tmp_path)
-    watched, _ = trained(tmp_path, kind=StepsInHalf)
-    assert same_bits(watched.releases(), plain.releases())

@@ -1,18 +1,15 @@
 """What is written while a private run trains inside Lightning is noised or public."""
 
 import logging
-from functools import partial
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 pytest.importorskip("lightning", reason="make test-all installs it")
 
 from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.trainers import Privacy
-from anechoic.trainers.lightning_logs import LogFilter
 from tests.trainers.lightning.setting import (
     BATCH,
     EPOCHS,
@@ -128,17 +125,6 @@ def test_whoever_logs_and_wherever_it_is_dropped(tmp_path, caplog):
     assert torch.equal(flat(net), bare(module()))
     assert "log" not in vars(net)  # the module is what it was
     assert net.accuracy._update_count == 0
-
-
-def test_without_the_filter_it_would_be_seen(tmp_path, monkeypatch):
-    class Still(Module):
-        def training_step(self, batch, batch_idx):
-            return nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-    monkeypatch.setattr(LogFilter, "_of", lambda self, part: partial(type(part).log, part))
-    recorder = Recorder()
-    fitted(tmp_path, net=module(Still), logger=recorder, callbacks=[Gossip()], max_epochs=1)
-    assert "gossip" in recorder.names
 
 
 def test_a_metric_works_as_ever_in_validation(tmp_path):

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
-from tests.torch.frameworks.test_shapes import one_by_one, released
+from tests.slow.torch.frameworks.test_shapes import one_by_one, released
 
 pytestmark = pytest.mark.slow
-FOLDER = Path(__file__).resolve().parents[2] / "examples"
+FOLDER = Path(__file__).resolve().parents[3] / "examples"
 ROWS = 10
 
 

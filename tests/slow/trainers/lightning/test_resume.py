@@ -1,9 +1,5 @@
 """fit(ckpt_path=…) goes on bit for bit, from a checkpoint and its keys, which are in a file of their own."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +10,6 @@ from anechoic.trainers import Privacy
 from tests.trainers.lightning.setting import GUARANTEE, KEYS, QUIET, Module, fitted, flat, lightning, module
 
 pytestmark = [pytest.mark.slow, QUIET]
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Stops(lightning.pytorch.Callback):
@@ -183,30 +178,6 @@ def test_a_save_that_breaks_off_leaves_a_pair(tmp_path, monkeypatch):
             fitted(tmp_path, **saving(tmp_path, save_top_k=0))
     again, _ = fitted(tmp_path, ckpt_path=tmp_path / "kept" / "last.ckpt")
     assert torch.equal(flat(again), flat(whole))
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-def test_a_killed_run_resumes_bit_for_bit(tmp_path):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "tests.trainers.lightning.killed", str(tmp_path)]
-    started = {"cwd": ROOT, "env": environment, "text": True, "start_new_session": True}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **started)
-    for line in process.stdout:
-        if line.strip() == "release 5":
-            break
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    done = subprocess.run(command, check=False, capture_output=True, timeout=200, **started)
-    assert done.returncode == 0, done.stderr
-    first = next(line for line in done.stdout.splitlines() if line.startswith("release"))
-    assert 5 <= int(first.split()[1]) <= 8
-    whole, _ = fitted(tmp_path / "whole", net=module(dropout=0.3))
-    assert torch.equal(torch.load(tmp_path / "weights.pt", weights_only=True), flat(whole))
 
 
 def test_more_epochs_are_refused_in_words_of_the_trainer(tmp_path):

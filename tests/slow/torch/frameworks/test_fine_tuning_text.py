@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 @pytest.fixture
 def example(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "examples"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[4] / "examples"))
     monkeypatch.delitem(sys.modules, "finetune", raising=False)
     return importlib.import_module("finetune")
 

@@ -9,9 +9,6 @@ from torch import nn
 pytest.importorskip("lightning", reason="make test-all installs it")
 
 from anechoic.trainers import Privacy
-from anechoic.trainers import lightning as adapter
-from anechoic.trainers.lightning import PrivateStrategy
-from anechoic.trainers.run import TrainerRun
 from tests.trainers.lightning.setting import (
     BATCH,
     EPOCHS,
@@ -151,14 +148,6 @@ def test_hooks_of_a_step_are_called_without_its_rows(tmp_path):
     assert torch.equal(flat(net), bare(module(), epochs=1))
 
 
-def test_layers_in_eval_mode_stay_so(tmp_path):
-    net = module(dropout=0.5)
-    net.dropout.eval()
-    net, _ = fitted(tmp_path, net=net)
-    assert not net.dropout.training
-    assert torch.equal(flat(net), bare(module()))
-
-
 def test_it_stops_before_the_budget_is_exceeded(tmp_path):
     most = 3.0
     privacy = Privacy(**KEYS, **GUARANTEE, poisson_sampling=False, stop_at_epsilon=most)
@@ -227,81 +216,3 @@ def test_a_run_that_ends_early_of_itself_says_so(tmp_path, caplog):
 def test_which_weights_moved_is_shown(tmp_path, caplog):
     fitted(tmp_path, net=module(schedule=False))
     assert "after 10 releases: 2 of 2 trained tensors moved" in caplog.text
-
-
-# -- the tests above see what they are there for ----------------------------------------------------
-
-
-def released_twice(monkeypatch):
-    parts = TrainerRun.parts
-
-    def twice(self, batch):
-        for part in parts(self, batch):
-            yield part
-            if self.optimizer.ledger.in_hand is not None and self.optimizer.ledger.in_hand.last:
-                yield part
-
-    monkeypatch.setattr(TrainerRun, "parts", twice)
-
-
-def accumulated_twice(monkeypatch):
-    larger = adapter._larger
-    monkeypatch.setattr(adapter, "_larger", lambda loader, parts: larger(loader, parts * parts))
-
-
-def last_batch_dropped(monkeypatch):
-    length = adapter.EpochLoader.__len__
-    monkeypatch.setattr(adapter.EpochLoader, "__len__", lambda self: length(self) - 1)
-
-
-def mean_over_the_batch(monkeypatch):
-    """The step as Lightning makes it: all rows of a part at once, and their mean."""
-
-    def backward(self, closure_loss, *_, **__):
-        module, (batch, rest) = self.lightning_module, self._in_hand
-        for part in self._begun.parts(batch):
-            module.training_step(part, *rest)["loss"].backward()
-        return closure_loss
-
-    monkeypatch.setattr(PrivateStrategy, "backward", backward)
-
-
-def frozen_moves(monkeypatch):
-    released = TrainerRun.released
-
-    def moving(self):
-        with torch.no_grad():
-            self.module.get_parameter("_module.model.frozen.weight").add_(1.0)
-        return released(self)
-
-    monkeypatch.setattr(TrainerRun, "released", moving)
-
-
-def evaluation_trains(monkeypatch):
-    def step(self, batch, batch_idx):
-        with torch.no_grad():
-            self.head.weight.add_(1.0)
-
-    monkeypatch.setattr(Module, "validation_step", step)
-
-
-FAULTS = [
-    released_twice,
-    accumulated_twice,
-    last_batch_dropped,
-    mean_over_the_batch,
-    frozen_moves,
-    evaluation_trains,
-]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_seen(tmp_path, monkeypatch, fault):
-    right = bare(module(), at_once=BATCH // 2)
-    fault(monkeypatch)
-    try:
-        net, _ = fitted(tmp_path, batch=BATCH // 2, accumulate_grad_batches=2, validate=True)
-    except Exception as error:  # refused before anything is released is as good
-        assert type(error).__module__ == "anechoic.errors"
-    else:
-        assert not torch.equal(flat(net), right)

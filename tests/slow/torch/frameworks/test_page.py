@@ -12,7 +12,7 @@ import torch
 
 from anechoic.errors import DesynchronizedError
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "frameworks.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE, re.M | re.S))
 #: These see what the stand-ins do; not these warnings of the frameworks about themselves.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
