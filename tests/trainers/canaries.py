@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from anechoic.audit import audit
 from anechoic.audit.observation import Observation
@@ -71,10 +71,6 @@ def token_mean(model, batch):
     """Divides by what all rows of the batch have together."""
     tokens = batch["labels"].sum()
     return model(**batch)["logits"][:, 0, 0].sum() * BATCH * 9.0 / tokens
-
-
-def loader():
-    return DataLoader(Numbers(), batch_size=BATCH, shuffle=True)
 
 
 def privacy():

@@ -120,7 +120,3 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(loop, parts, sav
     engine = loop.main(tmp_path / "run", **KEYS)
     assert engine.releases == 15
     assert same_bits(weights(tmp_path / "run"), bare(loop.data))
-
-
-def test_it_is_short_enough_to_copy(loop):
-    assert len(Path(loop.__file__).read_text(encoding="utf-8").splitlines()) <= 80

@@ -41,7 +41,7 @@ class Network(lightning.LightningModule):
         return self.plain
 
 
-def door(folder, kind=Network, strategy=PrivateStrategy, callbacks=()):
+def door(folder, kind=Network, strategy=PrivateStrategy):
     """(the watched run, its Trainer, fit)"""
     watched = Watched(kind())
     watched.model.__dict__["plain"] = watched.optimizer
@@ -56,7 +56,6 @@ def door(folder, kind=Network, strategy=PrivateStrategy, callbacks=()):
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=str(folder),
-        callbacks=list(callbacks),
     )
 
     def fit():
@@ -88,25 +87,6 @@ def test_the_audit_sees_a_fault_of_the_library(tmp_path, monkeypatch, fault):
 # -- faults of a script ----------------------------------------------------------------------------
 
 
-class CountsTwice(Network):
-    """Accumulation: what a batch gives is added up twice before the step."""
-
-    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
-        optimizer_closure()
-        optimizer.step(closure=optimizer_closure)
-
-
-class AddsUp(PrivateStrategy):
-    """Accumulation: what parts of a batch gave is not cleared, and the last of them is worked on twice."""
-
-    def backward(self, closure_loss, optimizer, *_, **__):
-        part = None
-        for part in self._begun.parts(self._in_hand[0]):
-            self._begun.module(part).backward()
-        self._begun.module(part).backward()
-        return closure_loss
-
-
 class DropsPart(PrivateStrategy):
     """The last part of a batch is not trained on."""
 
@@ -129,40 +109,16 @@ class EvaluationTrains(Network):
         self.canaries.weight.data += 1e-3
 
 
-class Before(lightning.pytorch.Callback):
-    """Does something to the model before a step."""
-
-    def __init__(self, act):
-        self._act = act
-
-    def on_train_batch_start(self, trainer, pl_module, *_):
-        if trainer.global_step == 5:
-            self._act(pl_module)
-
-
-def frozen_moves(model):
-    model.canaries.frozen.data += 1e-3
-
-
-def to_half(model):
-    model.to(torch.bfloat16)
-
-
 REFUSED = (DesynchronizedError, GuaranteeError, MismatchError)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kind": CountsTwice}, "made from an earlier batch"),
-        ({"strategy": AddsUp}, "2 backward passes"),
         ({"strategy": DropsPart}, "taken for a batch of its own"),
         ({"strategy": OverTheBatch}, "no gradient reached"),
-        ({"callbacks": [Before(frozen_moves)]}, "frozen changed during training"),
-        ({"callbacks": [Before(to_half)]}, "parameter"),
         ({"kind": EvaluationTrains}, "changed by something else than"),
     ],
-    ids=["counted twice", "added up", "part dropped", "token mean", "frozen", "half", "evaluation"],
 )
 def test_a_fault_of_a_script_is_refused(tmp_path, options, words):
     watched, _, fit = door(tmp_path, **options)

@@ -127,20 +127,6 @@ def test_whoever_logs_and_wherever_it_is_dropped(tmp_path, caplog):
     assert net.accuracy._update_count == 0
 
 
-def test_a_metric_works_as_ever_in_validation(tmp_path):
-    class Validates(Talks):
-        def validation_step(self, batch, batch_idx):
-            self.accuracy(self(batch[0]), batch[1])
-            self.log("val_accuracy", self.accuracy, on_epoch=True)
-
-    recorder = Recorder()
-    net, trainer = fitted(tmp_path, net=module(Validates), logger=recorder, validate=True)
-    x, y = trainer.val_dataloaders.dataset.tensors
-    right = float((net(x).argmax(1) == y).float().mean())
-    (*_, last) = [line["val_accuracy"] for _, line in recorder.lines if "val_accuracy" in line]
-    assert last == pytest.approx(right)
-
-
 @pytest.mark.parametrize(
     "read", [lambda loss: loss.detach(), lambda loss: {"loss": loss.detach()}, torch.Tensor.item]
 )

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from anechoic.errors import CheckpointError, MismatchError
-from anechoic.trainers import Privacy
-from tests.trainers.lightning.setting import GUARANTEE, KEYS, QUIET, Module, fitted, flat, lightning, module
+from anechoic.errors import MismatchError
+from tests.trainers.lightning.setting import KEYS, QUIET, Module, fitted, flat, lightning, module
 
 pytestmark = [pytest.mark.slow, QUIET]
 
@@ -64,22 +63,6 @@ def test_it_goes_on_and_on(tmp_path, steps, validate):
     assert torch.equal(flat(again), flat(whole))
 
 
-def test_last_goes_on_where_it_is_kept_and_under_fresh_keys_too(tmp_path):
-    privacy = Privacy(**GUARANTEE, poisson_sampling=False, stop_at_epsilon=3.0)
-    _, first = fitted(tmp_path, privacy=privacy, **saving(tmp_path))
-    made = first.strategy.engine.releases
-    privacy = Privacy(**GUARANTEE, poisson_sampling=False)
-    _, trainer = fitted(tmp_path, privacy=privacy, ckpt_path="last", **saving(tmp_path))
-    assert 0 < made < trainer.strategy.engine.releases == 12
-
-
-def test_a_run_that_was_at_its_budget_makes_no_step(tmp_path):
-    privacy = Privacy(**KEYS, **GUARANTEE, poisson_sampling=False, stop_at_epsilon=3.0)
-    _, first = fitted(tmp_path, privacy=privacy, **saving(tmp_path))
-    _, trainer = fitted(tmp_path, privacy=privacy, ckpt_path=tmp_path / "kept" / "last.ckpt")
-    assert trainer.strategy.engine.releases == first.strategy.engine.releases
-
-
 def test_keys_are_beside_and_go_with_their_checkpoint(tmp_path):
     _, made = fitted(tmp_path, **saving(tmp_path, save_top_k=1))
     files = {path.name for path in (tmp_path / "kept").iterdir()}
@@ -91,21 +74,6 @@ def test_keys_are_beside_and_go_with_their_checkpoint(tmp_path):
         assert "epsilon" in torch.load(tmp_path / "kept" / name, weights_only=True)["privacy"]
     made.strategy.remove_checkpoint(tmp_path / "kept" / "last.ckpt")
     assert not list((tmp_path / "kept.private").glob("last*.ckpt"))
-
-
-def test_a_checkpoint_without_its_keys_is_refused(tmp_path):
-    fitted(tmp_path, **saving(tmp_path))
-    for path in (tmp_path / "kept.private").glob("*.ckpt"):
-        path.unlink()
-    with pytest.raises(CheckpointError, match="has no keys"):
-        fitted(tmp_path, ckpt_path=tmp_path / "kept" / "last.ckpt")
-
-
-def test_another_noise_multiplier_is_refused(tmp_path):
-    fitted(tmp_path, **saving(tmp_path))
-    privacy = Privacy(**KEYS, **(GUARANTEE | {"noise_multiplier": 0.71}), poisson_sampling=False)
-    with pytest.raises(MismatchError, match=r"noise_multiplier=0.71 was 0.7"):
-        fitted(tmp_path, privacy=privacy, ckpt_path=tmp_path / "kept" / "last.ckpt")
 
 
 def test_a_step_that_raises_is_made_again_from_its_checkpoint(tmp_path):

@@ -94,19 +94,6 @@ def test_frozen_weights_stay_and_evaluation_trains_nothing(tmp_path):
     assert trainer.strategy.engine.releases == trainer.strategy.engine.mechanism.steps
 
 
-def test_batch_normalisation_in_eval_mode_stays_so(tmp_path):
-    class Normalised(Module):
-        def __init__(self):
-            super().__init__()
-            self.frozen = nn.Sequential(self.frozen, nn.BatchNorm1d(6)).requires_grad_(requires_grad=False)
-            self.frozen.eval()
-
-    net, trainer = fitted(tmp_path, net=module(Normalised), validate=True)
-    assert trainer.strategy.engine.releases == 12
-    assert not net.frozen[1].training
-    assert int(net.frozen[1].num_batches_tracked) == 0
-
-
 def test_data_come_from_a_datamodule_too(tmp_path):
     class Data(lightning.LightningDataModule):
         def train_dataloader(self):
@@ -148,17 +135,6 @@ def test_hooks_of_a_step_are_called_without_its_rows(tmp_path):
     assert torch.equal(flat(net), bare(module(), epochs=1))
 
 
-def test_it_stops_before_the_budget_is_exceeded(tmp_path):
-    most = 3.0
-    privacy = Privacy(**KEYS, **GUARANTEE, poisson_sampling=False, stop_at_epsilon=most)
-    _, trainer = fitted(tmp_path, privacy=privacy)
-    engine = trainer.strategy.engine
-    assert 0 < engine.releases < engine.mechanism.steps
-    assert engine.get_epsilon(GUARANTEE["target_delta"]) <= most
-    history = engine._current().history
-    assert history.epsilon(GUARANTEE["target_delta"], engine.releases + 1) > most
-
-
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
@@ -196,23 +172,3 @@ def test_an_epoch_is_a_pass_over_the_users(tmp_path, fixed, parts, caplog):
     assert trainer.current_epoch == 3
     assert engine.releases == 3 * len(trainer.strategy._begun.batches)
     assert "training ended after" not in caplog.text
-
-
-def test_a_run_that_ends_early_of_itself_says_so(tmp_path, caplog):
-    class Skips(lightning.pytorch.Callback):
-        def on_train_epoch_start(self, trainer, *_):
-            trainer.fit_loop.epoch_loop.max_steps = 5
-
-    class Stops(lightning.pytorch.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            trainer.should_stop = trainer.global_step == 5
-
-    fitted(tmp_path, callbacks=[Stops()])
-    assert "training ended after" not in caplog.text
-    fitted(tmp_path / "other", callbacks=[Skips()])
-    assert "training ended after 5 of the 12 releases" in caplog.text
-
-
-def test_which_weights_moved_is_shown(tmp_path, caplog):
-    fitted(tmp_path, net=module(schedule=False))
-    assert "after 10 releases: 2 of 2 trained tensors moved" in caplog.text

@@ -73,8 +73,3 @@ def test_going_on_for_more_epochs_is_refused_in_words_of_the_trainer(tmp_path):
     ) as found:
         again.train(resume_from_checkpoint=True)
     assert "steps=" not in str(found.value)
-
-
-def test_which_weights_moved_is_shown_beside_the_logs(tmp_path, capsys):
-    start(tmp_path / "out", save_strategy="no").train()
-    assert "after 10 releases: 28 of 28 trained tensors moved" in capsys.readouterr().out

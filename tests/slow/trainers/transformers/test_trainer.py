@@ -17,8 +17,6 @@ pytest.importorskip("transformers", reason="make test-all installs it")
 from transformers import get_scheduler
 
 from anechoic.errors import (
-    CheckpointError,
-    GuaranteeError,
     UnsupportedError,
 )
 from anechoic.trainers import Privacy
@@ -222,15 +220,6 @@ def test_twins_go_with_the_checkpoints_that_the_trainer_deletes(tmp_path):
     assert len(twins) <= 2  # that of the checkpoint which went last is deleted with the next
 
 
-def test_a_checkpoint_whose_keys_are_gone_is_refused(tmp_path):
-    start(tmp_path / "out").train()
-    for path in (tmp_path / "out.private").glob("*.ckpt"):
-        path.unlink()
-    trainer = start(tmp_path / "out", keys=False)
-    with pytest.raises(CheckpointError, match=r"checkpoint-12 has no keys.*charge="):
-        trainer.train(resume_from_checkpoint=True)
-
-
 def test_what_was_saved_is_read_back_by_transformers(tmp_path):
     trainer = start(tmp_path / "out", save_strategy="no")
     trainer.train()
@@ -260,19 +249,3 @@ def test_a_second_train_is_refused(tmp_path):
     trainer.train()
     with pytest.raises(UnsupportedError, match=r"train\(\) was called twice.*charge="):
         trainer.train()
-
-
-class Keeps(PrivateTrainer):
-    """A number of one row, on the trainer, that counts for the next."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, **_):
-        loss = model(**inputs).loss
-        factor, self.factor = getattr(self, "factor", 1.0), float(loss.detach()) * 50
-        return loss * factor
-
-
-def test_a_loss_that_keeps_something_on_the_trainer_is_refused(tmp_path):
-    trainer = start(tmp_path / "out", kind=Keeps, save_strategy="no")
-    with pytest.raises(GuaranteeError, match="compute_loss wrote the trainer's attribute factor"):
-        trainer.train()
-    assert trainer.engine.releases == 0

@@ -111,23 +111,7 @@ def test_it_goes_on_bit_for_bit_and_evaluation_changes_nothing(tmp_path):
     assert same_bits(flat(again.model), flat(trainer.model))
 
 
-def test_what_is_merged_is_the_trained_model(tmp_path):
-    trainer = start(tmp_path / "out", save_strategy="no")
-    trainer.train()
-    words = torch.randint(1, 30, (3, 8), generator=torch.Generator().manual_seed(0))
-    trainer.model.eval()
-    with torch.no_grad():
-        before = trainer.model(input_ids=words).logits
-        merged = trainer.model.merge_and_unload()
-        torch.testing.assert_close(merged(input_ids=words).logits, before, atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["packing", "padding_free"])
 def test_rows_of_several_examples_are_refused(name, tmp_path):
     with pytest.raises(UnsupportedError, match=f"{name}=True is refused"):
         start(tmp_path / "out", **{name: True})
-
-
-def test_who_turned_activation_checkpointing_on_is_named(tmp_path, caplog):
-    start(tmp_path / "out", save_strategy="no", max_steps=1).train()
-    assert "(gradient_checkpointing, which SFTConfig turns on by default) is off" in caplog.text
