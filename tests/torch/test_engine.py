@@ -20,16 +20,15 @@ from torch.utils.data import (
 import anechoic as an
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.participation import MinSep, Single
+from anechoic.participation import Single
 from anechoic.planning.objective import PlanObjective
 from anechoic.sampling import External, FixedOrder
-from anechoic.strategies import BandedToeplitz, Identity
+from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.setup.asked import ByEpsilon, ByNoise
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum
-from tests.marks import each_once
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
 
 
@@ -191,16 +190,6 @@ def test_epochs_become_an_integer_number_of_steps(length):
     assert engine.mechanism.expected_batch_size == 2
 
 
-@pytest.mark.parametrize(("drop_last", "sampled"), each_once([True, False], [False, True]))
-@pytest.mark.slow
-def test_the_last_batch_of_a_pass_counts_as_the_loader_says(drop_last, sampled):
-    engine = PrivacyEngine()
-    loader = DataLoader(data(40), batch_size=7, drop_last=drop_last)
-    made = private(engine, loader=loader, poisson_sampling=sampled, **EPSILON)
-    assert len(made[-1]) == len(loader) == (5 if drop_last else 6)
-    assert engine.mechanism.steps == 3 * len(loader)
-
-
 @pytest.mark.slow
 def test_a_sequential_sampler_keeps_its_order_and_a_random_one_becomes_one_permutation():
     class Index(TensorDataset):
@@ -316,24 +305,6 @@ def test_external_batches_are_used_as_they_are():
     assert engine.releases == 3
 
 
-def test_time_order_in_one_pass():
-    loader = DataLoader(data(40), batch_size=8)
-    engine = PrivacyEngine()
-    private(engine, loader=loader, participation=Single(), target_epsilon=1.0, target_delta=1e-5, epochs=1,
-            max_grad_norm=1.0, epsilon=True)  # fmt: skip
-    assert isinstance(engine.mechanism.sampling, External)
-    assert engine.mechanism.participation == Single()
-
-
-def test_a_promise_that_the_batches_break_is_refused():
-    loader = DataLoader(data(40), batch_size=8)
-    with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
-        private(loader=loader, mechanism=external(Single(), 6))
-    private(loader=loader, mechanism=external(MinSep(5), 6))
-    with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
-        private(loader=loader, mechanism=external(MinSep(6), 6))
-
-
 # What it refuses.
 
 
@@ -405,13 +376,6 @@ def test_what_the_mechanism_says_may_be_repeated():
         participation=mech.participation,
     )
     private(mechanism=mech, steps=15)
-
-
-def test_dropping_the_last_batch_must_match():
-    mech = Mechanism(Identity(15), FixedOrder(40, 7, steps=15, drop_last=True), 0.5)
-    loader = DataLoader(data(40), batch_size=7)
-    with pytest.raises(MismatchError, match="6 batches a pass, the mechanism 5"):
-        private(loader=loader, mechanism=mech)
 
 
 @pytest.mark.parametrize(

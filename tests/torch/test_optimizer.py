@@ -15,7 +15,6 @@ from anechoic.errors import (
     MismatchError,
     UnsupportedError,
 )
-from anechoic.runs.digests import digest_of
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.noise_adder import Releaser
 from tests.torch.setting import (
@@ -43,15 +42,6 @@ def unharmed(run, releases, before):
     """Nothing was released, and the run can go on."""
     assert run.engine.releases == releases
     assert torch.equal(weights(run.model), before)
-
-
-@pytest.mark.parametrize("mode", ONE_MODE)
-def test_the_ordinary_loop_makes_all_releases(mode):
-    run = start(mode)
-    before = weights(run.model)
-    train(run)
-    assert run.engine.releases == run.mechanism.steps
-    assert not torch.equal(weights(run.model), before)
 
 
 @pytest.mark.slow
@@ -146,15 +136,6 @@ def test_gradients_that_were_not_cleared_are_refused(mode):
         run.optimizer.step()
     unharmed(run, 1, before)
     step(run, batch)
-
-
-def test_ghost_clears_by_itself():
-    run, whole = start("ghost"), start("ghost")
-    for batch in run.loader:
-        backward(run, batch)
-        run.optimizer.step()
-    train(whole, len(whole.loader))
-    assert torch.equal(weights(run.model), weights(whole.model))
 
 
 @pytest.mark.parametrize("mode", ONE_MODE)
@@ -502,21 +483,6 @@ def test_a_closure_is_evaluated_once():
     assert torch.equal(weights(run.model), train(other, len(other.loader)))
 
 
-@pytest.mark.parametrize("mode", ONE_MODE)
-@pytest.mark.slow
-def test_evaluation_in_between_is_allowed(mode):
-    run, whole = start(mode), start(mode)
-    for _ in range(3):
-        for batch in run.loader:
-            step(run, batch)
-        run.forward.eval()
-        with torch.no_grad():
-            for x, _y in torch.utils.data.DataLoader(run.loader.dataset, batch_size=7):
-                run.forward(x)
-        run.forward.train()
-    assert torch.equal(weights(run.model), train(whole))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("mode", HOOKED)
 def test_an_example_without_finite_gradient_counts_as_zero(mode, value):
@@ -563,37 +529,6 @@ def test_ctrl_c_waits_until_the_release_is_whole():
             step(run, next(batches))
         assert run.engine.releases == made
     assert torch.equal(weights(run.model), train(whole, 2))
-
-
-class Note:
-    def __init__(self, refuses=()):
-        self.seen, self.refuses = [], refuses
-
-    def digest(self, parts):
-        return digest_of(parts, bytes(64))
-
-    def record(self, step, digest):
-        if step in self.refuses:
-            raise GuaranteeError("refused")
-        self.seen.append((step, digest))
-
-
-@pytest.mark.slow
-def test_a_journal_is_told_of_a_release_before_anybody_sees_it():
-    run, again, other = start(), start(), start(keys=False)
-    for each in (run, again, other):
-        each.optimizer.release.journal = Note()
-        train(each, 3)
-    first_seen, second_seen, others = (each.optimizer.release.journal.seen for each in (run, again, other))
-    assert [step for step, _ in first_seen] == [0, 1, 2]
-    assert first_seen == second_seen
-    assert not {digest for _, digest in first_seen} & {digest for _, digest in others}
-    refused = start()
-    before = weights(refused.model)
-    refused.optimizer.release.journal = Note(refuses=(0,))
-    with pytest.raises(GuaranteeError, match="refused"):
-        train(refused, 1)
-    assert torch.equal(weights(refused.model), before)
 
 
 def test_the_returned_optimizer_is_a_torch_optimizer_and_none_of_opacus():

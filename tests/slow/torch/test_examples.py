@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
 from tests.slow.torch.frameworks.test_shapes import one_by_one, released
 
@@ -144,24 +143,3 @@ def test_times_and_noise_are_those_of_each_row(monkeypatch):
     loss = module.loss_of(model, torch.zeros(4000, module.PIXELS))
     assert len(seen[0].unique()) == module.TIMES
     assert float(loss) == pytest.approx(1.0, abs=0.05)  # of a model that finds no noise: its variance
-
-
-def test_the_refusal_of_batch_normalisation_names_the_line_that_mends_it(monkeypatch):
-    module = loaded("unet", monkeypatch)
-    network = module.UNet(1, 4, levels=1)
-    tensors = {"x": torch.randn(ROWS, 1, 4, 4), "y": torch.zeros(ROWS, 4, 4, 4)}
-    with pytest.raises(GuaranteeError, match=r"model = PrivacyEngine\.get_compatible_module\(model\)"):
-        released(lambda: network, tensors, lambda model, batch: F.mse_loss(model(batch["x"]), batch["y"]))
-
-
-def test_a_flat_bag_with_offsets_is_refused(monkeypatch):
-    module = loaded("recommender", monkeypatch)
-    taken, _, liked = (t[:ROWS] for t in module.ratings())
-
-    def loss(model, batch):
-        kept = batch["x"] != 0
-        begins = F.pad(kept.sum(1).cumsum(0), (1, 0))[:-1]
-        return F.mse_loss(model(batch["x"][kept], begins).mean(1), batch["y"])
-
-    with pytest.raises((UnsupportedError, DesynchronizedError, GuaranteeError)):
-        released(lambda: torch.nn.EmbeddingBag(module.ITEMS + 1, 4), {"x": taken, "y": liked}, loss)

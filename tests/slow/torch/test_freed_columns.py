@@ -11,10 +11,9 @@ from torch.utils.data import DataLoader
 
 from anechoic.noise import NoiseStream
 from anechoic.participation import Cyclic
-from anechoic.runs import ledger
 from anechoic.strategies import Banded
 from anechoic.torch import PrivacyEngine
-from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, network, weights
+from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, network
 
 EXAMPLES, BATCH, PASSES, EPSILON, CLIP = 64, 8, 10, 2.0, 0.7
 
@@ -99,21 +98,6 @@ def test_releases_are_exact_sums_and_the_noise_of_the_plan():
     assert 0.999 * EPSILON < run.engine.get_epsilon(1e-3) <= EPSILON
     text = mechanism.report("markdown")
     assert "Banded(" in text, text
-
-
-@pytest.mark.slow
-def test_a_run_resumes_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "_MADE", {})
-    path = tmp_path / "run.ckpt"
-    whole = begun(noise_key=NOISE_KEY, sampling_key=SAMPLING_KEY)
-    trained(whole, 37)
-    whole.engine.save_checkpoint(path=path, checkpoint_dict={"schedule": whole.schedule.state_dict()})
-    trained(whole)
-    ledger._MADE.clear()
-    resumed = begun()
-    resumed.schedule.load_state_dict(resumed.engine.load_checkpoint(path=path)["schedule"])
-    trained(resumed)
-    assert torch.equal(weights(whole.model), weights(resumed.model))
 
 
 def delta_of(mu, epsilon):

@@ -61,8 +61,8 @@ EDITS = {
             (
                 "loss = F.cross_entropy(shift_logits.view(-1, WORDS), shift_labels.view(-1), ignore_index=0)",
                 "losses = F.cross_entropy(shift_logits.transpose(1, 2), shift_labels, reduction='none')\n"
-                "    mask = shift_labels != 0\n"
-                "    loss = ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()",
+                "        mask = shift_labels != 0\n"
+                "        loss = ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()",
             )
         ],
     ),

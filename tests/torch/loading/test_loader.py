@@ -16,7 +16,7 @@ from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
 from tests.marks import each_once, every_other, in_turn
-from tests.torch.setting import data, mechanism, start, step, weights
+from tests.torch.setting import mechanism, start, step, weights
 
 KEY = bytes(range(32))
 WORKERS = {
@@ -105,15 +105,6 @@ def list_of(loader):
     return [made(loader) for _ in loader]
 
 
-def test_the_facade_shows_the_data_set_given():
-    dataset = Numbers(20)
-    loader = loader_of(dataset=dataset)
-    assert loader.dataset is dataset
-    assert [len(indices) for indices in loader.batch_sampler] == [3] * 6 + [2]
-    assert loader.ledger.releases == 0
-    assert isinstance(loader, DataLoader)
-
-
 @pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_only_the_newest_iterator_lives(name):
     loader = loader_of(workers=WORKERS[name])
@@ -151,25 +142,6 @@ def test_the_generators_of_the_training_loop_are_not_touched(name):
     before = states()
     passes(loader)
     assert states() == before
-
-
-def test_augmentations_do_not_depend_on_the_state_of_the_training_loop():
-    torch.manual_seed(1)
-    expected = passes(loader_of())
-    torch.manual_seed(2)
-    random.seed(2)
-    np.random.seed(2)  # noqa: NPY002
-    assert same(passes(loader_of()), expected)
-
-
-def test_data_sets_that_fetch_several_examples_at_once():
-    class Several(Numbers):
-        def __getitems__(self, indices):
-            return [(torch.tensor(i), torch.zeros(3)) for i in indices]
-
-    found = passes(loader_of(dataset=Several(20)))
-    assert sorted(torch.cat([b[0] for b in found]).tolist()) == sorted(list(range(20)) * 2)
-    assert all(bool((b[1] == 0).all()) for b in found)
 
 
 # Micro-batches.
@@ -269,22 +241,6 @@ def test_empty_batches_are_releases(mode, forward):
             assert torch.isfinite(weights(run.model)).all()
             assert not torch.equal(weights(run.model), before)  # noise was added
     assert kinds == {0, 1}
-
-
-@pytest.mark.parametrize("mode", ["rows", "ghost"])
-def test_an_empty_batch_does_not_take_gradients_of_another(mode):
-    mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
-    run = start(mode, mech=mech)
-    x, y = data(3).tensors
-    while True:
-        for batch in run.loader:
-            if not len(batch[0]):
-                run.optimizer.zero_grad()
-                run.criterion(run.forward(x), y).backward()
-                with pytest.raises(DesynchronizedError, match="whose batch has 0"):
-                    run.optimizer.step()
-                return
-            step(run, batch)
 
 
 # Whole runs.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from tests.torch.opacus_scripts.tiny import images, labels, table
+from tests.torch.opacus_scripts.tiny import LENGTH, WORDS, images, labels, table, texts
 {imports}
 loader = {loader}
 {model}
@@ -54,6 +54,15 @@ TARGET = {
 }
 TWO_EPOCHS = TARGET | {"options": TARGET["options"].replace("epochs=1", "epochs=2"), "epochs": "2"}
 ADAM = {"optimizer": "torch.optim.AdamW(model.parameters(), lr=1e-2)"}
+
+GPT2 = ADAM | {
+    "loader": "DataLoader(rows, batch_size=16, shuffle=True)",
+    "model": """\
+from transformers import GPT2Config, GPT2LMHeadModel
+model = GPT2LMHeadModel(GPT2Config(
+    vocab_size=WORDS, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+)).train()""",
+}
 
 #: In the style of Opacus's tutorials and examples; Opacus runs them too.
 TUTORIALS = {
@@ -155,6 +164,78 @@ TUTORIALS = {
         "loader": "table(50, drop_last=True, num_workers=1, shuffle=True)",
         "optimizer": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)",
         "before": "assert len(loader) == 3",
+    },
+    "char_lstm": TWO_EPOCHS
+    | {
+        "imports": """\
+            from opacus.layers import DPLSTM
+
+            class CharNN(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.embedding = nn.Embedding(WORDS, 6)
+                    self.lstm = DPLSTM(6, 8, num_layers=1, bidirectional=False, batch_first=True)
+                    self.out_layer = nn.Linear(8, 3)
+
+                def forward(self, x):
+                    return self.out_layer(self.lstm(self.embedding(x))[0][:, -1])""",
+        "loader": "texts(shuffle=True)",
+        "model": "model = CharNN()",
+        "end": "with torch.no_grad():\n    accuracy = model(loader.dataset[0][0][None]).argmax(1)",
+    },
+    "grad_sampler": {
+        "imports": """\
+            from opacus.grad_sample import register_grad_sampler
+
+            class Scale(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.weight = nn.Parameter(torch.ones(6))
+
+                def forward(self, x):
+                    return x * self.weight
+
+            @register_grad_sampler(Scale)
+            def sample(layer, activations, backprops):
+                return {layer.weight: activations[0] * backprops}""",
+        "model": "model = nn.Sequential(Scale(), nn.Linear(6, 3))",
+    },
+    "imdb": {
+        "imports": """\
+            class SampleNet(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.emb, self.pool = nn.Embedding(WORDS, 8), nn.AdaptiveAvgPool1d(1)
+                    self.fc1, self.fc2 = nn.Linear(8, 8), nn.Linear(8, 3)
+
+                def forward(self, x):
+                    x = self.pool(self.emb(x).transpose(1, 2)).squeeze(2)
+                    return self.fc2(torch.relu(self.fc1(x)))
+
+            def collate(batch):
+                x = nn.utils.rnn.pad_sequence([x for x, _ in batch], batch_first=True, padding_value=0)
+                return x, torch.stack([y for _, y in batch])""",
+        "loader": "DataLoader(texts().dataset, batch_size=16, collate_fn=collate)",
+        "model": "model = SampleNet().train()",
+        "optimizer": "torch.optim.Adam(model.parameters(), lr=0.02)",
+        "options": "noise_multiplier=0.6, max_grad_norm=0.1",
+        "loss": "F.cross_entropy(model(x).squeeze(1), y)",
+        "after_step": "value = loss.item()",
+    },
+    "lora": {
+        "imports": """\
+            class LoRALinear(nn.Module):
+                def __init__(self, base, rank=2):
+                    super().__init__()
+                    self.base = base.requires_grad_(False)
+                    self.lora_A = nn.Linear(base.in_features, rank, bias=False)
+                    self.lora_B = nn.Linear(rank, base.out_features, bias=False)
+                    nn.init.zeros_(self.lora_B.weight)
+
+                def forward(self, x):
+                    return self.base(x) + self.lora_B(self.lora_A(x))""",
+        "model": "model = nn.Sequential(LoRALinear(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 3))",
+        "optimizer": "torch.optim.Adam(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-3)",
     },
 }
 #: As scripts are written today.
@@ -342,6 +423,102 @@ T, alpha = 2.0, 0.5""",
             counts = torch.bincount(dataset.tensors[1], minlength=3)
             sampler = WeightedRandomSampler((1 / counts)[dataset.tensors[1]], len(dataset))""",
         "loader": "DataLoader(dataset, batch_size=16, sampler=sampler)",
+    },
+    "autoencoder": {
+        "imports": """\
+            class VAE(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.encoder, self.decoder = nn.Linear(64, 8), nn.Linear(4, 64)
+
+                def forward(self, x):
+                    mu, logvar = self.encoder(x.flatten(1)).chunk(2, dim=1)
+                    z = mu + torch.randn_like(mu) * torch.exp(0.5 * logvar)
+                    return torch.sigmoid(self.decoder(z)), mu, logvar""",
+        "loader": "images(shuffle=True)",
+        "model": "model = VAE()",
+        "optimizer": "torch.optim.Adam(model.parameters(), lr=1e-3)",
+        "batch_before": """\
+            recon, mu, logvar = model(x)
+            bce = F.binary_cross_entropy(recon, x.flatten(1).sigmoid(), reduction="sum")
+            kl = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())""",
+        "loss": "(bce + kl) / x.size(0)",
+    },
+    "gpt2_padded": GPT2
+    | {
+        "imports": """\
+            def example(x, length):
+                mask = (torch.arange(LENGTH) < length).long()
+                ids = x * mask
+                return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+
+            rows = [example(x, 2 + i % (LENGTH - 1)) for i, (x, _) in enumerate(texts().dataset)]""",
+        "model": GPT2["model"].replace("n_head=2", "n_head=2, tie_word_embeddings=False"),
+        "epochs": "2",
+        "batch": "batch",
+        "loss": "model(**batch).loss",
+    },
+    "gpt2_shifted": GPT2
+    | {
+        "imports": "rows = [x.masked_fill(torch.arange(LENGTH) > 1 + i % 5, 0) "
+        "for i, (x, _) in enumerate(texts().dataset)]",
+        "batch": "ids",
+        "batch_before": """\
+            logits = model(input_ids=ids, attention_mask=(ids != 0).long()).logits
+            shift_logits, shift_labels = logits[..., :-1, :].contiguous(), ids[..., 1:].contiguous()""",
+        "loss": "F.cross_entropy(shift_logits.view(-1, WORDS), shift_labels.view(-1), ignore_index=0)",
+    },
+    "peft_lora": GPT2
+    | {
+        "imports": "rows = [{'input_ids': x, 'labels': x} for x, _ in texts().dataset]",
+        "model": GPT2["model"]
+        + """
+from peft import LoraConfig, get_peft_model
+options = LoraConfig(r=2, lora_alpha=4, lora_dropout=0.1, target_modules=["c_attn"], fan_in_fan_out=True)
+model = get_peft_model(model.to(torch.bfloat16), options).train()""",
+        "optimizer": "torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=1e-3)",
+        "batch": "batch",
+        "loss": "model(**batch).loss",
+    },
+    "siamese": {
+        "imports": """\
+            class Siamese(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.encoder = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+
+                def forward(self, *inputs):
+                    return tuple(nn.functional.normalize(self.encoder(x), dim=1) for x in inputs)""",
+        "loader": "DataLoader(TensorDataset(*torch.randn(3, 48, 6)), batch_size=16, shuffle=True)",
+        "model": "model = Siamese()",
+        "batch": "triplet",
+        "loss": "nn.TripletMarginLoss(margin=0.5)(*model(*triplet))",
+    },
+    "two_heads": {
+        "imports": """\
+            rows = [{"x": x, "kind": y, "value": x.sum(), "id": f"row-{i}"}
+                    for i, (x, y) in enumerate(table().dataset)]
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.trunk = nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+                    self.kind, self.value = nn.Linear(8, 3), nn.Linear(8, 1)
+
+                def forward(self, x):
+                    h = self.trunk(x)
+                    return {"kind": self.kind(h), "value": self.value(h).squeeze(-1)}""",
+        "loader": "DataLoader(rows, batch_size=16, shuffle=True)",
+        "model": "model = Net()",
+        "optimizer": """\
+            torch.optim.Adam(
+                [{"params": model.trunk.parameters(), "lr": 1e-3},
+                 {"params": [*model.kind.parameters(), *model.value.parameters()]}], lr=1e-2)""",
+        "batch": "batch",
+        "batch_before": """\
+            out = model(batch["x"])
+            value = F.smooth_l1_loss(out["value"], batch["value"])""",
+        "loss": "F.cross_entropy(out['kind'], batch['kind']) + 0.5 * value",
     },
 }
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
-from tests.torch.setting import backward, data, mechanism, network, start, step, train
+from tests.torch.setting import backward, data, mechanism, start, train
 
 MODES = ("auto", "ghost", "vmap_loss")
 
@@ -64,24 +64,6 @@ def test_another_optimizer_for_the_same_weights_is_told_what_to_charge(caplog):
         again(run, optimizer=optim.SGD(run.model.parameters(), lr=0.1))
     assert "earlier run of this process, of 2 releases" in caplog.text
     assert "engine.charge(earlier_engine.mechanism, releases=2)" in caplog.text
-
-
-def test_objects_that_are_made_anew_are_nobody_s():
-    train(start(), 2)
-    train(start(keys=False), 2)
-
-
-def test_a_run_that_is_gone_is_not_kept_alive():
-    import gc
-    import weakref
-
-    run = start("vmap", model=network())
-    gone = weakref.ref(run.engine._current())
-    step(run, next(iter(run.loader)))
-    del run
-    gc.collect()
-    gc.collect()  # what a graph of autograd held goes with the second round
-    assert gone() is None
 
 
 def test_a_refused_call_takes_nothing_away():

@@ -159,20 +159,6 @@ def test_a_run_with_max_examples_is_the_one_by_hand(owners):
     assert bare > 0 or owners == "one"
 
 
-def test_units_in_the_order_of_the_data():
-    # a sequential loader keeps the order: units by first appearance
-    ids = np.repeat([5, 3, 9, 1], 10)
-    run = unit_run(ids=ids, sampling=FixedOrder(4, 1, steps=4), shuffle=False)
-    seen = [x for x, _ in loop(run)]
-    assert torch.equal(torch.cat(seen), data(EXAMPLES).tensors[0])
-
-
-def loop(run):
-    for batch in run.loader:
-        step(run, batch)
-        yield batch
-
-
 # The attack: one unit with many examples that all pull the same way.
 
 

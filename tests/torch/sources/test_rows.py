@@ -261,13 +261,6 @@ def test_wrong_loops_are_refused():
     run.criterion(run.module(batch[0]), batch[1]).backward()
 
 
-def test_wrap_model_false_and_batch_norm_are_refused():
-    with pytest.raises(UnsupportedError, match="wrap_model"):
-        start("rows", wrap_model=False)
-    with pytest.raises(GuaranteeError, match="mixes the examples"):
-        start("rows", model=nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
-
-
 @pytest.mark.parametrize("spoil", ["scaled", "other", "mixed", "vector"])
 def test_only_the_criterion_gives_gradients_in_vmap_loss(spoil):
     run = start("vmap_loss")

@@ -134,51 +134,6 @@ def resnet() -> nn.Module:
     )  # fmt: skip
 
 
-class ViT(nn.Module):
-    """Patches, a class token, positions, torch's own attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 8, 4, stride=4)
-        self.token = nn.Parameter(torch.randn(1, 1, 8))
-        self.places = nn.Parameter(torch.randn(1, 5, 8))
-        self.encoder = nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.patches(x).flatten(2).transpose(1, 2)
-        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.places
-        return self.head(self.encoder(h)[:, 0])  # type: ignore[no-any-return]
-
-
-def encoder_layer() -> nn.TransformerEncoderLayer:
-    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-
-
-class NanoGPT(nn.Module):
-    """nanoGPT's forward: positions that all rows share, tied weights, the loss inside where targets are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(WORDS, 8), nn.Embedding(LENGTH, 8)
-        self.norm, self.attn, self.proj = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
-        self.lm_head = nn.Linear(8, WORDS, bias=False)
-        self.wte.weight = self.lm_head.weight
-
-    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
-        b, t = idx.size()
-        pos = torch.arange(0, t, dtype=torch.long, device=idx.device)
-        x = self.wte(idx) + self.wpe(pos)
-        q, k, v = self.attn(self.norm(x)).split(8, dim=2)
-        q, k, v = (z.view(b, t, 2, 4).transpose(1, 2) for z in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).contiguous().view(b, t, 8))
-        logits = self.lm_head(x)
-        if targets is None:
-            return logits, None
-        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
-
-
 class Routed(nn.Module):
     """Each token goes to the expert that its router names."""
 
@@ -213,31 +168,6 @@ class Adaptive(nn.Module):
         return self.loss(self.body(x), y).loss  # type: ignore[no-any-return]
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.lstm = nn.Embedding(WORDS, 6), nn.LSTM(6, 8, num_layers=2, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(self.words(x))[0][:, -1])  # type: ignore[no-any-return]
-
-
-class Encoder(nn.Module):
-    """torch's own encoder, with its mask of what is padding."""
-
-    def __init__(self, nested: bool = True) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, 8)
-        self.encoder = nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=nested)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        h = self.encoder(self.words(x), src_key_padding_mask=mask == 0)
-        kept = mask[..., None].float()
-        return self.head((h * kept).sum(1) / kept.sum(1))  # type: ignore[no-any-return]
-
-
 class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool = False) -> None:
         super().__init__()
@@ -265,11 +195,6 @@ def numbers() -> dict[str, Tensor]:
     return {"x": torch.randn(ROWS, 6, generator=drawn()), "y": classes()}
 
 
-def nano_outside(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    logits, _ = model(batch["x"])
-    return F.cross_entropy(logits.view(-1, logits.size(-1)), batch["y"].view(-1))
-
-
 def shapes() -> dict[str, Shape]:
     found: dict[str, Shape] = {}
     for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral"):
@@ -285,19 +210,10 @@ def shapes() -> dict[str, Shape]:
         "BERT": ["query", "value"], "GPT-2": ["c_attn"], "Llama": ["q_proj", "v_proj"], "T5": ["q", "v"],
     }.items():  # fmt: skip
         found[f"LoRA on {name}"] = (lora(name, targets), padded(), inside)
-    words = {"x": tokens(), "y": tokens(seed=1)}
     found["ResNet, rectifiers in place"] = (resnet, images(), classified)
-    found["ViT"] = (ViT, images(), classified)
-    found["nanoGPT, loss inside"] = (NanoGPT, words, lambda m, b: m(*b.values())[1])
-    found["nanoGPT, loss outside"] = (NanoGPT, words, nano_outside)
     found["tokens routed to experts"] = (Routed, {"x": tokens(), "y": classes()}, classified)
     found["adaptive softmax"] = (
         Adaptive, {"x": numbers()["x"], "y": (torch.arange(ROWS) * 7) % WORDS}, lambda m, b: m(*b.values()),
-    )  # fmt: skip
-    found["LSTM"] = (Recurrent, {"x": tokens(), "y": classes()}, classified)
-    mask = padded()["attention_mask"]
-    found["TransformerEncoder with padding"] = (
-        Encoder, {"x": tokens(), "mask": mask, "y": classes()}, classified,
     )  # fmt: skip
     found["checkpointed"] = (Checkpointed, numbers(), classified)
     found["checkpointed, reentrant"] = (lambda: Checkpointed(True), numbers(), classified)

@@ -17,6 +17,7 @@ pytest.importorskip("transformers", reason="make test-all installs it")
 from transformers import get_scheduler
 
 from anechoic.errors import (
+    GuaranteeError,
     UnsupportedError,
 )
 from anechoic.trainers import Privacy
@@ -249,3 +250,19 @@ def test_a_second_train_is_refused(tmp_path):
     trainer.train()
     with pytest.raises(UnsupportedError, match=r"train\(\) was called twice.*charge="):
         trainer.train()
+
+
+class Keeps(PrivateTrainer):
+    """A number of one row, on the trainer, that counts for the next."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        loss = model(**inputs).loss
+        factor, self.factor = getattr(self, "factor", 1.0), float(loss.detach()) * 50
+        return loss * factor
+
+
+def test_a_loss_that_keeps_something_on_the_trainer_is_refused(tmp_path):
+    trainer = start(tmp_path / "out", kind=Keeps, save_strategy="no")
+    with pytest.raises(GuaranteeError, match="compute_loss wrote the trainer's attribute factor"):
+        trainer.train()
+    assert trainer.engine.releases == 0
