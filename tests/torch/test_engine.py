@@ -211,13 +211,6 @@ def test_a_sequential_sampler_keeps_its_order_and_a_random_one_becomes_one_permu
     assert sorted(orders[1]) == orders[0]
 
 
-def test_replacing_the_sampler_is_said(caplog):
-    with caplog.at_level(logging.INFO, logger="anechoic"):
-        start()
-    assert "the loader's own sampler is replaced" in caplog.text
-    assert "fixed order" in caplog.text
-
-
 def test_memory_and_keys_are_said(caplog):
     mech = mechanism(bands=4)
     with caplog.at_level(logging.INFO, logger="anechoic"):
@@ -240,11 +233,6 @@ def test_planning_and_a_delta_that_promises_nothing_are_said(caplog):
     assert "planning a mechanism for 15 steps and 40 examples" in caplog.text
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [text for text in warned if text.startswith("delta=0.03 is at least 1/N for N=40 examples")]
-
-
-def test_an_epsilon_that_nobody_can_mean_is_doubted(caplog):
-    private(mechanism="identity", poisson_sampling=False, **EPSILON | {"target_epsilon": 1e6})
-    assert "epsilon=1e+06 promises next to nothing" in caplog.text
 
 
 def test_a_plan_is_its_mechanism_and_an_optimised_strategy_has_no_noise_yet():

@@ -96,16 +96,6 @@ def test_weights_may_be_loaded_until_the_first_batch():
         train(run, 2)
 
 
-def test_a_redelivered_first_batch_opens_no_window():
-    run = start()
-    backward(run, next(iter(run.loader)))
-    with torch.no_grad():
-        next(run.model.parameters()).mul_(0.5)
-    run.optimizer.abandon_batch()
-    with pytest.raises(GuaranteeError, match="by something else"):
-        train(run, 1)
-
-
 @pytest.mark.parametrize(("option", "value"), [("max_norm", 1.0), ("sparse", True)])
 def test_embeddings_that_change_themselves_are_refused(option, value):
     model = nn.Sequential(nn.Embedding(9, 4, **{option: value}), nn.Flatten(), nn.Linear(24, 2))

@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 
 
 def ask(folder, *commands, timeout=280):
-    """What `tests.torch.processes` finds, by command, in a process that no other test has touched."""
+    """What `tests.slow.torch.processes` finds, by command, in a process that no other test has touched."""
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.torch.processes", str(folder), *commands],
+        [sys.executable, "-m", "tests.slow.torch.processes", str(folder), *commands],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

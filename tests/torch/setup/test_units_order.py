@@ -68,10 +68,6 @@ def augmented(items):
     return x + torch.randn(x.shape), lengths, y
 
 
-def only_positions(items):
-    return torch.arange(len(items)), augmented(items)[0]
-
-
 def raising(items):
     raise KeyError("no batch of five")
 
@@ -82,10 +78,6 @@ def lists(items):
 
 def sorted_lists(items):
     return [sorted((x for x, _ in items), key=len), "constant"]
-
-
-def numbers(items):
-    return np.array([len(x) for x, _ in items])
 
 
 UNITS = Units(np.arange(24) % 6)
@@ -100,9 +92,7 @@ def test_a_collate_fn_that_moves_rows_is_refused(collate, workers):
     check_keeps_order(loader, Units(range(24)), True)  # each example its own unit
 
 
-@pytest.mark.parametrize(
-    "collate", [padded, with_positions, augmented, only_positions, raising, lists, numbers]
-)
+@pytest.mark.parametrize("collate", [padded, with_positions, augmented, raising, lists])
 def test_a_collate_fn_that_keeps_rows_or_cannot_be_tried_is_not(collate):
     check_keeps_order(DataLoader(Sequences(), batch_size=6, collate_fn=collate), UNITS, True)
     check_keeps_order(DataLoader(data(2), batch_size=2), Units([0, 0]), True)

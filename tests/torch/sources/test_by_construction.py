@@ -1,7 +1,6 @@
 """Other people's models and losses, whole runs: right by construction, or refused before the release."""
 
 import math
-import weakref
 
 import pytest
 import torch
@@ -361,16 +360,3 @@ def test_masks_of_a_row_are_its_own(take, caplog):
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(alone, list(model.parameters()))])
         total += gradient.double() / max(1.0, float(gradient.norm()))
     assert (found - total).norm() <= 2e-3
-
-
-def test_numbers_on_the_way_to_a_loss_are_let_go_with_backward():
-    run = start(keys=False)
-    x, y = next(iter(run.loader))
-    logits = run.module(x)
-    shares = logits.log_softmax(1)
-    dropped, kept = (weakref.ref(t.untyped_storage()) for t in (shares, logits))
-    loss = F.nll_loss(shares, y)
-    del shares
-    assert dropped() is not None
-    loss.backward()
-    assert dropped() is None and kept() is not None

@@ -1,6 +1,6 @@
 """Whole training processes, forked from one that has loaded everything: to be killed, resumed and compared.
 
-python -m tests.torch.processes FOLDER COMMAND…, which prints what they found as one line of JSON.
+python -m tests.slow.torch.processes FOLDER COMMAND…, which prints what they found as one line of JSON.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import CheckpointError, GuaranteeError, UnsupportedError
 from anechoic.runs import digest_key_of
@@ -27,31 +27,27 @@ from anechoic.runs.digests import digest_of
 from anechoic.runs.journal import read_journal
 from anechoic.runs.releases import begun
 from anechoic.torch import PrivacyEngine, read_mechanism
-from tests.torch.setting import mechanism
+from tests.torch import setting
+from tests.torch.setting import FEATURES, mechanism
 
-EXAMPLES, FEATURES, STEPS = 40, 6, 16
+EXAMPLES, STEPS = 40, 16
 REFUSED = 3
 
 
-class Augmented(Dataset):
-    """Adds noise from all three global generators, and `offset`, to every example."""
+class Augmented(setting.Augmented):
+    """Adds `offset` too."""
 
     def __init__(self, x, y, offset=0.0):
-        self.x, self.y, self.offset = x, y, offset
-
-    def __len__(self):
-        return len(self.x)
+        super().__init__(x, y)
+        self.offset = offset
 
     def __getitem__(self, index):
-        jitter = torch.rand(FEATURES) + float(np.random.rand()) + random.random()  # noqa: NPY002
-        return self.x[index] + self.offset + 0.1 * jitter, self.y[index]
+        x, y = super().__getitem__(index)
+        return x + self.offset, y
 
 
 def examples():
-    source = torch.Generator().manual_seed(3)
-    return torch.randn(EXAMPLES, FEATURES, generator=source), torch.randint(
-        0, 3, (EXAMPLES,), generator=source
-    )
+    return setting.data(EXAMPLES, seed=3).tensors
 
 
 OPTIMIZERS = {
@@ -68,36 +64,22 @@ def watched(engine, optimizer, log):
     identity, key = engine._current().identity, digest_key_of(engine._current().keys.noise)
 
     def seen(inner, *_):
-        groups = inner.param_groups
-        bits = [
-            p.grad.detach().contiguous().reshape(-1).view(torch.uint8) for g in groups for p in g["params"]
-        ]
-        digest = digest_of((tensor.numpy() for tensor in bits), key)
+        grads = [p.grad.detach().contiguous() for g in inner.param_groups for p in g["params"]]
+        digest = digest_of((grad.reshape(-1).view(torch.uint8).numpy() for grad in grads), key)
         os.write(handle, f"{identity} {engine.releases - 1} {digest}\n".encode())
 
     optimizer.register_step_pre_hook(seen)
 
 
 def train(
-    folder,
-    log,
-    *,
-    mode="rows",
-    sampling="fixed",
-    optimizer="sgd",
-    workers=0,
-    every=5,
-    offset=0.0,
-    keys=False,
-    dataset=None,
-    die_at=None,
-    keep=False,
-):
+    folder, log, *, mode="rows", sampling="fixed", optimizer="sgd", workers=0, every=5, offset=0.0, keys=False,
+    dataset=None, die_at=None, keep=False,
+):  # fmt: skip
     """One script, the same in every process: it resumes where there is a checkpoint."""
     path = folder / "run.ckpt"
     dataset = Augmented(*examples(), offset) if dataset is None else dataset
     torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    model = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
     options = {"noise_key": bytes(range(32)), "sampling_key": bytes(32), "journal": folder} if keys else {}
     engine = PrivacyEngine(**options)
     mech = read_mechanism(path) if path.exists() else mechanism(sampling, steps=STEPS, examples=EXAMPLES)
@@ -124,9 +106,7 @@ def train(
                 engine.save_checkpoint(path=path)
                 if keep:
                     engine.save_checkpoint(path=folder / f"{engine.releases}.ckpt")
-                with (
-                    torch.no_grad()
-                ):  # an evaluation, whose loader draws a seed; in train() mode, for its masks
+                with torch.no_grad():  # an evaluation, whose loader draws a seed, and masks in train() mode
                     for x_, _ in DataLoader(TensorDataset(*examples()), batch_size=16):
                         model(x_)
     torch.save([p.detach() for p in model.parameters()], folder / "end.pt")
@@ -242,24 +222,16 @@ def kills(folder, wanted, seed):
 
 
 class Late(Augmented):
-    """Draws from a generator of its own, but not before it has been read for a while."""
+    """Draws from a generator of its own, once it has been read so many times."""
 
-    def __init__(self, *tensors):
-        super().__init__(*tensors)
-        self.source, self.read = np.random.default_rng(0), 0
+    def __init__(self, after):
+        super().__init__(*examples())
+        self.source, self.read, self.after = np.random.default_rng(0), 0, after
 
     def __getitem__(self, index):
         self.read += 1
         x, y = super().__getitem__(index)
-        return (x + float(self.source.normal()) if self.read > 50 else x), y
-
-
-class Open(Late):
-    """Does so from the first example on."""
-
-    def __getitem__(self, index):
-        self.read = 1000
-        return super().__getitem__(index)
+        return (x + float(self.source.normal()) if self.read > self.after else x), y
 
 
 def resumed(folder):
@@ -279,8 +251,8 @@ def resumed(folder):
     attempt("unchanged")
     attempt("other optimizer", second={"optimizer": "adam"})
     attempt("other augmentation", second={"offset": 0.5})
-    attempt("own generator", first={"dataset": Open(*examples())})
-    attempt("late generator", first={"dataset": Late(*examples())}, second={"dataset": Late(*examples())})
+    attempt("own generator", first={"dataset": Late(0)})
+    attempt("late generator", first={"dataset": Late(50)}, second={"dataset": Late(50)})
     attempt("rolled back", first={"keep": True}, change=lambda p: shutil.copy(p / "5.ckpt", p / "run.ckpt"))
     attempt("without journal", change=lambda p: [path.unlink() for path in p.glob("*.journal")])
     attempt("cut journal", change=lambda p: [os.truncate(path, 0) for path in p.glob("*.journal-wal")])
