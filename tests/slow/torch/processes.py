@@ -72,8 +72,8 @@ def watched(engine, optimizer, log):
 
 
 def train(
-    folder, log, *, mode="rows", sampling="fixed", optimizer="sgd", workers=0, every=5, offset=0.0, keys=False,
-    dataset=None, die_at=None, keep=False,
+    folder, log, *, mode="rows", sampling="fixed", optimizer="sgd", workers=0, every=5, offset=0.0,
+    keys=False, dataset=None, die_at=None, keep=False,
 ):  # fmt: skip
     """One script, the same in every process: it resumes where there is a checkpoint."""
     path = folder / "run.ckpt"
