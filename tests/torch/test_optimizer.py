@@ -239,16 +239,6 @@ def test_a_parameter_that_the_loss_does_not_reach_gets_noise_alone(mode):
     assert torch.allclose(run.model.right.weight, before[1], atol=1e-6)
 
 
-def test_a_sum_of_losses_is_one_pass_in_ghost_mode():
-    run, other = start("ghost"), start("ghost")
-    _, (x, y) = first(run)
-    out = run.forward(x)
-    (0.5 * run.criterion(out, y) + run.criterion(out, y) / 2).backward()
-    run.optimizer.step()
-    step(other, first(other)[1])
-    assert torch.allclose(weights(run.model), weights(other.model), atol=1e-6)
-
-
 # What must not change during a run.
 
 
@@ -456,15 +446,6 @@ def test_any_optimizer_sees_the_same_noisy_gradients(mode, optimizer):
             q.grad = p.grad.clone()
         plain.step()
     assert torch.equal(weights(run.model), weights(twin))
-
-
-def test_learning_rate_schedulers_work():
-    run = start()
-    scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, step_size=1, gamma=0.5)
-    for batch in run.loader:
-        step(run, batch)
-        scheduler.step()
-    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5 ** len(run.loader))
 
 
 def test_a_closure_is_evaluated_once():

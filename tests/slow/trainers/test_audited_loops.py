@@ -7,19 +7,7 @@ from torch.utils.data import DataLoader
 from anechoic.runs import ledger
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
 from tests.floats import same_bits
-from tests.trainers.canaries import (
-    BATCH,
-    KEYS,
-    MECHANISM,
-    STEPS,
-    Canaries,
-    Numbers,
-    Watched,
-    audited,
-    counted_twice,
-    noise_in_half,
-    sees,
-)
+from tests.trainers import canaries
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -42,21 +30,23 @@ def door(request):
 
 def start(door):
     """(the watched run, model, optimizer, loader, backward)"""
-    watched = Watched(Canaries())
-    model, private, loader = PrivacyEngine(**KEYS).make_private(
+    watched = canaries.Watched(canaries.Canaries())
+    model, private, loader = PrivacyEngine(**canaries.KEYS).make_private(
         module=watched.model,
         optimizer=watched.optimizer,
-        data_loader=DataLoader(Numbers(), batch_size=BATCH, shuffle=True),
-        mechanism=MECHANISM,
+        data_loader=DataLoader(canaries.Numbers(), batch_size=canaries.BATCH, shuffle=True),
+        mechanism=canaries.MECHANISM,
     )
     watched.batches, watched.loader = loader.feed.batches, loader
     model, optimizer, backward = door(model, private)
-    parts = BatchMemoryManager(data_loader=loader, max_physical_batch_size=BATCH // 2, optimizer=private)
+    parts = BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=canaries.BATCH // 2, optimizer=private
+    )
     return watched, model, optimizer, parts.__enter__(), backward
 
 
 def right(watched, model, optimizer, parts, backward):
-    while len(watched.rows) < STEPS:
+    while len(watched.rows) < canaries.STEPS:
         for batch in parts:
             optimizer.zero_grad()
             backward(model(**batch)["loss"])
@@ -71,14 +61,14 @@ def trained(door):
 
 
 def test_it_passes_its_audit(door):
-    report = audited(*trained(door))
+    report = canaries.audited(*trained(door))
     assert not report.violated, report
 
 
-@pytest.mark.parametrize("fault", [counted_twice, noise_in_half])
+@pytest.mark.parametrize("fault", [canaries.counted_twice, canaries.noise_in_half])
 def test_the_audit_sees_a_fault_of_the_library(door, monkeypatch, fault):
     fault(monkeypatch)
-    assert sees(fault, lambda: trained(door))
+    assert canaries.sees(fault, lambda: trained(door))
 
 
 def test_micro_batches_take_the_optimizer_that_a_framework_made(door):
@@ -89,7 +79,7 @@ def test_micro_batches_take_the_optimizer_that_a_framework_made(door):
         watched, model, optimizer, parts, backward = start(door)
         if wrapped:
             given = BatchMemoryManager(
-                data_loader=watched.loader, max_physical_batch_size=BATCH // 2, optimizer=optimizer
+                data_loader=watched.loader, max_physical_batch_size=canaries.BATCH // 2, optimizer=optimizer
             )
             parts = given.__enter__()
         right(watched, model, optimizer, parts, backward)

@@ -5,24 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.torch.sources.ghost import blocks, rows
-from anechoic.torch.sources.ghost.rows import Budget, LayerFactors, Outer
-
-
-def normal(*shape, seed=1, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def outer(x, a):
-    factors = LayerFactors(
-        lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-        as_left=lambda row: (x[row], a[row]),
-        rows=len(x),
-        groups=1,
-        positions=x.shape[1],
-        inputs=x.shape[2],
-        outputs=a.shape[2],
-    )
-    return Outer(factors, lambda made: made.squeeze(0), Budget())
+from tests.torch.sources.ghost_setting import normal, outer_by_row
 
 
 @pytest.fixture
@@ -50,7 +33,7 @@ SHAPES = [
 def test_norms_and_sums_in_blocks_are_those_of_the_gradients(shape, dtype, small):
     many, positions, inputs, outputs = shape
     x, a = normal(many, positions, inputs, dtype=dtype), normal(many, positions, outputs, seed=2, dtype=dtype)
-    part = outer(x, a)
+    part = outer_by_row(x, a)
     assert part._in_blocks
     gradients = a.double().transpose(1, 2) @ x.double()
     true = gradients.flatten(1).norm(dim=1)
@@ -69,7 +52,7 @@ def test_what_cancels_in_a_row_never_makes_its_norm_fall_short(outputs, small):
     x[0, :, 0] = torch.tensor([1e9, -1e9, 1.0, 0.0])
     x[0, 1, 1] = 600.0
     a[0, :, 0] = 1.0
-    part = outer(x, a)
+    part = outer_by_row(x, a)
     true = (a.double().transpose(1, 2) @ x.double()).flatten(1).norm(dim=1)
     assert bool((part.squared_norms().sqrt() >= true).all())
 
@@ -94,7 +77,7 @@ def test_no_block_takes_more_than_was_stated(positions, inputs, outputs, monkeyp
     monkeypatch.setattr(blocks, "BLOCK", 2**13)
     monkeypatch.setattr(blocks, "SIDE", 8)
     x, a = normal(2, positions, inputs), normal(2, positions, outputs, seed=2)
-    part = outer(x, a)
+    part = outer_by_row(x, a)
     assert part._in_blocks
     Peak.largest = 0
     with Peak():

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -15,34 +16,15 @@ from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.ghost import gradients, module, rows
 from anechoic.torch.sources.ghost.layers import KINDS
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
-from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, Scattered, excess, norms
+from anechoic.torch.sources.ghost.rows import Direct, Scattered, excess, norms
 from tests.marks import in_turn
-from tests.torch.sources.ghost_setting import clipped, flat, ghost, single_rows
+from tests.torch.sources.ghost_setting import clipped, flat, ghost, normal, outer, single_rows
 
 B = 8
 
 
-def normal(*shape, seed=1):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def outer(x, a):
-    """Rows of sum_t a_t x_t', from (rows, positions, features) each."""
-    factors = LayerFactors(
-        lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-        rows=len(x),
-        groups=1,
-        positions=x.shape[1],
-        inputs=x.shape[2],
-        outputs=a.shape[2],
-    )
-    return Outer(factors, lambda total: total.squeeze(0), Budget())
-
-
 def exact_norms(x, a):
     """By integers and fractions: nothing is rounded."""
-    from fractions import Fraction
-
     found = []
     for xs, as_ in zip(x.tolist(), a.tolist(), strict=True):
         squared = Fraction(0)
@@ -90,8 +72,6 @@ def test_a_norm_counts_what_rounding_may_hide_in_the_sum():
 
 
 def exact_squares(gradients):
-    from fractions import Fraction
-
     return [sum((Fraction(v) ** 2 for v in row.flatten().tolist()), Fraction(0)) for row in gradients]
 
 

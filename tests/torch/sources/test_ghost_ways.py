@@ -1,44 +1,28 @@
 """Three ways to the norms of rows: the same numbers, each at the cost that is stated, the least taken."""
 
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 
 from anechoic.torch.sources.ghost.kept import Kept
-from anechoic.torch.sources.ghost.rows import Budget, LayerFactors, Outer, excess, norms
+from anechoic.torch.sources.ghost.rows import Budget, excess, norms
 from anechoic.torch.sources.ghost.ways import Way, cheapest, cost
 from tests.floats import same_bits
+from tests.torch.sources.ghost_setting import normal, outer_by_row
 
 #: Rows, positions, inputs, outputs.
 SHAPES = [(3, 7, 9, 11), (9, 2, 7, 5), (2, 40, 3, 5), (17, 6, 64, 1), (1, 13, 1, 64), (5, 3, 4, 4)]
 
 
-def normal(*shape, seed=1, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def by(way, x, a, budget=None):
+def by(way, x, a):
     """The rows' gradients by one way."""
-    budget = budget or Budget(0)
-    sizes = (*x.shape, a.shape[2])
-
-    def apart(among=None):
-        factors = LayerFactors(
-            lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-            as_left=lambda row: (x[row], a[row]),
-            rows=sizes[0],
-            groups=1,
-            positions=sizes[1],
-            inputs=sizes[2],
-            outputs=sizes[3],
-        )
-        return Outer(factors, lambda made: made[0], budget, among)
-
-    if way is Way.KEPT:
-        return Kept(lambda part: (x[part], a[part]), sizes, lambda made: made[0], budget, apart)
-    return apart(way)
+    if way is not Way.KEPT:
+        return outer_by_row(x, a, Budget(0), way)
+    apart = partial(outer_by_row, x, a, Budget(0))
+    return Kept(lambda part: (x[part], a[part]), (*x.shape, a.shape[2]), lambda m: m[0], Budget(0), apart)
 
 
 def factors_of(shape, dtype=torch.float32, seed=1):

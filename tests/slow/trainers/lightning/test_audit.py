@@ -7,20 +7,7 @@ pytest.importorskip("lightning", reason="make test-all installs it")
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, MismatchError
 from anechoic.trainers.lightning import PrivateStrategy
-from tests.trainers.canaries import (
-    BATCH,
-    PASS,
-    STEPS,
-    Canaries,
-    Numbers,
-    Watched,
-    audited,
-    counted_twice,
-    noise_in_half,
-    privacy,
-    sees,
-    token_mean,
-)
+from tests.trainers import canaries
 from tests.trainers.lightning.setting import QUIET, lightning
 
 pytestmark = [pytest.mark.slow, QUIET]
@@ -29,7 +16,7 @@ pytestmark = [pytest.mark.slow, QUIET]
 class Network(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.canaries = Canaries()
+        self.canaries = canaries.Canaries()
 
     def training_step(self, batch, batch_idx):
         return self.canaries(**batch)["loss"]
@@ -43,12 +30,12 @@ class Network(lightning.LightningModule):
 
 def door(folder, kind=Network, strategy=PrivateStrategy):
     """(the watched run, its Trainer, fit)"""
-    watched = Watched(kind())
+    watched = canaries.Watched(kind())
     watched.model.__dict__["plain"] = watched.optimizer
     trainer = lightning.Trainer(
-        max_epochs=STEPS // PASS,
+        max_epochs=canaries.STEPS // canaries.PASS,
         accumulate_grad_batches=2,
-        strategy=strategy(privacy()),
+        strategy=strategy(canaries.privacy()),
         accelerator="cpu",
         devices=1,
         logger=False,
@@ -59,8 +46,8 @@ def door(folder, kind=Network, strategy=PrivateStrategy):
     )
 
     def fit():
-        data = torch.utils.data.DataLoader(Numbers(), batch_size=BATCH // 2, shuffle=True)
-        held_out = torch.utils.data.DataLoader(Numbers(), batch_size=BATCH)
+        data = torch.utils.data.DataLoader(canaries.Numbers(), batch_size=canaries.BATCH // 2, shuffle=True)
+        held_out = torch.utils.data.DataLoader(canaries.Numbers(), batch_size=canaries.BATCH)
         trainer.fit(watched.model, data, held_out)
 
     return watched, trainer, fit
@@ -74,14 +61,14 @@ def trained(folder, **options):
 
 
 def test_it_passes_its_audit(tmp_path):
-    report = audited(*trained(tmp_path))
+    report = canaries.audited(*trained(tmp_path))
     assert not report.violated, report
 
 
-@pytest.mark.parametrize("fault", [counted_twice, noise_in_half])
+@pytest.mark.parametrize("fault", [canaries.counted_twice, canaries.noise_in_half])
 def test_the_audit_sees_a_fault_of_the_library(tmp_path, monkeypatch, fault):
     fault(monkeypatch)
-    assert sees(fault, lambda: trained(tmp_path))
+    assert canaries.sees(fault, lambda: trained(tmp_path))
 
 
 # -- faults of a script ----------------------------------------------------------------------------
@@ -100,7 +87,7 @@ class OverTheBatch(PrivateStrategy):
 
     def backward(self, closure_loss, optimizer, *_, **__):
         for part in self._begun.parts(self._in_hand[0]):
-            token_mean(self.lightning_module.canaries, part).backward()
+            canaries.token_mean(self.lightning_module.canaries, part).backward()
         return closure_loss
 
 
@@ -124,4 +111,4 @@ def test_a_fault_of_a_script_is_refused(tmp_path, options, words):
     watched, _, fit = door(tmp_path, **options)
     with pytest.raises(REFUSED, match=words):
         fit()
-    assert len(watched.rows) < STEPS
+    assert len(watched.rows) < canaries.STEPS

@@ -12,28 +12,14 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from anechoic.errors import DesynchronizedError, GuaranteeError
 from anechoic.trainers.transformers import PrivateTrainer
-from tests.trainers.canaries import (
-    BATCH,
-    CANARIES,
-    PASS,
-    STEPS,
-    Canaries,
-    Numbers,
-    Watched,
-    audited,
-    counted_twice,
-    noise_in_half,
-    privacy,
-    sees,
-    token_mean,
-)
+from tests.trainers import canaries
 from tests.trainers.transformers.setting import arguments
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 SETTINGS = {
     "learning_rate": 1.0, "lr_scheduler_type": "constant", "save_strategy": "no",
-    "num_train_epochs": STEPS // PASS,
-    "per_device_train_batch_size": BATCH // 2, "gradient_accumulation_steps": 2, "report_to": [],
+    "num_train_epochs": canaries.STEPS // canaries.PASS,
+    "per_device_train_batch_size": canaries.BATCH // 2, "gradient_accumulation_steps": 2, "report_to": [],
     "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False, "bf16": False,
 }  # fmt: skip
 
@@ -45,22 +31,22 @@ class Language(PreTrainedModel):
 
     def __init__(self):
         super().__init__(PretrainedConfig())
-        self.canaries = Canaries()
+        self.canaries = canaries.Canaries()
 
     def forward(self, input_ids, attention_mask=None, labels=None, **_):
         return CausalLMOutput(**self.canaries(input_ids, labels))
 
 
 def by_trainer(folder, fault=None, **options):
-    watched = Watched(Canaries())
+    watched = canaries.Watched(canaries.Canaries())
     kind = type("Faulty", (fault, PrivateTrainer), {}) if fault else PrivateTrainer
     return watched, kind(
         model=watched.model,
         args=arguments(folder, **SETTINGS, **options),
-        train_dataset=Numbers(),
-        eval_dataset=Numbers(),
+        train_dataset=canaries.Numbers(),
+        eval_dataset=canaries.Numbers(),
         optimizers=(watched.optimizer, None),
-        privacy=privacy(),
+        privacy=canaries.privacy(),
     )
 
 
@@ -71,9 +57,9 @@ def by_trl(folder, fault=None, **options):
 
     from tests.slow.trainers.transformers.test_trl import tokenizer
 
-    rows = [Numbers()[i] for i in range(CANARIES)]
+    rows = [canaries.Numbers()[i] for i in range(canaries.CANARIES)]
     data = Dataset.from_dict({name: [row[name].tolist() for row in rows] for name in rows[0]})
-    watched = Watched(Language())
+    watched = canaries.Watched(Language())
     bases = (PrivateTrainer, SFTTrainer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -91,7 +77,7 @@ def by_trl(folder, fault=None, **options):
             data_collator=default_data_collator,
             processing_class=tokenizer(),
             optimizers=(watched.optimizer, None),
-            privacy=privacy(),
+            privacy=canaries.privacy(),
         )
 
 
@@ -110,14 +96,14 @@ def trained(door, folder, **options):
 
 def test_it_passes_its_audit(door, tmp_path):
     evaluated = {"eval_strategy": "steps", "eval_steps": 5}  # that of TRL looks into language models
-    report = audited(*trained(door, tmp_path, **(evaluated if door is by_trainer else {})))
+    report = canaries.audited(*trained(door, tmp_path, **(evaluated if door is by_trainer else {})))
     assert not report.violated, report
 
 
-@pytest.mark.parametrize("fault", [counted_twice, noise_in_half])
+@pytest.mark.parametrize("fault", [canaries.counted_twice, canaries.noise_in_half])
 def test_the_audit_sees_a_fault_of_the_library(door, tmp_path, monkeypatch, fault):
     fault(monkeypatch)
-    assert sees(fault, lambda: trained(door, tmp_path))
+    assert canaries.sees(fault, lambda: trained(door, tmp_path))
 
 
 # -- faults of a script ----------------------------------------------------------------------------
@@ -136,7 +122,7 @@ class OverTheBatch:
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         for part in self._begun.parts(inputs):
-            token_mean(self.model, part).backward()
+            canaries.token_mean(self.model, part).backward()
         return torch.zeros(())
 
 
@@ -163,4 +149,4 @@ def test_a_fault_of_a_script_is_refused(door, tmp_path, options, error, words):
     watched, trainer = door(tmp_path, **options)
     with pytest.raises(error, match=words):
         trainer.train()
-    assert len(watched.rows) < STEPS
+    assert len(watched.rows) < canaries.STEPS
