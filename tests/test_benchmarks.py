@@ -2,12 +2,10 @@
 
 import ast
 import importlib
-import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -62,25 +60,3 @@ def test_clipped_gradients_of_layers_are_those_of_single_examples(adaptive, widt
     found = task.clipped_sum(theta, x, y, there)
     each = replace(task, layers=False).clipped_sum(theta, x, y, there)
     assert torch.allclose(found, each, atol=1e-5) and found.norm(dim=-1).max() > 1.0
-
-
-def test_a_grid_goes_on_where_it_was_stopped(adaptive, tmp_path):
-    """A line that was cut off is trained again, and what more seeds gave takes the place of fewer."""
-    cells, path = adaptive("cells"), tmp_path / "grid.jsonl"
-    asked = []
-
-    def train(rates, seeds):
-        asked.extend(rates)
-        return np.array([[1.0 - abs(np.log2(rate)) for rate in rates]] * seeds)
-
-    assert cells.complete(cells.Results(path), {"arm": "a"}, train, 4.0, 2)
-    first = sorted(asked)
-    with path.open("a") as file:
-        file.write('{"arm": "a", "ra')
-    asked.clear()
-    again = cells.Results(path)
-    assert cells.complete(again, {"arm": "a"}, train, 4.0, 2) and not asked
-    assert cells.best_rate(again.of({"arm": "a"})) == 1.0 and sorted(again.of({"arm": "a"})) == first
-    assert cells.complete(cells.Results(path), {"arm": "a"}, train, 4.0, 3) and sorted(asked) == first
-    assert {len(found) for found in cells.Results(path).of({"arm": "a"}).values()} == {3}
-    assert all(json.loads(line) for line in path.read_text().splitlines())

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from anechoic import _patience, cli
-from anechoic.cli import commands, parser, progress, values
+from anechoic.cli import parser, progress, values
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.planning.compare import STRATEGIES, plan
@@ -36,19 +36,8 @@ def run(capsys, *arguments):
 
 @pytest.mark.slow
 def test_plan_prints_the_table_and_the_reason(capsys):
-    arguments = [
-        "--examples",
-        "400",
-        "--batch-size",
-        "100",
-        "--steps",
-        "4",
-        "--epsilon",
-        "1",
-        "--delta",
-        "1e-6",
-    ]
-    code, out, err = run(capsys, "plan", *arguments)
+    given = "plan --examples 400 --batch-size 100 --steps 4 --epsilon 1 --delta 1e-6"
+    code, out, err = run(capsys, *given.split())
     assert (code, err) == (0, "")
     assert "→" in out and "Identity" in out and "Chosen:" in out
     assert "CyclicPoisson" in out
@@ -69,26 +58,11 @@ def test_plan_without_random_sampling_saves_a_mechanism_that_explain_reads(capsy
 
 @pytest.mark.slow
 def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
-    code, out, _ = run(
-        capsys,
-        *PLAN[:3],
-        *("--batch-size", "50", "100", "--steps", "40", "--epsilon", "2", "--delta", "1e-5"),
-        *(
-            "--min-sep",
-            "16",
-            "--max-participations",
-            "2",
-            "--dimension",
-            "1_000_000",
-            "--memory-budget",
-            "32MB",
-        ),
-        *("--unit", "client", "--adjacency", "replace_one", "--clip-norm", "0.5", "--all"),
-    )
-    assert code == 0
-    assert (
-        "External" in out and "BLT" in out and "participations of one unit are at least 16 steps apart" in out
-    )
+    given = "--batch-size 50 100 --steps 40 --epsilon 2 --delta 1e-5 --min-sep 16 --max-participations 2"
+    given += " --dimension 1_000_000 --memory-budget 32MB --unit client --adjacency replace_one"
+    code, out, _ = run(capsys, *PLAN[:3], *given.split(), "--clip-norm", "0.5", "--all")
+    assert code == 0 and "External" in out and "BLT" in out
+    assert "participations of one unit are at least 16 steps apart" in out
     assert "8 bands" not in out  # 32 MB hold 8 rows of a million floats; 16 would not fit
     assert "bands=8" in out and "bands=16" not in out
     batch_sizes = {line.split()[-7] for line in out.splitlines() if " External " in line}
@@ -161,9 +135,14 @@ def test_explain_refuses_an_edited_file_and_a_missing_one(capsys, tmp_path):
     assert code == 2 and "No such file" in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text, bytes_", [("2GB", 2 * 10**9), ("512 MiB", 2**29), ("1.5kB", 1500), ("7", 7)])
-def test_sizes(text, bytes_):
-    assert values.size(text) == bytes_
+def test_sizes_and_counts():
+    for text, size in (("2GB", 2 * 10**9), ("512 MiB", 2**29), ("1.5kB", 1500), ("7", 7)):
+        assert values.size(text) == size
+    for text, count in (("1e6", 10**6), ("2.5e3", 2500), ("1_000", 1000), ("1,000", 1000)):
+        assert values.count(text) == count
+    for text in ("1.5", "1e-3", "2.55e1", "nan", "1e", "0e5", "1e999"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            values.count(text)
 
 
 def test_version(capsys):
@@ -206,19 +185,6 @@ def test_plan_writes_a_page_and_refuses_other_files_before_the_work(capsys, monk
     assert code == 2 and "pip install 'anechoic[plot]'" in err
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1e6", 10**6), ("2.5e3", 2500), ("1_000", 1000), ("1,000", 1000)]
-)
-def test_counts_may_be_written_with_an_exponent(text, value):
-    assert values.count(text) == value
-
-
-@pytest.mark.parametrize("text", ["1.5", "1e-3", "2.55e1", "nan", "1e", "0e5", "1e999"])
-def test_what_is_no_count_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError):
-        values.count(text)
-
-
 def test_a_delta_that_promises_nothing_is_said(capsys):
     code, out, err = run(
         capsys, *PLAN[:8], "1", "--delta", "0.001", "--no-random-sampling", "--mechanism", "identity"
@@ -248,15 +214,6 @@ def test_planning_and_calibrating_say_what_takes_long_wherever_they_are_called(c
     setting = {"examples": 100, "batch_size": 10, "steps": 10, "epsilon": 1.0, "delta": 1e-6}
     plan(**setting, random_sampling=False, strategy="identity")
     assert capsys.readouterr().err.startswith("anechoic: comparing mechanisms; this can take minutes.")
-
-
-def test_interrupting_is_not_an_error_of_the_program(capsys, monkeypatch):
-    def interrupted(options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, "explain", interrupted)
-    code, _, err = run(capsys, "explain", "x")
-    assert code == 130 and err == "anechoic explain: stopped.\n"
 
 
 @needs_torch

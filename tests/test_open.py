@@ -41,7 +41,8 @@ def toys():
 def cohort(toys):
     """A mechanism of a strategy, a scheme and an accountant from outside."""
     scheme = toys.Cohort(60, 0.3, 6)
-    return an.calibrate(toys.Seasonal(6, 2), sampling=scheme, noise_multiplier=3.0, delta=1e-3, unit="user")
+    how = {"noise_multiplier": 3.0, "delta": 1e-3, "unit": "user", "clip_norm": 2.0}
+    return an.calibrate(toys.Seasonal(6, 2), sampling=scheme, **how)
 
 
 SUITES = ("TestSeasonal", "TestSession", "TestCohort", "TestCohortAccountant", "TestSinceMidnight")
@@ -112,7 +113,7 @@ def test_its_batches_and_its_noise(cohort):
     stream = cohort.stream(3, key=bytes(32), dtype=np.float64)
     row, state = stream.next(stream.init())
     fresh = stream.fresh(0)
-    assert np.allclose(row, cohort.noise_std * fresh)
+    assert np.allclose(row, cohort.noise_std * 2.0 * fresh)  # the clip norm
     assert stream.next(state)[0].shape == (3,)
 
 

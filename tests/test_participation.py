@@ -1,6 +1,5 @@
 """Participation schemas: their patterns against the definitions, and how many fit."""
 
-import json
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic import _serialize
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.participation.base import Participation
@@ -71,28 +69,6 @@ def test_most_participations(n, separation, limit):
     assert (most - 1) * separation < n  # they fit
     assert most == limit or most * separation >= n  # and no more do
     assert Cyclic(separation).max_participations_in(n) == MinSep(separation).max_participations_in(n)
-
-
-def test_cycles_are_separated_and_once_per_epoch():
-    for n in (1, 5, 8):
-        for b in (1, 2, 3, 8):
-            cycles = set(allowed(Cyclic(b), n))
-            assert cycles <= set(allowed(MinSep(b), n))
-            assert cycles <= set(allowed(OncePerEpoch(b), n))
-
-
-def test_steps_one_separation_apart_are_allowed():
-    patterns = set(MinSep(3).patterns(7))
-    assert (0, 3, 6) in patterns
-    assert (0, 2) not in patterns
-
-
-@in_turn("schema", SCHEMAS)
-def test_json_and_equality(schema):
-    again = _serialize.decode(json.loads(json.dumps(_serialize.encode(schema))))
-    assert again == schema
-    assert hash(again) == hash(schema)
-    assert isinstance(schema, Participation)
 
 
 @pytest.mark.parametrize(

@@ -47,3 +47,13 @@ def test_a_misspelt_argument_is_told_its_name():
 def test_a_plan_at_a_delta_that_promises_nothing_says_so():
     said = "publishing one of them as it is"
     assert said in WRONG["plan"](0.1).reason and said not in WRONG["plan"]().reason
+
+
+def test_calibrate_without_sampling_says_what_to_give():
+    strategy = an.strategies.Identity(4)
+    with pytest.raises(ValueError, match=r"sampling is missing.*External\(participation\.Single\(\)"):
+        an.calibrate(strategy, epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match=r"goes into sampling\.External"):
+        an.calibrate(strategy, sampling=an.participation.Single(), epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match=r"\.strategy"):
+        an.calibrate(OPTIMIZED, sampling=an.sampling.FixedOrder(80, 10, steps=8), epsilon=1.0, delta=1e-6)

@@ -20,16 +20,15 @@ from torch.utils.data import (
 import anechoic as an
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.participation import MinSep, Single
+from anechoic.participation import Single
 from anechoic.planning.objective import PlanObjective
 from anechoic.sampling import External, FixedOrder
-from anechoic.strategies import BandedToeplitz, Identity
+from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.setup.asked import ByEpsilon, ByNoise
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum
-from tests.marks import each_once
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
 
 
@@ -75,11 +74,6 @@ def test_three_lines(sampled):
     assert spent[2] == pytest.approx(mech.epsilon(1e-5), rel=1e-9)
     assert str(engine.plan)
     assert engine.releases == 15
-
-
-@pytest.mark.slow
-def test_ghost_returns_a_criterion_too():
-    assert len(private(grad_sample_mode="ghost", **EPSILON)) == 4
 
 
 @pytest.mark.parametrize("name", ["identity", "banded_toeplitz", "blt", "auto"])
@@ -179,15 +173,6 @@ def test_accountants_of_opacus_are_named_without_effect(caplog):
     assert not engine.accountant.get_epsilon(1e-5)
 
 
-def test_a_plan_stands_for_its_choice():
-    plan = an.plan(
-        examples=40, batch_size=8, epochs=3, epsilon=4.0, delta=1e-5, random_sampling=False, dimension=47
-    )
-    engine = PrivacyEngine()
-    private(engine, mechanism=plan)
-    assert engine.mechanism == plan.mechanism
-
-
 def test_arguments_without_a_name_or_too_few_are_refused():
     with pytest.raises(TypeError, match=r"keywords only.*make_private\(module=model, optimizer=optimizer"):
         PrivacyEngine().make_private(network(), None, None)
@@ -203,16 +188,6 @@ def test_epochs_become_an_integer_number_of_steps(length):
     private(engine, loader=loader, noise_multiplier=1.0, max_grad_norm=1.0, epochs=3, mechanism="identity")
     assert engine.mechanism.steps == 3 * length
     assert engine.mechanism.expected_batch_size == 2
-
-
-@pytest.mark.parametrize(("drop_last", "sampled"), each_once([True, False], [False, True]))
-@pytest.mark.slow
-def test_the_last_batch_of_a_pass_counts_as_the_loader_says(drop_last, sampled):
-    engine = PrivacyEngine()
-    loader = DataLoader(data(40), batch_size=7, drop_last=drop_last)
-    made = private(engine, loader=loader, poisson_sampling=sampled, **EPSILON)
-    assert len(made[-1]) == len(loader) == (5 if drop_last else 6)
-    assert engine.mechanism.steps == 3 * len(loader)
 
 
 @pytest.mark.slow
@@ -234,13 +209,6 @@ def test_a_sequential_sampler_keeps_its_order_and_a_random_one_becomes_one_permu
     assert orders[0] == list(range(40))
     assert orders[1] != orders[0]
     assert sorted(orders[1]) == orders[0]
-
-
-def test_replacing_the_sampler_is_said(caplog):
-    with caplog.at_level(logging.INFO, logger="anechoic"):
-        start()
-    assert "the loader's own sampler is replaced" in caplog.text
-    assert "fixed order" in caplog.text
 
 
 def test_memory_and_keys_are_said(caplog):
@@ -265,11 +233,6 @@ def test_planning_and_a_delta_that_promises_nothing_are_said(caplog):
     assert "planning a mechanism for 15 steps and 40 examples" in caplog.text
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [text for text in warned if text.startswith("delta=0.03 is at least 1/N for N=40 examples")]
-
-
-def test_an_epsilon_that_nobody_can_mean_is_doubted(caplog):
-    private(mechanism="identity", poisson_sampling=False, **EPSILON | {"target_epsilon": 1e6})
-    assert "epsilon=1e+06 promises next to nothing" in caplog.text
 
 
 def test_a_plan_is_its_mechanism_and_an_optimised_strategy_has_no_noise_yet():
@@ -328,24 +291,6 @@ def test_external_batches_are_used_as_they_are():
         nn.functional.cross_entropy(model(features), labels).backward()
         optimizer.step()
     assert engine.releases == 3
-
-
-def test_time_order_in_one_pass():
-    loader = DataLoader(data(40), batch_size=8)
-    engine = PrivacyEngine()
-    private(engine, loader=loader, participation=Single(), target_epsilon=1.0, target_delta=1e-5, epochs=1,
-            max_grad_norm=1.0, epsilon=True)  # fmt: skip
-    assert isinstance(engine.mechanism.sampling, External)
-    assert engine.mechanism.participation == Single()
-
-
-def test_a_promise_that_the_batches_break_is_refused():
-    loader = DataLoader(data(40), batch_size=8)
-    with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
-        private(loader=loader, mechanism=external(Single(), 6))
-    private(loader=loader, mechanism=external(MinSep(5), 6))
-    with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
-        private(loader=loader, mechanism=external(MinSep(6), 6))
 
 
 # What it refuses.
@@ -421,13 +366,6 @@ def test_what_the_mechanism_says_may_be_repeated():
     private(mechanism=mech, steps=15)
 
 
-def test_dropping_the_last_batch_must_match():
-    mech = Mechanism(Identity(15), FixedOrder(40, 7, steps=15, drop_last=True), 0.5)
-    loader = DataLoader(data(40), batch_size=7)
-    with pytest.raises(MismatchError, match="6 batches a pass, the mechanism 5"):
-        private(loader=loader, mechanism=mech)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -499,20 +437,13 @@ def refused_loaders():
 
 
 @pytest.mark.parametrize("name", refused_loaders())
-@pytest.mark.parametrize("plan", [True, False])
-def test_loaders_whose_sampler_does_not_fit_are_refused(name, plan):
+@pytest.mark.parametrize("kind", ["planned", "fixed", "poisson", "cyclic"])
+def test_loaders_whose_sampler_does_not_fit_are_refused(name, kind):
+    """Who samples already is not sampled again: amplification is for the engine's draws from all the data."""
     loader = refused_loaders()[name]
-    options = EPSILON if plan else {"mechanism": mechanism()}
+    options = EPSILON if kind == "planned" else {"mechanism": mechanism(kind)}
     with pytest.raises(UnsupportedError, match=r"Use shuffle|map-style|give it a batch_size"):
         private(loader=loader, **options)
-
-
-@pytest.mark.parametrize("name", ["weighted", "subset", "replacement", "fewer", "batches"])
-@pytest.mark.parametrize("kind", ["poisson", "cyclic"])
-def test_who_samples_already_is_not_sampled_again(name, kind):
-    """The amplification of an engine's sampling is for its own draws from all the data."""
-    with pytest.raises(UnsupportedError, match=r"Use shuffle.*torch.utils.data.Subset\(dataset, indices\)"):
-        private(loader=refused_loaders()[name], mechanism=mechanism(kind))
 
 
 def test_data_that_were_sampled_count_as_all_there_are():

@@ -6,7 +6,6 @@ import torch
 from opacus.grad_sample import prepare_module
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-from scipy import stats
 from torch import nn
 
 from anechoic.mechanism.mechanism import Mechanism
@@ -14,7 +13,7 @@ from anechoic.noise import NoiseStream
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
-from tests.marks import each_once, every_other, slow
+from tests.marks import each_once, slow
 from tests.torch.setting import MODES, NOISE_KEY, data, mechanism, network, start, step, train, weights
 
 
@@ -148,41 +147,17 @@ def noise_of(strategy, mode, kind, *, learning_rate=0.5, std=0.7, clip_norm=2.0)
 
 @pytest.mark.parametrize(
     ("name", "mode", "kind"),
-    every_other(
-        [
-            ("identity", "rows", "fixed"),
-            ("banded", "rows", "fixed"),
-            ("banded", "ghost", "cyclic"),
-            ("banded", "rows", "cyclic"),
-            ("normalised", "rows", "cyclic"),
-            ("blt", "ghost", "fixed"),
-        ]
-    ),
+    [
+        ("identity", "rows", "fixed"),
+        ("banded", "ghost", "cyclic"),
+        ("normalised", "rows", "cyclic"),
+        ("blt", "ghost", "fixed"),
+    ],
 )
 @pytest.mark.slow
-def test_c_times_the_noise_of_a_run_is_independent_with_the_calibrated_std(name, mode, kind):
+def test_the_noise_of_a_run_is_the_row_of_its_stream(name, mode, kind):
     strategy = STRATEGIES[name]
     rows = noise_of(strategy, mode, kind)
-    z = strategy.multiply(rows)
-    count = z.size
-    assert count == 60 * 641
-    # variance to 3 %, and every autocovariance to 4 standard errors: both far inside a 5 % fault
-    assert abs(z.var() - 1) < 4 * np.sqrt(2 / count)
-    assert abs(z.mean()) < 4 / np.sqrt(count)
-    for lag in range(1, 10):
-        products = z[lag:] * z[:-lag]
-        assert abs(products.mean()) < 4 / np.sqrt(products.size), lag
-    assert abs((z[:, 1:] * z[:, :-1]).mean()) < 4 / np.sqrt(count)
-    assert stats.kstest(z.ravel(), "norm").pvalue > 1e-3
-    # C^-1 is not I: the rows themselves are dependent
-    if name != "identity":
-        assert (rows[1:] * rows[:-1]).mean() < -0.05
-
-
-@pytest.mark.slow
-def test_the_noise_of_a_run_is_the_row_of_its_stream():
-    strategy = STRATEGIES["banded"]
-    rows = noise_of(strategy, "rows", "fixed")
     stream = NoiseStream(strategy, 641, key=NOISE_KEY, backend="torch")
     state = stream.init()
     for row in rows:

@@ -1,6 +1,5 @@
 """Losses of sequences: those of a loop over rows, taken in every mode; a mean over all tokens is refused."""
 
-import math
 from functools import partial
 
 import numpy as np
@@ -209,20 +208,6 @@ def test_a_mean_over_all_tokens_is_refused_and_the_helper_named(loss):
         released("rows", loss)
 
 
-def transformers_loss(logits, labels):
-    pytest.importorskip("transformers")
-    from transformers.loss.loss_utils import ForCausalLMLoss
-
-    return ForCausalLMLoss(logits, labels, vocab_size=WORDS)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_the_loss_of_transformers_outside_of_the_model_is_refused_and_the_helper_named():
-    with pytest.raises(GuaranteeError, match=r"anechoic\.torch\.causal_lm_loss"):
-        released("rows", transformers_loss)
-
-
 def test_ghost_takes_functions_with_a_reduction():
     def tokens(logits, labels, reduction="mean", ignore_index=-100):
         return F.cross_entropy(logits.transpose(1, 2), labels, reduction=reduction, ignore_index=ignore_index)
@@ -287,9 +272,3 @@ def test_packed_batches_are_refused_and_packing_named(collate, mode):
         loss.backward()
         run.optimizer.step()
     assert run.engine.releases == 0
-
-
-def test_nats():
-    assert causal_lm_loss(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)).item() == pytest.approx(
-        math.log(4)
-    )

@@ -1,14 +1,12 @@
 """Parameters and buffers are compared by their bits, however they were changed."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch import guard as watch
-from anechoic.torch.guard import ParameterWatch, checksum
+from anechoic.torch.guard import checksum
 from tests.marks import each_once, each_pair, in_turn
 from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
 
@@ -22,21 +20,13 @@ def through_data(run):
         p.data.add_(torch.ones_like(p), alpha=0.1)
 
 
-def through_memory(run):
-    next(run.model.parameters()).detach().numpy()[0, 0] += 1
-
-
 def by_one_bit(run):
     next(run.model.parameters()).data.view(torch.int32)[0, 0] ^= 1
 
 
-def to_minus_zero(run):
-    next(run.model.parameters()).data[0, 0].neg_()
-
-
 @pytest.mark.parametrize(
     ("mode", "copied", "change"),
-    each_pair(MODES, [True, False], [fused, through_data, through_memory, by_one_bit, to_minus_zero]),
+    each_pair(MODES, [True, False], [fused, through_data, by_one_bit]),
 )
 @pytest.mark.few(5)
 def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
@@ -118,24 +108,6 @@ def test_a_checksum_sees_every_change(shape, dtype):
             assert not torch.equal(checksum(tensor), checksum(changed))
 
 
-def test_a_checksum_sees_signs_that_change_in_pairs():
-    """The upper bit of a word times an even number is 0 modulo 2^64."""
-    tensor = torch.ones(64, dtype=torch.float64)
-    for count in (2, 4, 64):
-        changed = tensor.clone()
-        changed[:count] *= -1
-        assert not torch.equal(checksum(tensor), checksum(changed))
-
-
-def test_views_of_one_memory_are_read_where_they_are():
-    memory = torch.rand(1001)
-    one, other = memory[1:501], memory[501:]
-    assert torch.equal(checksum(one), checksum(one.clone()))
-    assert not torch.equal(checksum(one), checksum(other))
-    watched = ParameterWatch([nn.Parameter(one)], dict)
-    watched.check()
-
-
 def test_gradients_changed_after_clipping_are_none_of_the_sum_in_ghost_mode():
     run = start("ghost", dataset=data(40))
     batches = iter(run.loader)
@@ -186,13 +158,3 @@ def test_averaged_weights_may_be_evaluated_between_batches_and_without_gradients
         run.forward(batch[0])
     torch.nn.utils.vector_to_parameters(before, run.model.parameters())
     assert torch.equal(train(run, 2), train(same, 2))
-
-
-@pytest.mark.parametrize("mode", ["rows"])
-def test_a_copy_of_the_model_is_not_held_to_the_weights_of_the_run(mode):
-    run = start(mode)
-    next(iter(run.loader))
-    other = copy.deepcopy(run.model)
-    with torch.no_grad():
-        other[0].weight.add_(1.0)
-    other(torch.zeros(3, 6)).sum().backward()

@@ -3,23 +3,21 @@
 import copy
 import os
 import pickle
-import threading
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset
 
 from anechoic.errors import (
     CheckpointError,
-    DesynchronizedError,
     GuaranteeError,
     MismatchError,
     ReplayError,
     UnsupportedError,
 )
 from tests.marks import each_once
-from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
+from tests.torch.setting import MODES, backward, data, network, start, step, train
 
 # -- noise rows ------------------------------------------------------------------------------------
 
@@ -98,16 +96,6 @@ def test_weights_may_be_loaded_until_the_first_batch():
         train(run, 2)
 
 
-def test_a_redelivered_first_batch_opens_no_window():
-    run = start()
-    backward(run, next(iter(run.loader)))
-    with torch.no_grad():
-        next(run.model.parameters()).mul_(0.5)
-    run.optimizer.abandon_batch()
-    with pytest.raises(GuaranteeError, match="by something else"):
-        train(run, 1)
-
-
 @pytest.mark.parametrize(("option", "value"), [("max_norm", 1.0), ("sparse", True)])
 def test_embeddings_that_change_themselves_are_refused(option, value):
     model = nn.Sequential(nn.Embedding(9, 4, **{option: value}), nn.Flatten(), nn.Linear(24, 2))
@@ -115,91 +103,10 @@ def test_embeddings_that_change_themselves_are_refused(option, value):
         start(model=model)
 
 
-class Mean(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.last = nn.Linear(6, 2)
-        self.register_buffer("mean", torch.tensor([float("nan")] * 6))
-
-    def forward(self, x):
-        if self.training and not self.mean.isnan().all():
-            self.mean.data.mul_(0.9).add_(0.1 * x.detach().mean(0))
-        return self.last(x)
-
-
-@pytest.mark.slow
-def test_buffers_are_compared_by_value():
-    run = start(model=Mean())
-    train(run, 2)
-    run.model.mean.zero_()
-    with pytest.raises(GuaranteeError, match="mean changed during training"):
-        train(run, 3)
-    quiet = start(model=Mean())
-    quiet.model.mean.mul_(1.0)  # the same values
-    train(quiet, 2)
-    hidden = Mean()
-    hidden.mean.zero_()
-    with pytest.raises(GuaranteeError, match="mean changed during training"):
-        train(start(model=hidden), 1)
-
-
 # -- rows ------------------------------------------------------------------------------------------
 
 
-class Positions(nn.Module):
-    def __init__(self, expand):
-        super().__init__()
-        self.place, self.last, self.expand = nn.Embedding(6, 3), nn.Linear(3, 2), expand
-
-    def forward(self, x):
-        place = torch.arange(6).repeat(len(x), 1) if self.expand else torch.arange(6)
-        return self.last((self.place(place) * x[:, :, None]).sum(1))
-
-
-@pytest.mark.filterwarnings("ignore:In CPU autocast")
-@pytest.mark.slow
-def test_positions_are_refused_unless_expanded_under_ghost_clipping():
-    run = start("ghost", model=Positions(False))
-    with pytest.raises(GuaranteeError, match=r"place \(Embedding\).*does not come from the examples"):
-        train(run, 1)
-    assert run.engine.releases == 0
-    train(start("ghost", model=Positions(True)), 2)
-    train(start("rows", model=Positions(False)), 2)
-
-
-def test_a_copy_of_the_model_is_not_watched():
-    run = start()
-    batch = next(iter(run.loader))
-    copied = copy.deepcopy(run.model)
-    for hook in copied[0]._forward_pre_hooks.values():
-        hook(copied[0], (torch.zeros(3, 6),), {})
-    pickle.dumps(run.model[0]._forward_pre_hooks)
-    step(run, batch)
-
-
 # -- threads, copies, scalers ----------------------------------------------------------------------
-
-
-def test_one_step_at_a_time():
-    run = start()
-    backward(run, next(iter(run.loader)))
-    seen = []
-
-    def attempt():
-        try:
-            run.optimizer.step()
-        except DesynchronizedError as error:
-            seen.append(str(error))
-
-    def again(_):
-        thread = threading.Thread(target=attempt)
-        thread.start()
-        thread.join()
-
-    run.optimizer.attach_step_hook(again)
-    run.optimizer.step()
-    assert "while it runs" in seen[0]
-    assert run.engine.releases == 1
 
 
 @pytest.mark.parametrize(("how", "mode"), each_once([copy.copy, copy.deepcopy, pickle.dumps], MODES))
@@ -261,25 +168,3 @@ def test_messages_name_folder_method_and_argument(tmp_path):
         run.engine.save_checkpoint(path=tmp_path / "nowhere" / "c")
     with pytest.raises(TypeError, match="make_private has no argument 'epoch'.*epochs"):
         start(epoch=3)
-
-
-def test_without_interference_weights_are_as_before():
-    assert torch.equal(weights(network()), weights(start().model))
-    train(start(dataset=TensorDataset(*data(40).tensors)), 3)
-
-
-@pytest.mark.parametrize("mode", ["rows", "ghost"])
-@pytest.mark.parametrize("what", ["clipping", "divisor"])
-def test_parts_of_a_step_that_are_replaced_are_refused(mode, what):
-    run = start(mode)
-    train(run, 1)
-    batch = next(iter(run.loader))
-    run.optimizer.zero_grad()
-    backward(run, batch)
-    if what == "clipping":
-        run.optimizer.source.clipping = type(run.optimizer.source.clipping)(100.0)
-    else:
-        run.optimizer.release.divisor = 1e-3
-    with pytest.raises(MismatchError, match=f"{what}=.* when the run began"):
-        run.optimizer.step()
-    assert run.engine.releases == 1

@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from anechoic.audit import audit
 from anechoic.audit.observation import Observation
 from anechoic.mechanism.calibrate import calibrate
-from anechoic.runs import ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz
 from anechoic.torch.noise_adder import Releaser
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.trainers import Privacy
+from tests.trainers.setting import KEYS, as_in_another_process
 
 CANARIES, BATCH, STEPS = 96, 24, 12
 PASS = CANARIES // BATCH
-KEYS = {"noise_key": bytes(range(32)), "sampling_key": bytes(range(1, 33))}
 MECHANISM = calibrate(
     BandedToeplitz(STEPS, (1.0, 0.6, 0.4, 0.3)),
     sampling=FixedOrder(CANARIES, BATCH, steps=STEPS),
@@ -73,10 +72,6 @@ def token_mean(model, batch):
     return model(**batch)["logits"][:, 0, 0].sum() * BATCH * 9.0 / tokens
 
 
-def loader():
-    return DataLoader(Numbers(), batch_size=BATCH, shuffle=True)
-
-
 def privacy():
     return Privacy(**KEYS, mechanism=MECHANISM)
 
@@ -85,7 +80,7 @@ class Watched:
     """A model and its plain optimizer, of which every update is kept."""
 
     def __init__(self, model):
-        ledger._MADE.clear()  # as in another process: tests make one run several times under one key
+        as_in_another_process()
         self.model, self.rows = model, []
         self.optimizer = torch.optim.SGD([self.weight], lr=1.0)
         self.optimizer.register_step_post_hook(lambda *_: self.rows.append(self.weight.grad.detach().clone()))

@@ -227,18 +227,3 @@ def test_a_mechanism_for_another_number_of_releases_is_refused_in_words_of_a_tra
     privacy = Privacy(**ASKED, mechanism=run.engine.mechanism)
     with pytest.raises(MismatchError, match=r"mechanism in Privacy has 8 releases.*would make 12: .*epochs"):
         start(tmp_path / "b", privacy=privacy, steps=12)
-
-
-def test_noise_to_signal_has_a_floor(tmp_path):
-    """Where no signal is seen: the fourth root of half the trained numbers times the releases."""
-    run, model = start(tmp_path, loss=lambda model, batch: 0 * model(**batch)["loss"])
-    batches = iter(run.batches)
-    while True:
-        for part in run.parts(next(batches)):
-            run.module(part).backward()
-        run.optimizer.step()
-        run.optimizer.params[0].grad.zero_()  # less than the noise: nothing can be said of a signal
-        run.optimizer.params[1].grad.zero_()
-        run.released()
-        assert run.logs()["noise_to_signal"] == pytest.approx((flat(model).numel() / 2) ** 0.25)
-        break

@@ -16,7 +16,7 @@ from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
 from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
 from tests.marks import each_once, every_other, in_turn
-from tests.torch.setting import Augmented, data, mechanism, start, step, train, weights
+from tests.torch.setting import mechanism, start, step, weights
 
 KEY = bytes(range(32))
 WORKERS = {
@@ -93,23 +93,6 @@ def test_batches_and_augmentations_do_not_depend_on_workers(name, sampling):
     assert len(drawn.unique()) == len(drawn)  # nothing is drawn twice
 
 
-@pytest.mark.parametrize("name", every_other(list(WORKERS)))
-@pytest.mark.slow
-def test_a_loop_that_is_left_resumes_at_the_release_count(name):
-    expected = passes(loader_of())
-    loader = loader_of(workers=WORKERS[name])
-    found = []
-    for stop in (1, 2, 5, 8, 14):
-        for batch in loader:
-            found.append(batch)
-            made(loader)
-            if loader.ledger.releases == stop:
-                break
-        if stop in (2, 8):
-            next(iter(loader))  # looked at, not stepped
-    assert same(found, expected)
-
-
 def test_length_and_passes():
     loader = loader_of(FixedOrder(20, 3, steps=16))
     assert len(loader) == 7
@@ -120,15 +103,6 @@ def test_length_and_passes():
 
 def list_of(loader):
     return [made(loader) for _ in loader]
-
-
-def test_the_facade_shows_the_data_set_given():
-    dataset = Numbers(20)
-    loader = loader_of(dataset=dataset)
-    assert loader.dataset is dataset
-    assert [len(indices) for indices in loader.batch_sampler] == [3] * 6 + [2]
-    assert loader.ledger.releases == 0
-    assert isinstance(loader, DataLoader)
 
 
 @pytest.mark.parametrize("name", every_other(list(WORKERS)))
@@ -170,25 +144,6 @@ def test_the_generators_of_the_training_loop_are_not_touched(name):
     assert states() == before
 
 
-def test_augmentations_do_not_depend_on_the_state_of_the_training_loop():
-    torch.manual_seed(1)
-    expected = passes(loader_of())
-    torch.manual_seed(2)
-    random.seed(2)
-    np.random.seed(2)  # noqa: NPY002
-    assert same(passes(loader_of()), expected)
-
-
-def test_data_sets_that_fetch_several_examples_at_once():
-    class Several(Numbers):
-        def __getitems__(self, indices):
-            return [(torch.tensor(i), torch.zeros(3)) for i in indices]
-
-    found = passes(loader_of(dataset=Several(20)))
-    assert sorted(torch.cat([b[0] for b in found]).tolist()) == sorted(list(range(20)) * 2)
-    assert all(bool((b[1] == 0).all()) for b in found)
-
-
 # Micro-batches.
 
 
@@ -228,29 +183,6 @@ def test_micro_batches_hold_the_same_examples(name):
 # Batches of no example.
 
 Pair = namedtuple("Pair", "x y")
-
-
-def empty_step(sampling):
-    batches = Sampled(sampling, 7, KEY)
-    return next(t for t in range(sampling.steps) if not len(batches.batch(t)))
-
-
-@pytest.mark.parametrize("name", ["main", "two"])
-@pytest.mark.slow
-def test_empty_batches_are_delivered_with_the_shapes_of_others(name):
-    sampling = Poisson(20, 1, 60)
-    first = empty_step(sampling)
-    loader = loader_of(sampling, workers=WORKERS[name])
-    sizes = []
-    while loader.ledger.releases < 60:
-        for index, drawn in loader:
-            sizes.append(len(index))
-            assert index.dtype == torch.int64
-            assert drawn.shape == (len(index), 3)
-            assert drawn.dtype == torch.float64
-            made(loader)
-    assert sizes[first] == 0
-    assert sizes.count(0) > 10
 
 
 @pytest.mark.parametrize(
@@ -311,40 +243,7 @@ def test_empty_batches_are_releases(mode, forward):
     assert kinds == {0, 1}
 
 
-@pytest.mark.parametrize("mode", ["rows", "ghost"])
-def test_an_empty_batch_does_not_take_gradients_of_another(mode):
-    mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
-    run = start(mode, mech=mech)
-    x, y = data(3).tensors
-    while True:
-        for batch in run.loader:
-            if not len(batch[0]):
-                run.optimizer.zero_grad()
-                run.criterion(run.forward(x), y).backward()
-                with pytest.raises(DesynchronizedError, match="whose batch has 0"):
-                    run.optimizer.step()
-                return
-            step(run, batch)
-
-
 # Whole runs.
-
-
-@pytest.mark.parametrize("mode", every_other(["rows", "ghost"]))
-@pytest.mark.slow
-def test_a_run_does_not_depend_on_workers(mode):
-    ends = [
-        train(start(mode, dataset=data(40, augmented=True), loader=WORKERS[name]))
-        for name in ("main", "two", "lasting")
-    ]
-    assert torch.equal(ends[0], ends[1])
-    assert torch.equal(ends[0], ends[2])
-
-
-@pytest.mark.slow
-def test_random_augmentation_reaches_the_model():
-    assert isinstance(data(augmented=True), Augmented)
-    assert not torch.equal(train(start(dataset=data(40, augmented=True))), train(start()))
 
 
 class Drawing(TensorDataset):

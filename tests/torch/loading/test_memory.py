@@ -67,17 +67,6 @@ def test_micro_batches_accumulated_by_hand_are_refused(mode):
             run.optimizer.step()
 
 
-@pytest.mark.parametrize("mode", ONE_MODE)
-@pytest.mark.slow
-def test_sizes_may_change_between_two_batches(mode):
-    run, whole = start(mode), start(mode)
-    for size in (3, 100, 1):
-        with manage(run, size) as batches:
-            for batch in batches:
-                step(run, batch)
-    assert torch.allclose(weights(run.model), train(whole), atol=1e-6)
-
-
 def test_sums_left_over_are_refused():
     run = start()
     batch = next(iter(run.loader))

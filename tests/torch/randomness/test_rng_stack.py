@@ -43,18 +43,6 @@ def test_two_runs_in_lockstep_draw_by_keys_and_give_the_script_its_own_back(orde
     assert [run.engine.releases for run in runs] == [3, 3]
 
 
-@pytest.mark.slow
-def test_a_run_beside_another_draws_what_it_draws_alone():
-    keys = {"noise_key": bytes([5]) * 32, "sampling_key": bytes([6]) * 32}
-    alone, beside, other = made(engine=keys), made(engine=keys), made()
-    step(alone, next(iter(alone.loader)))
-    batch = next(iter(beside.loader))
-    first = next(iter(other.loader))
-    step(other, first)
-    step(beside, batch)
-    assert [state.tolist() for state in beside.drawn] == [state.tolist() for state in alone.drawn]
-
-
 def test_a_checkpoint_holds_no_generator_of_another_run(tmp_path):
     one, other = made(), made(engine={"noise_key": bytes([8]) * 32, "sampling_key": bytes([9]) * 32})
     torch.manual_seed(7)
@@ -79,25 +67,6 @@ def test_a_seed_set_in_the_loop_is_not_what_the_model_draws_by():
     assert run.engine.releases == 1
     torch.manual_seed(0)
     assert torch.equal(torch.rand(3), plain)
-
-
-def test_a_batch_that_was_given_up_does_not_change_what_a_script_seeds():
-    torch.manual_seed(0)
-    expected = network_of_its_own()
-    run = made()
-    next(iter(run.loader))
-    torch.manual_seed(0)
-    assert torch.equal(network_of_its_own(), expected)
-    later, state = made(), torch.get_rng_state()
-    step(later, next(iter(later.loader)))
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(0)
-    assert torch.equal(network_of_its_own(), expected)
-    assert run.engine.releases == 0
-
-
-def network_of_its_own():
-    return torch.nn.Linear(3, 2).weight.detach()
 
 
 def test_a_run_that_is_gone_leaves_nothing_behind():
@@ -133,15 +102,3 @@ def test_two_threads_with_a_batch_each_are_refused():
     next(iter(other.loader))
     in_a_thread(lambda: step(one, next(iter(one.loader))))
     assert "another run has a batch in hand" in found[2]
-
-
-def test_a_loader_that_is_read_in_another_thread():
-    run, batches = made(), []
-    thread = threading.Thread(target=lambda: batches.append(next(iter(run.loader))))
-    thread.start()
-    thread.join(60)
-    active = []
-    run.model[2].register_forward_pre_hook(lambda *_: active.append(SecretDraws.active()))
-    assert not SecretDraws.active()
-    step(run, batches[0])
-    assert all(active) and active and all(map(secret, run.drawn))

@@ -5,14 +5,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.generators import fix, is_secret, marked, restore, states
 from anechoic.torch.randomness.modes import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
 
-RAISING = torch.ones(1, 1, 4, 8).cumsum(2)
 DRAWS = {
     "rand": lambda: torch.rand(5, 3),
     "rand, double": lambda: torch.rand(7, dtype=torch.float64),
@@ -151,35 +150,6 @@ def test_no_seed_of_a_script_is_taken_for_a_secret():
     seeds = [*range(100_000), *(2**k + d for k in range(64) for d in (-1, 0, 1)), 20260714, -1]
     assert not any(map(is_secret, seeds))
     assert all(is_secret(marked(number)) for number in seeds)
-
-
-def test_a_generator_of_the_caller_is_left_alone(draws):
-    one, other = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
-    before = torch.get_rng_state()
-    drawn = torch.rand(4, generator=one)
-    assert torch.equal(torch.get_rng_state(), before)
-    draws.stop()
-    assert torch.equal(torch.rand(4, generator=other), drawn)
-
-
-def test_under_a_mode_of_somebody_else_it_stays_and_does_nothing(draws):
-    class Other(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            return func(*args, **(kwargs or {}))
-
-    state = torch.get_rng_state()
-    secret = torch.rand(3)
-    with Other():
-        draws.stop()
-        torch.set_rng_state(state)
-        plain = torch.rand(3)
-        draws.start()
-        torch.set_rng_state(state)
-        assert torch.equal(torch.rand(3), secret)
-    draws.stop()
-    torch.set_rng_state(state)
-    assert torch.equal(torch.rand(3), plain) and not torch.equal(plain, secret)
-    assert not any(mode is draws._DRAWS for mode in _get_current_dispatch_mode_stack())
 
 
 @pytest.mark.parametrize("mode", ["rows", "ghost"])

@@ -10,8 +10,8 @@ from torch import nn
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.randomness import modes
 from anechoic.torch.row_types.following import RowTypes
-from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total, delivered, place
-from anechoic.torch.row_types.numbers import among, one_a_row, taken, with_numbers
+from anechoic.torch.row_types.labels import MEAN, TOTAL, Mixed, One, Picked, RowAxis, Total, delivered
+from anechoic.torch.row_types.numbers import among, one_a_row, with_numbers
 
 ROWS = 6
 
@@ -352,19 +352,6 @@ def test_what_is_called_apart_does_not_move_with_other_rows(seed):
     assert torch.allclose(*apart, equal_nan=True)
 
 
-def test_what_is_put_elsewhere_takes_its_label_along():
-    types, x, table = RowTypes(batch_first=True, means=True), torch.randn(5, 3), torch.zeros(3)
-    try:
-        begun(types, x)
-        x.data = x.data - x.data.mean(0)
-        assert isinstance(types.of(x), Mixed)
-        torch._foreach_add_([table], [x.sum(0)])
-        assert isinstance(types.of(table), Mixed)
-    finally:
-        types.end()
-        modes.stop()
-
-
 def test_another_runs_batch_is_not_public():
     one, other = (RowTypes(batch_first=True, means=True) for _ in range(2))
     x = torch.randn(5, 3)
@@ -416,62 +403,6 @@ def begun(types, *batch):
     types.begin(Delivery(0, len(batch[0]), content=list(batch)))
 
 
-def test_what_was_made_from_an_earlier_batch_is_not_public():
-    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
-    try:
-        begun(types, x)
-        kept = x.mean()
-        begun(types, torch.randn(5, 3))
-        assert isinstance(types.of(kept), Mixed)
-        constant = torch.ones(3)
-        assert types.of(constant * 2) is None
-        made = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
-        assert types.of(made) == RowAxis(0)
-        begun(types, torch.randn(4, 3))
-        assert isinstance(types.of(made), Mixed)
-    finally:
-        types.end()
-        modes.stop()
-
-
-def test_tensors_of_python_numbers_count_as_rows_where_they_have_as_many():
-    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
-    try:
-        begun(types, x)
-        again = torch.tensor([float(row) for row in range(5)])
-        assert types.of(again + 1) == RowAxis(0)
-        assert isinstance(types.of(again - again.mean(0)), Mixed)
-        assert types.of(torch.tensor([1.0, 2.0])) is None
-        assert isinstance(types.of(torch.from_numpy(x.numpy() * 2)), Mixed)  # centred there, perhaps
-    finally:
-        types.end()
-        modes.stop()
-
-
-def test_numbers_in_memory_that_python_holds_keep_their_label_and_memory_that_is_given_back_has_none():
-    types, x = RowTypes(batch_first=True, means=True), torch.randn(5, 3)
-    try:
-        begun(types, x)
-        made = x.mean(0)
-        at, identity = made.data_ptr(), id(made)
-        kept = made.detach().numpy()
-        del made
-        assert isinstance(types.of(torch.from_numpy(kept)), Total)  # whatever its tensor is now
-        del kept
-        gc.collect()
-        there = [ref for place, (ref, _) in types._places.items() if place[0] == at]
-        assert there and all(ref.expired() for ref in there)
-        # another tensor at the identity, and one in the memory, of what is gone
-        again, elsewhere = torch.full((3,), 2.0), torch.full((3,), 2.0)
-        types._seen[id(again)] = types._seen[identity]
-        types._places[place(elsewhere)] = there[0], TOTAL
-        assert types._seen[identity]() is None and types._seen[identity].label is not None
-        assert types.of(again) is None and types.of(elsewhere) is None
-    finally:
-        types.end()
-        modes.stop()
-
-
 def test_what_was_there_before_the_first_batch_is_public_but_for_the_data_set():
     table, data = torch.ones(5, 3), torch.ones(5)
     types = RowTypes(batch_first=True, means=True)
@@ -492,39 +423,6 @@ def test_numbers_that_are_delivered_remember_it():
     assert one_a_row([2 * number for number in batch[2]], 3) and not one_a_row(batch[2][::-1], 3)
     plain = [torch.ones(3), ("a", None)]
     assert with_numbers(plain, 3) is plain
-
-
-def test_a_count_remembers_where_it_comes_from_beside_python_s_floats():
-    count = taken(3)
-    assert all(among(made) for made in (1.0 / count, 2 * count, count % 2, *divmod(count, 2), count.real))
-    assert (f"{count:d}", str(count), [1, 2, 3, 4][count], list(range(count))) == ("3", "3", 4, [0, 1, 2])
-
-
-class Thing:
-    def __init__(self, **parts):
-        vars(self).update(parts)
-
-
-def test_what_an_object_of_the_script_holds_is_followed():
-    batch = with_numbers(Thing(x=torch.ones(5, 2), mean=torch.ones(2), tokens=7, more=Thing(n=3)), 5)
-    found = [label for _, label in delivered(batch, 5, 0)]
-    assert found[0] == RowAxis(0) and isinstance(found[1], Mixed) and among(batch.tokens)
-
-
-def test_what_is_made_in_an_empty_batch_of_an_earlier_one_is_none_of_the_script_s_own():
-    types = RowTypes(batch_first=True, means=True)
-    modes.start()
-    try:
-        batch = torch.randn(4, 2)
-        types.begin(Delivery(0, 4, content=batch))
-        mean = batch.mean(0)
-        types.begin(Delivery(1, 0, content=torch.zeros(0, 2)))
-        mean = 0.9 * mean
-        types.begin(Delivery(2, 4, content=torch.randn(4, 2)))
-        assert isinstance(types.of(mean), Mixed)
-    finally:
-        types.end()
-        modes.stop()
 
 
 def test_rows_are_found_where_a_transpose_in_place_puts_them():

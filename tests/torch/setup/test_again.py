@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.torch import PrivacyEngine
-from tests.torch.setting import backward, data, mechanism, network, start, step, train
+from tests.torch.setting import backward, data, mechanism, start, train
 
 MODES = ("auto", "ghost", "vmap_loss")
 
@@ -48,17 +48,17 @@ def test_a_cell_that_ran_twice_after_releases_is_told_so(mode):
 
 @pytest.mark.parametrize("names", [("module",), ("optimizer", "data_loader"), ("data_loader",)])
 def test_what_make_private_returned_is_named(names):
-    run = start("rows")
+    run = start("vmap")
     train(run, 1)
     returned = {"module": run.module, "optimizer": run.optimizer, "data_loader": run.loader}
     expected = f"{' and '.join(names)} came out of make_private before"
     with pytest.raises(UnsupportedError, match=expected) as caught:
-        again(start("rows"), **{name: returned[name] for name in names})
+        again(start("vmap"), **{name: returned[name] for name in names})
     assert ("(1 releases were made)" in str(caught.value)) == (names != ("module",))
 
 
 def test_another_optimizer_for_the_same_weights_is_told_what_to_charge(caplog):
-    run = start("rows")
+    run = start("vmap")
     train(run, 2)
     with caplog.at_level(logging.WARNING, logger="anechoic"):
         again(run, optimizer=optim.SGD(run.model.parameters(), lr=0.1))
@@ -66,26 +66,8 @@ def test_another_optimizer_for_the_same_weights_is_told_what_to_charge(caplog):
     assert "engine.charge(earlier_engine.mechanism, releases=2)" in caplog.text
 
 
-def test_objects_that_are_made_anew_are_nobody_s():
-    train(start(), 2)
-    train(start(keys=False), 2)
-
-
-def test_a_run_that_is_gone_is_not_kept_alive():
-    import gc
-    import weakref
-
-    run = start("rows", model=network())
-    gone = weakref.ref(run.engine._current())
-    step(run, next(iter(run.loader)))
-    del run
-    gc.collect()
-    gc.collect()  # what a graph of autograd held goes with the second round
-    assert gone() is None
-
-
 def test_a_refused_call_takes_nothing_away():
-    run = start("rows")
+    run = start("vmap")
     with pytest.raises(ValueError, match="the mechanism's is 8"):
         again(run, data_loader=DataLoader(data(40), batch_size=10))
     backward(run, next(iter(run.loader)))

@@ -77,14 +77,6 @@ def test_what_is_seen(collate, examples, batch_first, found):
     assert with_others(examples, collate, batch_first) == found
 
 
-def test_rounding_of_another_size_of_batch_is_no_difference():
-    def scaled(batch):
-        x, y = default_collate(batch)
-        return x * (1 + 1e-6 * len(x)), y
-
-    assert with_others(EXAMPLES, scaled, True) == ("", "")
-
-
 def test_a_collate_function_that_mixes_is_refused():
     with pytest.raises(UnsupportedError, match=r"batch\[0\] differs.*mixes the examples"):
         start(keys=False, loader={"collate_fn": centred})

@@ -17,7 +17,7 @@ from anechoic.planning.on_grid import on_finest_grid
 from anechoic.planning.update import UpdateRule
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
 from anechoic.torch.setup import exact_sums
-from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step, train, weights
+from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step
 
 BITS = 20
 
@@ -48,16 +48,6 @@ def test_a_release_is_a_sum_of_integers_and_a_row_of_integers():
     assert 0 < np.linalg.norm(total) <= 8 * 2**BITS
 
 
-@pytest.mark.slow
-def test_with_little_noise_it_trains_as_float_sums_do():
-    floats = mechanism(noise_std=1e-9)
-    models = [
-        train(start(mech=made, keys=False, shuffle=False)) for made in (floats, replace(floats, grid_bits=25))
-    ]
-    assert float((models[0] - models[1]).abs().max()) < 1e-3
-    assert float((models[0] - weights(start(keys=False).model)).abs().max()) > 1e-2
-
-
 @pytest.mark.parametrize("mode", ["rows", "vmap_loss"])
 @pytest.mark.slow
 def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
@@ -76,24 +66,6 @@ def test_removing_a_row_moves_the_sums_by_at_most_the_clip_norm(mode):
     for other in sums[1:]:
         moved = sum(int((a - b).square().sum()) for a, b in zip(sums[0], other, strict=True))
         assert 0.99 * 4**BITS < moved < 4**BITS
-
-
-@pytest.mark.parametrize("mode", ["rows", "vmap_loss"])
-@pytest.mark.slow
-def test_sums_of_rows_are_integers_however_many_are_taken_at_once(mode):
-    """The rows' own gradients are float32, whose last bits may go with the number of rows in a kernel."""
-    found = []
-    for memory in (1, 2**26):  # one row at a time, or all of them
-        run = start(mode, mech=exact(), keys=False, shuffle=False)
-        run.optimizer.source.memory = memory
-        for batch in run.loader:
-            run.optimizer.zero_grad()
-            backward(run, batch)
-            found.append(run.optimizer.source.sums(run.optimizer.ledger.due()))
-            run.optimizer.abandon_batch()
-            break
-    assert all(total.dtype == torch.int64 for total in found[0])
-    assert all(int((a - b).abs().max()) <= 2 for a, b in zip(*found, strict=True))
 
 
 def test_sums_that_are_not_integers_are_refused_on_a_grid():
@@ -233,31 +205,6 @@ def test_where_nothing_fits_on_a_grid_a_warning_says_so():
     assert "Sums are in floating point" in engine.plan.reason
 
 
-@pytest.mark.slow
-def test_memory_that_fades_takes_two_numbers_of_eight_bytes():
-    def made(budget):
-        return plan(
-            examples=240,
-            batch_size=8,
-            epochs=1,
-            epsilon=2.0,
-            delta=1e-5,
-            dimension=14,
-            memory_budget=budget,
-            random_sampling=False,
-            strategy="blt",
-            keep="all",
-        )
-
-    given = {"mode": "rows", "parameters": [nn.Parameter(torch.zeros(14))], "epsilon": 2.0}
-    found = [
-        exact_sums.planned(made, exact_sums=asked, memory_budget=budget, **given)
-        for asked, budget in ((None, None), (True, 447), (None, 447))
-    ]
-    sizes = [made.mechanism.stream(14).memory_bytes for made, _ in found]
-    assert sizes == [448, 224, 224] and [how.exact for _, how in found] == [True, True, True]
-
-
 def test_noise_that_is_too_large_is_refused_before_the_run():
     with pytest.raises(GuaranteeError, match="fewer grid_bits"):
         planned(target_epsilon=1e-11, target_delta=1e-14, exact_sums=True)
@@ -311,11 +258,3 @@ def test_what_does_not_fit_is_refused():
         start(mech=exact(), exact_sums=False, keys=False)
     with pytest.raises(ValueError, match="exact_sums"):
         start(exact_sums="yes", keys=False)
-
-
-def test_the_state_of_the_noise_is_that_of_integers():
-    run = start(mech=exact(), keys=False)
-    train(run, 6)
-    state = run.optimizer.release.noise_state.state_dict()
-    assert state["kind"] == "Autoregressive, rounded" and state["rows"].dtype == torch.float64
-    assert torch.equal(state["rows"], state["rows"].round())

@@ -8,8 +8,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import MismatchError
-from anechoic.planning.compare import plan
-from anechoic.planning.on_grid import on_grid
 from anechoic.runs import ledger
 from anechoic.strategies import BLT, BandedInverse
 from anechoic.torch import PrivacyEngine
@@ -88,19 +86,6 @@ def engine_of(mech, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     engine.make_private(module=model, optimizer=optimizer, data_loader=loader, mechanism=mech, **options)
     return engine
-
-
-@pytest.mark.slow
-def test_the_way_of_a_given_plan_is_the_way_of_the_run():
-    shape = {"examples": 40, "batch_size": 8, "epochs": 3, "epsilon": 8.0, "delta": 1e-3}
-    options = {"random_sampling": False, "strategy": "output", "dimension": PARAMETERS}
-    again, stored = (plan(**shape, **options, memory_budget=budget) for budget in (4 * PARAMETERS, None))
-    narrow, wide = (on_grid(stored, PARAMETERS, 8.0, 20, rows * 8 * PARAMETERS) for rows in (1, 2))
-    assert narrow.mechanism == wide.mechanism
-    for found, way in ((again, "regenerate"), (stored, "store"), (narrow, "regenerate"), (wide, "store")):
-        release = engine_of(found)._current().release
-        assert found.chosen.way == release.way == way
-        assert found.chosen.memory == release.noise_bytes
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from anechoic.sampling import External, FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
-from tests.marks import each_once, every_other
+from tests.marks import each_once
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, network, start, step, train, weights
 from tests.torch.units_setting import (
     CLIP,
@@ -157,43 +157,6 @@ def test_a_run_with_max_examples_is_the_one_by_hand(owners):
             moved = (before - weights(run.model).double()) / LR * float(sampling.expected_batch_size)
             assert torch.allclose(moved, total, atol=1e-5)
     assert bare > 0 or owners == "one"
-
-
-@pytest.mark.parametrize("mode", ["rows"])
-@pytest.mark.parametrize("ids", every_other(["one unit", "one each", "one large"]))
-def test_extreme_units(mode, ids):
-    labels = {
-        "one unit": [0] * EXAMPLES,
-        "one each": list(range(EXAMPLES)),
-        "one large": [0] * (EXAMPLES - 2) + [1, 2],
-    }[ids]
-    count = len(set(labels))
-    sampling = FixedOrder(count, max(1, count // 3), steps=5)
-    expected = by_hand([{i} for i in labels], sampling, data(EXAMPLES), steps=5)
-    agree(unit_run(mode, ids=labels, sampling=sampling), expected, 5)
-
-
-@pytest.mark.slow
-def test_units_of_one_example_train_as_examples_do():
-    examples = start(mech=unit_mechanism(FixedOrder(EXAMPLES, 7, steps=9), unit="example", noise_std=0.5))
-    units = start(
-        mech=unit_mechanism(FixedOrder(EXAMPLES, 7, steps=9), noise_std=0.5), unit_ids=list(range(EXAMPLES))
-    )
-    assert torch.allclose(train(examples), train(units), atol=1e-6)
-
-
-def test_units_in_the_order_of_the_data():
-    # a sequential loader keeps the order: units by first appearance
-    ids = np.repeat([5, 3, 9, 1], 10)
-    run = unit_run(ids=ids, sampling=FixedOrder(4, 1, steps=4), shuffle=False)
-    seen = [x for x, _ in loop(run)]
-    assert torch.equal(torch.cat(seen), data(EXAMPLES).tensors[0])
-
-
-def loop(run):
-    for batch in run.loader:
-        step(run, batch)
-        yield batch
 
 
 # The attack: one unit with many examples that all pull the same way.
@@ -342,30 +305,6 @@ def test_given_batches_are_thinned_to_max_examples():
     assert set(delivery.units.examples.tolist()) <= set(range(5))
 
 
-def test_participation_promised_for_units_without_ids_stays_possible():
-    external(None, Single())
-
-
-@pytest.mark.slow
-def test_planned_with_participation():
-    model = network()
-    engine = PrivacyEngine()
-    engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=LR),
-        data_loader=DataLoader(data(EXAMPLES), batch_size=5),
-        target_epsilon=4.0,
-        target_delta=1e-3,
-        steps=8,
-        max_grad_norm=1.0,
-        participation=MinSep(2, 4),
-        unit_ids=np.arange(EXAMPLES) // 5 % 4,
-        unit="aircraft",
-    )
-    assert engine.mechanism.unit == "aircraft"
-    assert engine.mechanism.expected_batch_size == 5
-
-
 # Planning and fitting.
 
 
@@ -397,15 +336,6 @@ def test_a_planned_run_counts_units():
     assert start().engine.units is None
 
 
-def test_the_statement_names_units():
-    engine, _ = private(ids=IDS, epochs=3, unit="user", mechanism="identity")
-    text = engine.mechanism.sampling.describe("user")
-    assert "11 users" in text
-    assert "a user takes part with the examples that it owns" in text
-    assert "fixed and public" in text
-    assert "one user" in " ".join(engine.mechanism.report().split())
-
-
 @pytest.mark.parametrize(
     ("ids", "options", "error", "reason"),
     [
@@ -425,11 +355,6 @@ def test_the_statement_names_units():
 def test_units_that_do_not_fit_are_refused(ids, options, error, reason):
     with pytest.raises(error, match=reason):
         private(ids=ids, **options)
-
-
-def test_replace_one_of_a_unit_is_possible():
-    engine, _ = private(ids=IDS, epochs=1, adjacency="replace_one", poisson_sampling=False)
-    assert engine.mechanism.adjacency == "replace_one"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from torch.utils.data import TensorDataset
 
 from anechoic.errors import DesynchronizedError, MismatchError
 from anechoic.runs import ledger
-from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
+from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
-from tests.marks import each_once, every_other
+from tests.marks import each_once
 from tests.torch.setting import data, network, step, train, weights
 from tests.torch.units_setting import EXAMPLES, IDS, scheme, unit_run
 
@@ -48,36 +48,6 @@ def test_a_unit_larger_than_a_micro_batch_is_refused():
             step(run, batch)
 
 
-@pytest.mark.parametrize("most", every_other([None, 4]))
-@pytest.mark.slow
-def test_workers_change_nothing(most):
-    runs = []
-    for workers in (0, 2):
-        run = unit_run(
-            ids=IDS, sampling=Poisson(11, 3, 6), noise_std=0.5, loader={"num_workers": workers}, dataset=None
-        )
-        loader = run.loader if most is None else run.loader.in_chunks(most)
-        while run.engine.releases < 6:
-            for batch in loader:
-                step(run, batch)
-        runs.append(weights(run.model))
-    assert torch.equal(*runs)
-
-
-@pytest.mark.slow
-def test_empty_batches_are_released():
-    run = unit_run(ids=IDS, sampling=Poisson(11, 1, 20), noise_std=0.5)
-    sizes = []
-    while run.engine.releases < 20:
-        for batch in run.loader:
-            sizes.append(len(batch[0]))
-            if sizes[-1]:
-                step(run, batch)
-            else:
-                run.optimizer.step()
-    assert 0 in sizes and max(sizes) > 0
-
-
 # Rows.
 
 
@@ -110,13 +80,6 @@ def test_rows_in_another_order_are_refused(reverse):
         run.forward(x.flip(0))  # to look at predictions is free
     for hook in copy.deepcopy(run.model)._forward_pre_hooks.values():
         hook(run.model, (x.flip(0),), {})  # a copy of the model is another model
-
-
-def test_other_values_are_not_taken_for_another_order():
-    run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
-    x, y = next(iter(run.loader))
-    step(run, (2 * x + 1, y))
-    assert run.engine.releases == 1
 
 
 def test_an_example_that_is_not_finite_silences_its_unit_alone():

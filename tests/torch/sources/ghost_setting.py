@@ -8,7 +8,7 @@ import torch
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.gradients import GhostGradients
-from anechoic.torch.sources.ghost.rows import norms
+from anechoic.torch.sources.ghost.rows import Budget, LayerFactors, Outer, norms
 
 
 def ghost(model, rows, *, clip=1.0, batch_first=True):
@@ -58,3 +58,26 @@ def clipped(gradients, clip=1.0):
 
 def flat(tensors):
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def normal(*shape, seed=1, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def outer(x, a, budget=None, among=None, *, as_left=None):
+    """Rows of sum_t a_t x_t', from (rows, positions, features) each."""
+    factors = LayerFactors(
+        lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
+        rows=len(x),
+        groups=1,
+        positions=x.shape[1],
+        inputs=x.shape[2],
+        outputs=a.shape[2],
+        **({} if as_left is None else {"as_left": as_left}),
+    )
+    return Outer(factors, lambda made: made.squeeze(0), budget or Budget(), among)
+
+
+def outer_by_row(x, a, budget=None, among=None):
+    """The same of a layer whose factors can be had row by row."""
+    return outer(x, a, budget, among, as_left=lambda row: (x[row], a[row]))

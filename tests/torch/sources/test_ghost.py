@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -98,15 +97,6 @@ def test_the_sum_is_that_of_gradients_clipped_one_by_one(kind, scale, reduction)
     )
 
 
-@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.BCEWithLogitsLoss(reduction="sum")])
-def test_one_example_moves_a_column_of_losses_by_at_most_two(criterion):
-    x, y = inputs(3), inputs(1, seed=2).sigmoid()
-    other_x, other_y = x.clone(), y.clone()
-    other_x[0], other_y[0] = 100.0, 1.0 if isinstance(criterion, nn.BCEWithLogitsLoss) else 1000.0
-    sums = [clipped_sum(lambda: nn.Linear(3, 1), *pair, criterion) for pair in ((x, y), (other_x, other_y))]
-    assert (sums[0] - sums[1]).norm() <= 2 * CLIP * 1.001
-
-
 def test_positions_that_the_criterion_ignores_do_not_count():
     x, y = inputs(4), torch.randint(0, 3, (B, 5), generator=torch.Generator().manual_seed(3))
     y[:, 3:] = -100
@@ -150,14 +140,6 @@ def refused(error, match, make=lambda: nn.Linear(3, 1), x=None, y=None, criterio
 
 def test_a_criterion_that_ignores_reduction_is_refused():
     refused(GuaranteeError, r"a tensor of shape \(\)", criterion=Heedless())
-
-
-def test_a_criterion_that_fails_keeps_its_reduction():
-    criterion = nn.CrossEntropyLoss()
-    refused(
-        IndexError, "out of bounds", criterion=criterion, y=torch.full((B,), 7), make=lambda: nn.Linear(3, 2)
-    )
-    assert criterion.reduction == "mean"
 
 
 @pytest.mark.parametrize(
@@ -388,65 +370,6 @@ def test_what_is_not_on_the_list_is_refused_before_anything_changes(kind):
 
 
 # Models that must work, each against brute force.
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.e, self.r, self.f = nn.Embedding(9, 4), kind(4, 5, batch_first=True), nn.Linear(5, 3)
-
-    def forward(self, x):
-        return self.f(self.r(self.e(x))[0][:, -1])
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.e, self.n = nn.Embedding(9, 4), nn.LayerNorm(4)
-        self.a, self.f = DPMultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x):
-        h = self.n(self.e(x))
-        return self.f((h + self.a(h, h, h, need_weights=False)[0]).mean(1))
-
-
-TOKENS = torch.randint(0, 9, (B, 6), generator=torch.Generator().manual_seed(4))
-MODELS = {
-    "linear, three axes": (
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3)),
-        inputs(5, 4),
-    ),
-    "conv1d": (
-        lambda: nn.Sequential(
-            nn.Conv1d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
-        ),
-        inputs(2, 6),
-    ),
-    "conv2d": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3),
-            nn.GroupNorm(2, 4),
-            nn.InstanceNorm2d(4, affine=True),
-            nn.Flatten(),
-            nn.Linear(64, 3),
-        ),
-        inputs(1, 6, 6),
-    ),
-    "lstm": (lambda: Recurrent(DPLSTM), TOKENS),
-    "gru": (lambda: Recurrent(DPGRU), TOKENS),
-    "attention": (Attention, TOKENS),
-}
-
-
-@pytest.mark.parametrize(("name", "wrap"), each_once(MODELS, [True, False]))
-@pytest.mark.few(2)
-def test_layers_work(name, wrap):
-    make, x = MODELS[name]
-    y = torch.arange(B) % 3
-    criterion = nn.CrossEntropyLoss()
-    for clip in (0.1, 10.0):
-        got = clipped_sum(make, x, y, criterion, clip=clip, wrap_model=wrap)
-        assert torch.allclose(got, brute_force(make, x, y, criterion, clip=clip), atol=1e-4, rtol=1e-3)
 
 
 class Encoded(nn.Module):

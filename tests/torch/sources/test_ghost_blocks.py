@@ -2,29 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anechoic.torch.sources.ghost import blocks, rows
-from anechoic.torch.sources.ghost.rows import Budget, LayerFactors, Outer
-from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
-
-
-def normal(*shape, seed=1, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def outer(x, a):
-    factors = LayerFactors(
-        lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-        as_left=lambda row: (x[row], a[row]),
-        rows=len(x),
-        groups=1,
-        positions=x.shape[1],
-        inputs=x.shape[2],
-        outputs=a.shape[2],
-    )
-    return Outer(factors, lambda made: made.squeeze(0), Budget())
+from tests.torch.sources.ghost_setting import normal, outer_by_row
 
 
 @pytest.fixture
@@ -52,7 +33,7 @@ SHAPES = [
 def test_norms_and_sums_in_blocks_are_those_of_the_gradients(shape, dtype, small):
     many, positions, inputs, outputs = shape
     x, a = normal(many, positions, inputs, dtype=dtype), normal(many, positions, outputs, seed=2, dtype=dtype)
-    part = outer(x, a)
+    part = outer_by_row(x, a)
     assert part._in_blocks
     gradients = a.double().transpose(1, 2) @ x.double()
     true = gradients.flatten(1).norm(dim=1)
@@ -64,13 +45,6 @@ def test_norms_and_sums_in_blocks_are_those_of_the_gradients(shape, dtype, small
     assert torch.allclose(part.weighted_sum(factors), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(3, 7, 9, 11), (2, 40, 3, 5)])
-def test_both_ways_in_blocks_agree(shape, small):
-    _, positions, inputs, outputs = shape
-    x, a = normal(positions, inputs), normal(positions, outputs, seed=2)
-    assert torch.allclose(blocks.by_products(x, a), blocks.by_entries(x, a), rtol=1e-12)
-
-
 @pytest.mark.parametrize("outputs", [3, 300])
 def test_what_cancels_in_a_row_never_makes_its_norm_fall_short(outputs, small):
     """Huge positions that cancel but for a small rest, which is far below the rounding of their products."""
@@ -78,7 +52,7 @@ def test_what_cancels_in_a_row_never_makes_its_norm_fall_short(outputs, small):
     x[0, :, 0] = torch.tensor([1e9, -1e9, 1.0, 0.0])
     x[0, 1, 1] = 600.0
     a[0, :, 0] = 1.0
-    part = outer(x, a)
+    part = outer_by_row(x, a)
     true = (a.double().transpose(1, 2) @ x.double()).flatten(1).norm(dim=1)
     assert bool((part.squared_norms().sqrt() >= true).all())
 
@@ -103,59 +77,9 @@ def test_no_block_takes_more_than_was_stated(positions, inputs, outputs, monkeyp
     monkeypatch.setattr(blocks, "BLOCK", 2**13)
     monkeypatch.setattr(blocks, "SIDE", 8)
     x, a = normal(2, positions, inputs), normal(2, positions, outputs, seed=2)
-    part = outer(x, a)
+    part = outer_by_row(x, a)
     assert part._in_blocks
     Peak.largest = 0
     with Peak():
         part.squared_norms()
     assert 0 < Peak.largest <= 2**13
-
-
-class TiedWords(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.middle, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, x):
-        return self.head(self.middle(self.words(x)).tanh())
-
-
-class Adapted(nn.Module):
-    """A thin matrix and a thick one, and one layer that is called twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.down, self.up, self.both = (
-            nn.Linear(6, 1, bias=False),
-            nn.Linear(1, 6, bias=False),
-            nn.Linear(6, 6),
-        )
-
-    def forward(self, x):
-        return self.both(self.both(x + self.up(self.down(x))).tanh())
-
-
-MODELS = {
-    "tied": (TiedWords, torch.randint(0, 9, (5, 7), generator=torch.Generator().manual_seed(3))),
-    "adapted": (Adapted, normal(5, 7, 6)),
-    "one row": (Adapted, normal(1, 7, 6)),
-}
-
-
-def spread(out, which):
-    return (out.flatten(start_dim=1) ** 2).sum(dim=1) * (1.0 + which)
-
-
-@pytest.mark.parametrize("clip", [0.1, 1e6])
-@pytest.mark.parametrize("name", MODELS)
-def test_models_in_blocks_are_clipped_as_single_rows_are(name, clip, small):
-    make, x = MODELS[name]
-    torch.manual_seed(0)
-    model = make()
-    expected = single_rows(model, x, spread)
-    source, delivery = ghost(model, len(x), clip=clip)
-    source.backward(spread(model(x), torch.arange(len(x))))
-    assert torch.allclose(row_norms(source), expected.norm(dim=1), rtol=1e-3)
-    goal = clipped(expected, clip)
-    assert torch.allclose(flat(source.sums(delivery)), goal, rtol=2e-4, atol=1e-4 * float(goal.norm()))

@@ -1,6 +1,5 @@
 """Gradients of single rows by vmap over the whole model, and of losses computed row by row."""
 
-import copy
 import random
 
 import pytest
@@ -10,15 +9,13 @@ from torch.utils.checkpoint import checkpoint
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs import ledger
 from anechoic.runs.ledger import Delivery
-from anechoic.sampling import FixedOrder, Poisson
+from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
-from anechoic.torch import BatchMemoryManager
 from anechoic.torch.sources.row_calls import RowCall, RowModel
 from anechoic.torch.sources.rows import RowsSource
 from tests.marks import each_once, every_other
-from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import FEATURES, data, network, start, step, train, weights
 
 BOTH = ("rows", "vmap_loss")
 
@@ -68,27 +65,6 @@ def test_chunks_change_nothing(mode, rows, monkeypatch):
     run = start(mode)
     assert run.optimizer.source.slots(Delivery(0, 8)) == min(8, rows)
     assert torch.allclose(train(run), expected, atol=1e-6)
-
-
-def test_memory_is_a_setting_of_the_run():
-    run = start("rows")
-    batch = next(iter(run.loader))
-    run.optimizer.source.memory = 1
-    with pytest.raises(GuaranteeError, match=r"source\.memory=1 was"):
-        step(run, batch)
-
-
-@pytest.mark.parametrize("mode", every_other(BOTH))
-@pytest.mark.slow
-def test_micro_batches(mode):
-    run, whole = start(mode), start(mode)
-    while run.engine.releases < run.mechanism.steps:
-        with BatchMemoryManager(
-            data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
-        ) as parts:
-            for batch in parts:
-                step(run, batch)
-    assert torch.allclose(weights(run.model), train(whole), atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", every_other([1, 2, 3, 5, 100]))
@@ -156,15 +132,6 @@ def test_what_all_rows_share_is_drawn_once_for_all_chunks():
     assert torch.allclose(call.outputs[0], model(x), atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", BOTH)
-def test_the_global_generator_has_no_part_in_dropout(mode):
-    runs = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        runs.append(train(start(mode, model=network(dropout=0.5)), 3))
-    assert torch.equal(*runs)
-
-
 # -- common loops -----------------------------------------------------------------------------------
 
 
@@ -199,31 +166,6 @@ def test_forwards_without_backward_and_clearing_in_between(mode):
     assert torch.allclose(weights(run.model), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", BOTH)
-def test_nothing_is_left_in_the_gradients_of_parameters(mode):
-    run = start(mode)
-    for x, y in run.loader:
-        run.criterion(run.module(x), y).backward()
-        assert all(p.grad is None for p in run.model.parameters())
-        run.optimizer.step()
-        run.optimizer.zero_grad()
-        for p in run.model.parameters():
-            p.grad = None
-
-
-@pytest.mark.parametrize("mode", BOTH)
-def test_empty_batches(mode):
-    mech = Mechanism(Identity(8), Poisson(12, 1, 8), 1e-9, 1.0)
-    run = start(mode, mech=mech, dataset=data(12))
-    sizes = []
-    while run.engine.releases < 8:
-        for x, y in run.loader:
-            sizes.append(len(x))
-            total = released(run, (x, y))
-            assert len(x) or total.abs().max() < 1e-7
-    assert 0 in sizes
-
-
 def test_evaluation_is_the_plain_model():
     run = start("rows", model=network(dropout=0.5))
     x = torch.randn(5, FEATURES)
@@ -234,16 +176,6 @@ def test_evaluation_is_the_plain_model():
         assert run.module(x).shape == (5, 2)
     assert run.module.append == run.model.append  # attributes of the model are there
     assert run.module.state_dict().keys() == {f"_module.{name}" for name in run.model.state_dict()}
-
-
-def test_a_copy_is_another_model():
-    run = start("rows")
-    twin = copy.deepcopy(run.module)
-    x, y = next(iter(run.loader))
-    nn.functional.cross_entropy(twin(x), y).backward()
-    assert all(p.grad is not None for p in twin.parameters())
-    with pytest.raises(DesynchronizedError, match="no gradient reached"):
-        run.optimizer.step()
 
 
 def test_outputs_without_a_dimension_are_reduced():
@@ -329,23 +261,6 @@ def test_wrong_loops_are_refused():
     run.criterion(run.module(batch[0]), batch[1]).backward()
 
 
-def test_gradients_that_were_not_cleared():
-    run = start("rows")
-    batches = iter(run.loader)
-    step(run, next(batches))
-    x, y = next(batches)
-    run.criterion(run.module(x), y).backward()
-    with pytest.raises(DesynchronizedError, match="zero_grad"):
-        run.optimizer.step()
-
-
-def test_wrap_model_false_and_batch_norm_are_refused():
-    with pytest.raises(UnsupportedError, match="wrap_model"):
-        start("rows", wrap_model=False)
-    with pytest.raises(GuaranteeError, match="mixes the examples"):
-        start("rows", model=nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
-
-
 @pytest.mark.parametrize("spoil", ["scaled", "other", "mixed", "vector"])
 def test_only_the_criterion_gives_gradients_in_vmap_loss(spoil):
     run = start("vmap_loss")
@@ -380,54 +295,3 @@ def test_class_weights_do_not_mix_in_vmap_loss():
     loss = nn.functional.cross_entropy(model(x[:1]), y[:1])
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
     assert torch.allclose(sums[0] - sums[1], expected, atol=1e-5)
-
-
-def test_a_gradient_that_is_not_finite_counts_as_zero():
-    x, y = data(8)[:]
-    x = x.clone()
-    x[2] = float("inf")
-    run = start("rows", mech=silent(), dataset=torch.utils.data.TensorDataset(x, y), shuffle=False)
-    assert torch.isfinite(released(run, next(iter(run.loader)))).all()
-
-
-DECISIONS = {
-    "positive": lambda x: x.sum() > 0,
-    "holds a sign": lambda x: 1.0 in x.sum(1).sign(),
-    "is among": lambda x: x.sum(1).sign()[0] in torch.tensor([0.0, 1.0]),
-}
-
-
-@pytest.mark.parametrize("decision", DECISIONS)
-def test_a_row_decides_for_itself(caplog, decision):
-    class Branching(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(FEATURES, 2)
-
-        def forward(self, x):
-            return self.layer(x) if DECISIONS[decision](x) else -self.layer(x)
-
-    run, mech = start("rows", mech=silent(), model=Branching()), silent()
-    x, y = next(iter(run.loader))
-    assert len({bool(DECISIONS[decision](row[None])) for row in x}) == 2
-    found = released(run, (x, y))
-    assert "one after another" not in caplog.text
-    total = torch.zeros_like(found)
-    for i in range(len(x)):
-        loss = nn.functional.cross_entropy(run.model(x[i : i + 1]), y[i : i + 1])
-        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(run.model.parameters()))])
-        total += gradient * min(1.0, mech.clip_norm / float(gradient.norm()))
-    # the learning rate is not zero: the weights moved a little since
-    assert torch.allclose(found, total, atol=2e-2)
-
-
-@pytest.mark.slow
-def test_resumed_runs_are_bit_identical(tmp_path):
-    runs = [start("rows", model=network(dropout=0.3)) for _ in range(2)]
-    train(runs[0], 4)
-    assert mechanism().steps == 15
-    runs[0].engine.save_checkpoint(path=str(tmp_path / "run"))
-    expected = train(runs[0])
-    ledger._MADE.clear()  # the second run stands for a process of its own
-    runs[1].engine.load_checkpoint(path=str(tmp_path / "run"))
-    assert torch.equal(train(runs[1]), expected)

@@ -1,7 +1,6 @@
 """Models of the zoo: small, written by hand, each with something that a rule for single layers may miss."""
 
 import math
-import random
 from dataclasses import dataclass
 
 import torch
@@ -41,32 +40,9 @@ def resnet():
     )
 
 
-def depthwise():
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 1),
-        nn.Conv2d(4, 4, 3, groups=4, padding=1),
-        nn.SiLU(),
-        nn.Conv2d(4, 6, 1),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(6 * 9, 3),
-    )
-
-
 def padded(mode):
     return lambda: nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1, padding_mode=mode), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3)
-    )
-
-
-def decoder():
-    return nn.Sequential(
-        nn.Linear(5, 8),
-        nn.Unflatten(1, (2, 2, 2)),
-        nn.ConvTranspose2d(2, 3, 3, stride=2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(75, 3),
     )
 
 
@@ -88,10 +64,6 @@ def conv1d():
         nn.Flatten(),
         nn.Linear(16, 3),
     )
-
-
-def conv3d():
-    return nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(2 * 27, 3))
 
 
 class Vit(nn.Module):
@@ -150,26 +122,6 @@ class Gpt(nn.Module):
             self.positions(places.expand(len(t), -1)) if self.parameter_positions else self.positions(places)
         )
         return self.head(self.norm(self.block(h)))
-
-
-class OwnHead(nn.Module):
-    def __init__(self, weight):
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, h):
-        return F.linear(h, self.weight)
-
-
-class TiedToOwnHead(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(20, 6)
-        self.norm = nn.LayerNorm(6)
-        self.head = OwnHead(self.embedding.weight)
-
-    def forward(self, t):
-        return self.head(self.norm(self.embedding(t).mean(1)))
 
 
 class Encoder(nn.Module):
@@ -299,17 +251,6 @@ class GateAboveLayers(nn.Module):
         return self.head(x * self.gate.exp() + torch.tanh(self.layer(x)))
 
 
-class Functional(nn.Module):
-    """A layer's weight used once more, without the layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.layer(x)) + F.linear(x, self.layer.weight))
-
-
 class Shared(nn.Module):
     """One layer called twice."""
 
@@ -319,18 +260,6 @@ class Shared(nn.Module):
 
     def forward(self, x):
         return self.head(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
-
-
-class LayerDrop(nn.Module):
-    """Leaves out a layer for the whole batch, by Python's generator."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate, self.layer, self.head = nn.Parameter(torch.ones(6)), nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        x = x * self.gate
-        return self.head(x + torch.tanh(self.layer(x)) if random.random() < 0.5 else x)
 
 
 class DropPath(nn.Module):
@@ -380,21 +309,6 @@ class Checkpointed(nn.Module):
         return checkpoint(self.second, h, use_reentrant=self.reentrant)
 
 
-class Rotary(nn.Module):
-    """A table that grows when a longer sequence comes."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("table", torch.zeros(0, 4), persistent=False)
-        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        if len(self.table) < x.shape[1]:
-            angle = torch.arange(x.shape[1])[:, None] / 10 ** torch.arange(4)
-            self.table = torch.cos(angle)
-        return self.head((self.layer(x) * self.table[: x.shape[1]]).mean(1))
-
-
 class Hypernet(nn.Module):
     """The weights of one layer are the output of another, one matrix an example."""
 
@@ -413,54 +327,3 @@ class Siamese(nn.Module):
 
     def forward(self, x, other):
         return self.head((self.tower(x) - self.tower(other)).abs())
-
-
-class Centred(nn.Module):
-    """Takes the mean over the batch off: mixes examples without a layer that says so."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = self.layer(x)
-        return self.head(torch.tanh(h - h.mean(0)))
-
-
-class AcrossTheBatch(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = self.layer(x)
-        return self.head(torch.softmax(h @ h.t(), -1) @ h)
-
-
-class OtherForward(nn.Module):
-    """A layer whose forward was replaced."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-        layer = self.layer
-        layer.forward = lambda x: 3 * F.linear(x, layer.weight, layer.bias)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.layer(x)))
-
-
-def hooked():
-    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    model[0].register_forward_hook(lambda layer, given, output: output * 3)
-    return model
-
-
-def evaluating():
-    """Trainable layers in eval mode."""
-    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 3))
-    return model
-
-
-def weight_normed():
-    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3))

@@ -58,15 +58,6 @@ def masked(rows):
     return torch.randint(0, 11, (rows, 6)), mask
 
 
-def evaluate_first(model):
-    model[0].eval()
-    model[1].eval()
-
-
-def cool(model):
-    model[0].tau = 0.1
-
-
 def recurrent(layer, **options):
     return lambda: models.Recurrent(layer(4, 5, batch_first=True, **options))
 
@@ -74,13 +65,10 @@ def recurrent(layer, **options):
 SEQUENCE, WIDE = features(5, 4), features(5, 8)
 
 SHAPES = {
-    "linear": Shape(lambda: nn.Linear(6, 3), features(6)),
     "mlp": Shape(mlp(), features(6)),
     "mlp, dropout": Shape(mlp(lambda: nn.Dropout(0.5)), features(6), random=True),
-    "mlp, alpha dropout": Shape(mlp(lambda: nn.AlphaDropout(0.3)), features(6), random=True),
     "mlp, layer norm": Shape(mlp(lambda: nn.LayerNorm(5)), features(6)),
     "mlp, rms norm": Shape(mlp(lambda: nn.RMSNorm(5)), features(6)),
-    "mlp, float64": Shape(lambda: mlp()().double(), lambda rows: (torch.randn(rows, 6).double(),)),
     "mlp, bf16 autocast": Shape(mlp(), features(6), autocast=torch.bfloat16),
     "sequence of vectors": Shape(mlp(), features(4, 6), call=lambda model, x: model(x).mean(1)),
     "regression": Shape(
@@ -90,71 +78,41 @@ SHAPES = {
         criterion=nn.MSELoss,
     ),
     "resnet": Shape(models.resnet, images(size=9)),
-    "depthwise": Shape(models.depthwise, images()),
-    **{
-        f"padding {mode}": Shape(models.padded(mode), images())
-        for mode in ("zeros", "circular", "reflect", "replicate")
-    },
-    "transposed": Shape(models.decoder, features(5)),
+    "padding zeros": Shape(models.padded("zeros"), images()),
     "instance norm": Shape(models.instance_norm, images()),
     "conv1d": Shape(models.conv1d, features(2, 8)),
-    "conv3d": Shape(models.conv3d, features(1, 4, 4, 4)),
-    "dropout2d": Shape(
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), nn.Flatten(), nn.Linear(64, 3)),
-        images(),
-        random=True,
-    ),
     "vit": Shape(lambda: models.Vit(0.0), images()),
-    "vit, dropout": Shape(models.Vit, images(), random=True),
     "gpt, tied": Shape(models.Gpt, tokens(), call=per_token),
-    "gpt, tied, positions": Shape(lambda: models.Gpt(True, True), tokens(), call=per_token),
     "gpt": Shape(lambda: models.Gpt(False, True), tokens(), call=per_token),
     "gpt, bf16 autocast": Shape(
         lambda: models.Gpt(False, True), tokens(), call=per_token, autocast=torch.bfloat16
     ),
-    "tied to a head of its own": Shape(models.TiedToOwnHead, tokens(5, 20), classes=20),
     "encoder": Shape(models.Encoder, tokens()),
-    "encoder, norm first": Shape(lambda: models.Encoder(norm_first=True), tokens()),
-    "encoder, dropout": Shape(lambda: models.Encoder(0.2), tokens(), random=True),
     "encoder, mask": Shape(models.Encoder, masked),
     "attention": Shape(models.Attending, WIDE),
     "attention, dp layer": Shape(DpAttending, WIDE),
     "lstm": Shape(recurrent(nn.LSTM), SEQUENCE),
     "lstm, two ways": Shape(models.long_memory, SEQUENCE),
-    "gru": Shape(recurrent(nn.GRU), SEQUENCE),
-    "rnn": Shape(recurrent(nn.RNN), SEQUENCE),
     "lstm, dp layer": Shape(recurrent(DPLSTM), SEQUENCE),
     "gru, dp layer": Shape(recurrent(DPGRU), SEQUENCE),
     "graph": Shape(models.Graph, edges),
     "graph, flattened": Shape(models.Flattened, features(5, 4)),
     "bag, sum": Shape(lambda: models.Bag("sum"), repeated),
     "bag, mean": Shape(lambda: models.Bag("mean"), repeated),
-    "bag, max": Shape(lambda: models.Bag("max"), repeated),
-    "bag, 2-d": Shape(lambda: models.Bag("sum", offsets=False), repeated),
     "padded embedding": Shape(
         lambda: nn.Sequential(nn.Embedding(11, 4, padding_idx=0), nn.Flatten(), nn.Linear(24, 3)), tokens()
     ),
     "lora on frozen bf16": Shape(models.lora, tokens()),
     "gate": Shape(lambda: nn.Sequential(models.Gate(6), nn.Linear(6, 3)), features(6)),
-    "gate, annealed": Shape(
-        lambda: nn.Sequential(models.Gate(6), nn.Linear(6, 3)), features(6), prepare=cool
-    ),
     "gate above layers": Shape(models.GateAboveLayers, features(6)),
-    "functional weight": Shape(models.Functional, features(6)),
     "shared layer": Shape(models.Shared, features(6)),
-    "layer drop": Shape(models.LayerDrop, features(6), random=True),
     "drop path": Shape(models.DropPath, features(6), random=True),
     "keywords": Shape(models.Keywords, features(6), call=lambda model, x: model(features=x)["logits"]),
     "structured": Shape(models.Structured, features(6), call=lambda model, x: model({"x": x}).logits),
     "checkpoint": Shape(lambda: models.Checkpointed(False), features(6)),
     "checkpoint, reentrant": Shape(lambda: models.Checkpointed(True), features(6)),
-    "growing buffer": Shape(models.Rotary, features(5, 4)),
     "hypernetwork": Shape(models.Hypernet, features(6)),
     "two inputs": Shape(models.Siamese, pairs),
-    "forward replaced": Shape(models.OtherForward, features(6)),
-    "forward hook": Shape(models.hooked, features(6)),
-    "weight norm": Shape(models.weight_normed, features(6)),
-    "layers in eval": Shape(models.evaluating, features(6), prepare=evaluate_first),
     "time first": Shape(
         models.TimeFirst,
         features(5, 4),
@@ -162,6 +120,4 @@ SHAPES = {
         options={"batch_first": False},
     ),
     "batch norm": Shape(models.batch_norm, images(), mixes=True),
-    "centred over the batch": Shape(models.Centred, features(6), mixes=True),
-    "attention over the batch": Shape(models.AcrossTheBatch, features(6), mixes=True),
 }

@@ -7,16 +7,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from anechoic.runs import ledger
 from anechoic.torch import PrivacyEngine
 from anechoic.trainers import Privacy
 from anechoic.trainers.row_loss import RowLoss
+from tests.trainers.setting import KEYS, as_in_another_process, flat
 
 lightning = pytest.importorskip("lightning")
 from anechoic.trainers.lightning import PrivateStrategy  # noqa: E402
 
 ROWS, BATCH, EPOCHS = 40, 10, 3
-KEYS = {"noise_key": bytes(range(32)), "sampling_key": bytes(range(1, 33))}
 GUARANTEE = {"noise_multiplier": 0.7, "max_grad_norm": 0.5, "target_delta": 1e-3}
 #: What Lightning says of small data, of the number of workers and of loggers that are missing.
 QUIET = pytest.mark.filterwarnings("ignore:::lightning", "ignore:.*treespec.*")
@@ -75,11 +74,6 @@ def loader(batch=BATCH, changed=None, *, shuffle=True):
 def module(kind=Module, **options):
     torch.manual_seed(3)
     return kind(**options)
-
-
-def as_in_another_process():
-    """Forget what this process released: tests make one run several times under one key."""
-    ledger._MADE.clear()
 
 
 def trainer(folder, privacy=None, **options):
@@ -153,8 +147,3 @@ def bare(net, *, batch=BATCH, epochs=EPOCHS, at_once=None, dtype=None, whole=Fal
 
 def of_a_row(net, batch):
     return nn.functional.cross_entropy(net(batch[0]), batch[1])
-
-
-def flat(net):
-    """All weights, trained or not."""
-    return torch.cat([p.detach().reshape(-1).double() for p in net.parameters()])

@@ -1,0 +1,98 @@
+"""What a release is made of agrees with itself: version, addresses, links, requirements, workflows."""
+
+import re
+import tomllib
+import zlib
+
+import pytest
+import yaml
+
+import anechoic as an
+from tests.rules.pages import ROOT
+from tests.test_architecture import STOREY
+from tools.recipe import filled
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ADDRESS = PROJECT["project"]["urls"]["Source"]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+FORMS = [path for path in sorted((ROOT / ".github").rglob("*.yml")) if path not in WORKFLOWS]
+
+
+def jobs(workflow):
+    return yaml.safe_load(workflow.read_text())["jobs"]
+
+
+def test_the_version_is_written_once():
+    assert PROJECT["project"]["dynamic"] == ["version", "readme"] and "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "src/anechoic/__init__.py"
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    assert cited == an.__version__, "CITATION.cff is read without Python: its version is a copy"
+
+
+def test_every_address_is_of_one_repository():
+    assert all(url.startswith(ADDRESS) for url in PROJECT["project"]["urls"].values())
+    owner = ADDRESS.removeprefix("https://github.com/")
+    pages = [ROOT / name for name in ("pyproject.toml", "SECURITY.md", "recipe/recipe.yaml", "README.md")]
+    for page in (*pages, *WORKFLOWS, *FORMS):
+        own = re.findall(r"https://github\.com/([\w.-]*anechoic[\w.-]*/[\w-]+)", page.read_text())
+        assert set(own) <= {owner}, page
+
+
+def test_links_of_the_readme_lead_to_the_files_of_the_version_wherever_it_is_shown():
+    text = (ROOT / "README.md").read_text()
+    own = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith(("http", "#"))]
+    for rule in PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        replacement = rule["replacement"].replace("$HFPR_VERSION", an.__version__)
+        text = re.sub(rule["pattern"], replacement, text)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert own and all(link.startswith(("https://", "#")) for link in links)
+    for link in own:
+        assert sum(f"{ADDRESS}/{way}/v{an.__version__}/{link}" in links for way in ("blob", "raw")) == 1
+
+
+def test_the_core_is_below_a_megabyte():
+    source = ROOT / "src/anechoic"
+    room_of = {path: path.relative_to(source).parts[0] for path in source.rglob("*.py")}
+    edges = {room for room, storey in STOREY.items() if storey >= STOREY["torch"]}
+    assert {"torch", "demo", "linear"} <= edges and "optimize" not in edges
+    core = sum(len(zlib.compress(path.read_bytes())) for path, room in room_of.items() if room not in edges)
+    assert core < 1_000_000
+
+
+def test_the_recipe_asks_for_what_the_wheel_asks_for():
+    text = (ROOT / "recipe/recipe.yaml").read_text()
+    recipe = yaml.safe_load(filled(text, "1.2.3", "ab" * 32))
+    assert recipe["context"]["version"] == "1.2.3" and recipe["context"]["sha256"] == "ab" * 32
+    wanted = {entry.replace(" ", "") for entry in recipe["requirements"]["run"]} - {"python>=${{python_min}}"}
+    assert wanted == set(PROJECT["project"]["dependencies"])
+    host = {entry.replace(" ", "") for entry in recipe["requirements"]["host"]}
+    assert set(PROJECT["build-system"]["requires"]) <= host
+    with pytest.raises(ValueError, match="0 lines of version"):
+        filled("context:\n", "1.2.3", "")
+
+
+def test_optional_packages_have_the_ranges_of_their_extras_in_the_recipe_too():
+    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text())
+    limits = [entry.replace(" ", "") for entry in recipe["requirements"]["run_constraints"]]
+    asked = {one for extra in PROJECT["project"]["optional-dependencies"].values() for one in extra}
+    assert {limit.replace("pytorch", "torch") for limit in limits} <= asked
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_calls_targets_and_scripts_that_exist(workflow):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    steps = [step for job in jobs(workflow).values() for step in job.get("steps", [])]
+    commands = "\n".join(step.get("run", "") for step in steps)
+    called = set(re.findall(r"\bmake ([a-z-]+)", commands))
+    assert called <= targets
+    assert all((ROOT / script).is_file() for script in re.findall(r"\btools/[\w.]+", commands))
+    used = [job["uses"] for job in jobs(workflow).values() if "uses" in job]
+    assert all((ROOT / path).is_file() for path in used)
+    assert yaml.safe_load(workflow.read_text())["permissions"] == {"contents": "read"}
+
+
+def test_every_python_of_the_classifiers_is_tried():
+    said = re.findall(r":: (3\.\d+)$", "\n".join(PROJECT["project"]["classifiers"]), re.MULTILINE)
+    tests = jobs(ROOT / ".github/workflows/tests.yml")
+    assert said == tests["test"]["strategy"]["matrix"]["python"] and len(said) >= 4
+    assert f"--python {' '.join(said)} " in str(tests["dist"])

@@ -1,0 +1,220 @@
+"""Models that people train, small and random, each with a batch of rows of unequal lengths and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+ROWS, LENGTH, WORDS = 10, 7, 20
+
+#: Name: (make the model, tensors of the rows by name, loss of (model, tensors) that is a mean over rows).
+Shape = tuple[Callable[[], nn.Module], dict[str, Tensor], Callable[[Any, dict[str, Tensor]], Tensor]]
+
+
+def drawn(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tokens(rows: int = ROWS, length: int = LENGTH, seed: int = 0) -> Tensor:
+    return torch.randint(1, WORDS, (rows, length), generator=drawn(seed))
+
+
+def padded() -> dict[str, Tensor]:
+    """Sentences of unequal lengths: masks end early, and labels there are -100; the first are whole."""
+    lengths = torch.tensor([LENGTH, LENGTH, *(2 + i % (LENGTH - 2) for i in range(ROWS - 2))])
+    mask = (torch.arange(LENGTH) < lengths[:, None]).long()
+    words = tokens() * mask
+    return {"input_ids": words, "attention_mask": mask, "labels": words.masked_fill(mask == 0, -100)}
+
+
+def inside(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    return model(**batch).loss  # type: ignore[no-any-return]
+
+
+def by_row(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean of each row's tokens, then the mean of rows."""
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
+    return (losses.sum(1) / (labels != -100).sum(1)).mean()
+
+
+def outside(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    labels = batch["labels"]
+    rest = {name: value for name, value in batch.items() if name != "labels"}
+    return by_row(model(**rest).logits, labels)
+
+
+def outside_t5(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    labels = batch["labels"]
+    rest = {name: value for name, value in batch.items() if name != "labels"}
+    before = F.pad(labels.clamp(min=0)[:, :-1], (1, 0))
+    return by_row(model(**rest, decoder_input_ids=before).logits, labels)
+
+
+# -- transformers --------------------------------------------------------------------------------------
+
+
+def hugging(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import transformers
+
+        config, model = {
+            "BERT": ("BertConfig", "BertForMaskedLM"),
+            "GPT-2": ("GPT2Config", "GPT2LMHeadModel"),
+            "T5": ("T5Config", "T5ForConditionalGeneration"),
+            "Llama": ("LlamaConfig", "LlamaForCausalLM"),
+            "Mixtral": ("MixtralConfig", "MixtralForCausalLM"),
+        }[name]
+        sizes: dict[str, Any] = {
+            "BERT": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+            "GPT-2": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 12},
+            "T5": {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2},
+            "Llama": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+            "Mixtral": {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+        }[name]
+        own: dict[str, Any] = {
+            "BERT": {"intermediate_size": 16, "max_position_embeddings": 12, "type_vocab_size": 1,
+                     "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+            "GPT-2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+            "T5": {"dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0},
+            "Llama": {"num_key_value_heads": 1, "intermediate_size": 16, "max_position_embeddings": 12},
+            "Mixtral": {"num_key_value_heads": 1, "intermediate_size": 16, "max_position_embeddings": 12,
+                        "num_local_experts": 4, "num_experts_per_tok": 2},
+        }[name]  # fmt: skip
+        given = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+        made = getattr(transformers, config)(**{**given, **sizes, **own, **options})
+        return getattr(transformers, model)(made)  # type: ignore[no-any-return]
+
+    return make
+
+
+def lora(name: str, targets: list[str]) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(r=2, target_modules=targets, init_lora_weights="gaussian", lora_dropout=0.0)
+        model = get_peft_model(hugging(name)(), config)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if "lora_B" in key:
+                    p.normal_(generator=drawn(5))
+        return model  # type: ignore[no-any-return]
+
+    return make
+
+
+# -- by hand -------------------------------------------------------------------------------------------
+
+
+class Residual(nn.Module):
+    """A ResNet's block, with rectifiers in place."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.GroupNorm(2, channels) for _ in range(2))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.norms[0](self.first(x)))
+        out = self.norms[1](self.second(out))
+        out += x
+        return self.relu(out)  # type: ignore[no-any-return]
+
+
+def resnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), Residual(4), Residual(4),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+class Routed(nn.Module):
+    """Each token goes to the expert that its router names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.router = nn.Embedding(WORDS, 8), nn.Linear(8, 3)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.words(x)
+        flat = h.reshape(-1, 8)
+        weight, chosen = self.router(flat).softmax(-1).max(-1)
+        out = torch.zeros_like(flat)
+        for k, expert in enumerate(self.experts):
+            at = (chosen == k).nonzero().flatten()
+            if at.numel() == 0:
+                continue
+            out[at] = expert(flat[at]) * weight[at, None]
+        return self.head((flat + out).view_as(h).mean(1))  # type: ignore[no-any-return]
+
+
+class Adaptive(nn.Module):
+    """An adaptive softmax with its loss inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 16)
+        self.loss = nn.AdaptiveLogSoftmaxWithLoss(16, WORDS, cutoffs=[5, 10], div_value=2.0)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self.body(x), y).loss  # type: ignore[no-any-return]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.reentrant = nn.Linear(6, 8), nn.Linear(8, 3), reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).tanh()
+        return checkpoint(lambda v: self.second(v).sin(), h, use_reentrant=self.reentrant)  # type: ignore[no-any-return]
+
+
+def classes() -> Tensor:
+    return torch.arange(ROWS) % 3
+
+
+def classified(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    *inputs, target = batch.values()
+    return F.cross_entropy(model(*inputs), target)
+
+
+def images() -> dict[str, Tensor]:
+    return {"x": torch.randn(ROWS, 3, 8, 8, generator=drawn()), "y": classes()}
+
+
+def numbers() -> dict[str, Tensor]:
+    return {"x": torch.randn(ROWS, 6, generator=drawn()), "y": classes()}
+
+
+def shapes() -> dict[str, Shape]:
+    found: dict[str, Shape] = {}
+    for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral"):
+        found[f"{name}, loss inside"] = (hugging(name), padded(), inside)
+        found[f"{name}, loss outside"] = (hugging(name), padded(), outside_t5 if name == "T5" else outside)
+    # transformers looks for the word of its padding in what comes without a mask; some rows end with it
+    found["GPT-2 without a mask"] = (hugging("GPT-2"), {"input_ids": tokens(), "labels": tokens()}, inside)
+    ends = {"input_ids": padded()["input_ids"], "labels": tokens()}
+    found["GPT-2 without a mask, some rows padded"] = (hugging("GPT-2"), ends, inside)
+    found["BERT with eager attention"] = (hugging("BERT", attn_implementation="eager"), padded(), inside)
+    found["Mixtral, eager experts"] = (hugging("Mixtral", experts_implementation="eager"), padded(), inside)
+    for name, targets in {
+        "BERT": ["query", "value"], "GPT-2": ["c_attn"], "Llama": ["q_proj", "v_proj"], "T5": ["q", "v"],
+    }.items():  # fmt: skip
+        found[f"LoRA on {name}"] = (lora(name, targets), padded(), inside)
+    found["ResNet, rectifiers in place"] = (resnet, images(), classified)
+    found["tokens routed to experts"] = (Routed, {"x": tokens(), "y": classes()}, classified)
+    found["adaptive softmax"] = (
+        Adaptive, {"x": numbers()["x"], "y": (torch.arange(ROWS) * 7) % WORDS}, lambda m, b: m(*b.values()),
+    )  # fmt: skip
+    found["checkpointed"] = (Checkpointed, numbers(), classified)
+    found["checkpointed, reentrant"] = (lambda: Checkpointed(True), numbers(), classified)
+    return found
