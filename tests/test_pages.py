@@ -25,7 +25,7 @@ ELSEWHERE = {
     "fine-tuning.md": "tests/torch/frameworks/test_fine_tuning.py",
     "flower.md": "tests/flower/test_page.py",
     "frameworks.md": "tests/torch/frameworks/test_page.py",
-    "linear.md": "tests/linear/test_docs.py",
+    "linear.md": "tests/slow/linear/test_docs.py",
     "mechanisms.md": "tests/test_readme.py",
     "releases.md": "tests/test_releases_page.py",
     "selecting.md": "tests/torch/test_engine.py",
