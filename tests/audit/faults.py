@@ -7,7 +7,7 @@ shipped somewhere. Each replaces one function for as long as its context lasts.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +17,6 @@ from anechoic import workloads
 from anechoic.accounting import Verified
 from anechoic.audit.report import AuditReport
 from anechoic.batches.base import batches_of
-from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream, derive
@@ -93,17 +92,11 @@ def separated() -> Mechanism:
 
 
 MECHANISMS: dict[str, Callable[[], Mechanism]] = {
-    "identity, fixed order": lambda: fixed(Identity(STEPS)),
     "identity, Poisson": poisson,
     "banded Toeplitz, fixed order": lambda: fixed(banded()),
-    "banded Toeplitz normalised, fixed order": lambda: fixed(ColumnNormalized(banded())),
-    "banded Toeplitz, cyclic Poisson": lambda: cyclic(banded()),
     "banded Toeplitz normalised, cyclic Poisson": lambda: cyclic(ColumnNormalized(banded())),
-    "banded Toeplitz, min-sep": lambda: external(banded()),
     "BLT, min-sep": lambda: external(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
-    "BLT, fixed order": lambda: fixed(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
     "banded Toeplitz, balls in bins": lambda: bins(banded()),
-    "BLT, balls in bins": lambda: bins(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
     "identity, random allocation": allocated,
     "banded Toeplitz, min-sep sampling": separated,
     "output, fixed order": lambda: fixed(Output(workloads.prefix_sum(STEPS))),
@@ -123,15 +116,6 @@ def cross_terms_dropped(_: Mechanism | None = None) -> Any:
         return Sensitivity(math.sqrt(best), exact=True, method="no cross-terms")
 
     return patch("anechoic.mechanism.mechanism.sensitivity", sensitivity)
-
-
-def raw_deployed(_: Mechanism | None = None) -> Any:
-    """Noise of C, where guarantee and record are those of the column-normalised C."""
-
-    def stream(strategy: Any, dimension: int, **options: Any) -> NoiseStream:
-        return NoiseStream(strategy.base, dimension, **options)
-
-    return patch("anechoic.mechanism.mechanism.NoiseStream", stream)
 
 
 @contextmanager
@@ -184,15 +168,6 @@ def sampled_under_fixed_order(_: Mechanism | None = None) -> Any:
     return patch("anechoic.torch.setup.build_run.batches_of", batches)
 
 
-def sampled_twice_as_often(_: Mechanism | None = None) -> Any:
-    """Batches of twice the expected size."""
-
-    def batches(sampling: Any, key: bytes, **options: Any) -> Any:
-        return batches_of(replace(sampling, batch_size=2 * sampling.batch_size), key, **options)
-
-    return patch("anechoic.torch.setup.build_run.batches_of", batches)
-
-
 def divided_twice(mechanism: Mechanism | None = None) -> Any:
     """The noise of the sum is divided by the batch size, and so is the noisy sum."""
 
@@ -213,18 +188,6 @@ def clipped_by_example(_: Mechanism | None = None) -> Iterator[None]:
 
     with patch.object(RowsSource, "_contributions", contributions):
         yield
-
-
-def examples_drawn(_: Mechanism | None = None) -> Any:
-    """Batches are drawn of examples, where the proof is about the units that own them."""
-
-    def batches(setup: Any, mechanism: Mechanism) -> Any:
-        units, sampling = setup.units, mechanism.sampling
-        size = sampling.batch_size * units.examples // units.count
-        of_examples = replace(sampling, examples=units.examples, batch_size=size)
-        return lambda key: UnitBatches(units, batches_of(of_examples, key), key, given=True)
-
-    return patch("anechoic.torch.setup.build_run._batches", batches)
 
 
 def allocated_once(_: Mechanism | None = None) -> Any:
@@ -255,12 +218,6 @@ FAULTS = (
         ("participation", "canary", "canary fit"),
     ),
     Fault(
-        "Gram of the normalised C, raw C deployed",
-        raw_deployed,
-        lambda: fixed(ColumnNormalized(root())),
-        ("canary fit", "covariance"),
-    ),
-    Fault(
         "noise row reused after resume",
         row_reused,
         lambda: fixed(banded()),
@@ -282,13 +239,6 @@ FAULTS = (
         ("canary", "canary fit", "epsilon", "covariance"),
     ),
     Fault(
-        "Poisson sampling at twice the rate of the proof",
-        sampled_twice_as_often,
-        lambda: cyclic(banded(), examples=1000),
-        ("sampling", "epsilon at large delta"),
-        {"canaries": 1000},
-    ),
-    Fault(
         "one allocation for all epochs, the proof draws anew",
         allocated_once,
         allocated,
@@ -299,22 +249,6 @@ FAULTS = (
         clipped_by_example,
         lambda: fixed(banded(), unit="user"),
         ("canary fit", "covariance"),
-        {"examples_per_unit": 3},
-    ),
-    Fault(
-        "one order of examples, the proof is about users",
-        examples_drawn,
-        lambda: fixed(banded(), unit="user"),
-        ("participation", "canary fit"),
-        {"examples_per_unit": 3, "canaries": 160},
-    ),
-    Fault(
-        "Poisson sampling of examples, the proof is about users",
-        examples_drawn,
-        lambda: calibrate(
-            Identity(STEPS), sampling=Poisson(EXAMPLES, 80, STEPS), epsilon=8.0, delta=1e-5, unit="user"
-        ),
-        ("sampling",),
         {"examples_per_unit": 3},
     ),
 )

@@ -48,24 +48,6 @@ def drawn(scheme, number):
     return part, np.arange(scheme.steps)[:, None] % scheme.groups == group
 
 
-@pytest.mark.parametrize(
-    "name",
-    mostly_slow(SCHEMES, quick=("Poisson", "cyclic", "bins", "one bin", "allocation", "min-sep", "one step")),
-)
-@pytest.mark.slow
-def test_p_values_of_the_samplers_are_as_small_as_they_may_be(name):
-    """Both the library's batches and the audit's own draws; a p-value p has probability at most p."""
-    found = [draw_test(SCHEMES[name], *drawn(SCHEMES[name], number)).p_value for number in range(40)]
-    rng = np.random.default_rng(1)
-    found += [draw_test(SCHEMES[name], *law_of(SCHEMES[name]).draw_units(N, rng)).p_value for _ in range(40)]
-    assert min(found) > 0
-    for level in (0.05, 0.2):
-        assert (
-            stats.binomtest(int((np.array(found) <= level).sum()), 80, level).proportion_ci(0.999).low
-            <= level
-        )
-
-
 WRONG = {
     "Poisson at a higher rate": ("Poisson", Poisson(N, 50, STEPS)),
     "allocation for bins": ("bins", RandomAllocation(N, 4, STEPS)),
@@ -82,27 +64,6 @@ WRONG = {
 def test_another_law_is_seen(name):
     claimed, made = WRONG[name]
     assert draw_test(SCHEMES[claimed], drawn(made, 0)[0]).p_value < 0.008
-
-
-@pytest.mark.slow
-def test_a_cold_start_of_min_sep_sampling_is_seen():
-    """Everybody eligible at step 0: the rate there is p instead of the stationary share."""
-    scheme = MinSepSampling(N, 40, 5, STEPS)
-    rng = np.random.default_rng(0)
-    part, free = np.zeros((STEPS, N), bool), np.zeros(N, int)
-    for t in range(STEPS):
-        part[t] = (free <= t) & (rng.random(N) < scheme.rate)
-        free[part[t]] = t + scheme.separation
-    test = draw_test(scheme, part)
-    assert test.p_value < 1e-6
-    assert "in batch 0, promised 0.1667" in test.note
-
-
-@pytest.mark.slow
-def test_all_canaries_drawn_together_are_seen():
-    """Each at the right rate, but not independently: the counts of single batches show it."""
-    part = np.repeat(np.arange(STEPS)[:, None] % 7 == 0, N, axis=1)
-    assert draw_test(Poisson(N, N / 7, STEPS), part).p_value < 1e-6
 
 
 def test_a_pattern_that_cannot_be_drawn_is_named():

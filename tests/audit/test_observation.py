@@ -38,15 +38,6 @@ def test_the_law_of_the_score():
     assert scores.std() == pytest.approx(0.7, rel=0.02)
 
 
-def test_canaries_do_not_interfere():
-    strategy, rng = STRATEGIES["banded-3"], np.random.default_rng(2)
-    directions = np.linalg.qr(rng.standard_normal((6, 6)))[0]
-    pattern = rng.random((strategy.n, 6)) < 0.5
-    pattern[3] = True
-    scores, norms = canary_scores(strategy, (pattern @ directions) @ directions.T, pattern)
-    assert np.allclose(scores, norms)
-
-
 def test_a_canary_that_never_takes_part_scores_nothing():
     scores, norms = canary_scores(Identity(3), np.ones((3, 2)), [[True, False]] * 3)
     assert scores[1] == norms[1] == 0.0
@@ -104,9 +95,3 @@ GOOD = {
 def test_observations_that_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Observation(**{**GOOD, **change})
-
-
-def test_what_canaries_add_is_taken_off_the_noise():
-    seen = Observation(**GOOD)
-    assert seen.noise().tolist() == [[0.0, 1.0]] * 3
-    assert seen.put_in.tolist() == [True, False]

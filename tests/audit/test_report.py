@@ -7,31 +7,17 @@ import numpy as np
 import pytest
 
 from anechoic.audit import Observation, audit, audit_mechanism
-from anechoic.audit.report import AuditReport, Finding
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity, Toeplitz
 from anechoic.workloads import prefix_sum
 from tests.audit.faults import MECHANISMS, STEPS
-from tests.marks import mostly_slow, slow
+from tests.marks import slow
 
 OPTIONS = {"canaries": 400, "key": bytes(32), "seed": 0}
 
 
-@pytest.mark.parametrize(
-    "name",
-    mostly_slow(  # the training audit takes the others through their streams in every run
-        MECHANISMS,
-        quick=(
-            "identity, Poisson",
-            "banded Toeplitz normalised, cyclic Poisson",
-            "BLT, min-sep",
-            "banded Toeplitz, balls in bins",
-            "identity, random allocation",
-            "output, fixed order",
-        ),
-    ),
-)
+@pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.slow
 def test_the_stream_of_every_kind_of_mechanism_passes(name):
     report = audit_mechanism(MECHANISMS[name](), **OPTIONS)
@@ -121,12 +107,6 @@ def test_text_and_json():
         bad.finding("luck")
 
 
-def test_infinity_survives_json():
-    finding = Finding("epsilon", "x", float("inf"), 1.0, True, 0.99)
-    report = AuditReport("x", "f", (finding,), 0.95, 1.2, 1e-5, (8, 8), None, ())
-    assert json.loads(report.to_json())["findings"][0]["found"] == "inf"
-
-
 @pytest.mark.slow
 def test_poisson_at_another_rate_is_seen():
     mechanism = calibrate(Identity(STEPS), sampling=Poisson(400, 40, STEPS), epsilon=8.0, delta=1e-5)
@@ -136,15 +116,6 @@ def test_poisson_at_another_rate_is_seen():
     rows = mechanism.noise_std * rng.standard_normal((STEPS, 400)) + drawn * contribution
     report = audit(mechanism, Observation(rows, drawn, contribution))
     assert report.finding("sampling").violated
-
-
-@pytest.mark.slow
-def test_canaries_that_never_took_part_leave_no_bound_on_mu():
-    mechanism = calibrate(Identity(STEPS), sampling=Poisson(400, 3, STEPS), noise_multiplier=0.7, delta=1e-5)
-    report = audit_mechanism(mechanism, **{**OPTIONS, "canaries": 40})
-    assert not report.violated
-    assert "canary" not in [finding.name for finding in report.findings]
-    assert report.canaries_needed is None
 
 
 def test_what_is_refused():

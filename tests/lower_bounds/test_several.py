@@ -15,7 +15,6 @@ from anechoic.lower_bounds.dual import (
     cycles,
     nuclear_bound,
     padded,
-    rescaled,
     start,
 )
 from anechoic.lower_bounds.several import cheap_bound, full_batch_bound
@@ -142,18 +141,6 @@ def test_bounds_are_rounded_down():
         assert exact * (1 - 1e-9) < value < exact
 
 
-def test_singular_multipliers_lose_nothing():
-    n = 12
-    patterns = cycles(3, n)
-    ones = np.zeros((3, 4, 4))
-    ones[:, :, 0] = 1.0
-    multiplier = Multiplier(patterns, ones)
-    x = multiplier.images(np.tril(np.ones((n, n))) / np.sqrt(n))
-    exact = np.linalg.svd(x, compute_uv=False).sum() / np.sqrt(3)
-    value = nuclear_bound(np.tril(np.ones((n, n))), np.ones(n), multiplier)
-    assert exact * (1 - 1e-9) < value < exact
-
-
 # The dual function.
 
 
@@ -190,22 +177,6 @@ def test_gram_of_a_point_minimises_the_lagrangian():
     assert np.allclose(m @ w @ m, a.T @ a / n)
     assert point.value == pytest.approx(np.trace(np.linalg.solve(m, a.T @ a / n)))
     assert point.value == pytest.approx(nuclear_bound(a, weights, point.multiplier), rel=1e-9)
-
-
-def test_rescaled_blocks_are_feasible_and_kept_at_a_solution():
-    rng = np.random.default_rng(2)
-    patterns = cycles(3, 8)
-    inside = patterns >= 0
-    v = rng.random(3)
-    blocks = np.stack([share * random_correlation(rng, 3) for share in v])
-    blocks = blocks * inside[:, :, None] * inside[:, None, :]
-    kept = rescaled(patterns, blocks)
-    products = kept.factors @ kept.factors.transpose(0, 2, 1)
-    assert np.allclose(products, blocks, atol=1e-6)
-    assert np.allclose(kept.largest, v)
-    uneven = rescaled(patterns, blocks * (1 + rng.random((3, 3, 1))) ** 0.5)
-    diagonals = np.einsum("ijj->ij", uneven.factors @ uneven.factors.transpose(0, 2, 1))
-    assert np.allclose(diagonals[inside], np.repeat(uneven.largest, inside.sum(axis=1)))
 
 
 # Prefix sums of any length.
@@ -316,17 +287,6 @@ def test_the_contained_period_is_contained(schema, n):
     allowed = [set(steps) for steps in schema.patterns(n)]
     for steps in Cyclic(period).patterns(n):
         assert any(set(steps) <= other for other in allowed)
-
-
-@pytest.mark.slow
-def test_cheap_bounds_are_below_certified_ones_and_known_for_every_schema():
-    for n, b in ((64, 16), (300, 80)):
-        for schema in (Cyclic(b), MinSep(b), MinSep(b, 2), OncePerEpoch(b)):
-            for kind in ("rms", "max")[: 2 if n == 64 else 1]:
-                bound = cheap_bound(workloads.prefix_sum(n), schema, kind)
-                assert bound.value > np.sqrt(schema.max_participations_in(n))
-    assert cheap_bound(workloads.momentum(300, 0.9), Cyclic(16), "rms") is None
-    assert cheap_bound(workloads.prefix_sum(300), Cyclic(1), "rms") is None
 
 
 def test_refusals():

@@ -18,10 +18,8 @@ from anechoic.lower_bounds.dual import cycles
 from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import contained_patterns
-from anechoic.optimize.comb import comb_of
 from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns, Single
-from anechoic.planning.compare import plan
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
 from tests.marks import in_turn
 
@@ -53,26 +51,6 @@ def test_steps_that_nobody_touches_cost_nothing():
     reached = loss(workloads.prefix_sum(4), without_noise_later, schema)
     assert lower_bound(workloads.prefix_sum(4), schema, "rms").value <= reached < 1.000001
     assert lower_bound(workloads.prefix_sum(4), Single(), "rms").value > 1.3
-
-
-def test_touched_steps():
-    schema = Patterns([(0, 5), (3,), (9,)])
-    assert schema.touched(6) == (0, 3, 5)
-    assert schema.touched(5) == (0, 3)
-    assert Patterns([(7,)]).touched(5) == ()
-    assert list(MinSep(3).touched(4)) == list(Single().touched(4)) == [0, 1, 2, 3]
-    assert len(Single().touched(10**12)) == 10**12  # no array of them
-
-
-@pytest.mark.parametrize("optimiser", [optimize.toeplitz, optimize.damped, optimize.blt])
-def test_one_step_patterns_are_single_only_where_they_cover_all_steps(optimiser):
-    workload = workloads.prefix_sum(4)
-    whole = optimiser(workload, participation=Patterns([(t,) for t in range(4)]), loss="rms")
-    single = optimiser(workload, participation=Single(), loss="rms")
-    assert whole.loss == pytest.approx(single.loss, rel=1e-9)
-    with pytest.raises(UnsupportedError, match="allows all of them"):
-        optimiser(workload, participation=Patterns([(3,)]), loss="rms")
-    assert comb_of(Patterns([(0, 9), (1,), (2,)]), 3) == (3, 1)  # cut by n to one step each
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -159,19 +137,6 @@ def test_reported_cases():
     assert optimize.banded_toeplitz(workloads.from_coefficients([1.0, 2.0], 256), bands=128).gap < 1e-6
 
 
-@pytest.mark.slow
-def test_plan_with_such_a_workload():
-    chosen = plan(
-        workload=workloads.from_coefficients([1.0, 2.0], 64),
-        examples=512,
-        batch_size=64,
-        epochs=8,
-        epsilon=4.0,
-        delta=1e-5,
-    )
-    assert math.isfinite(chosen.mechanism.noise_std)
-
-
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     st.lists(st.floats(-3, 3), min_size=1, max_size=5),
@@ -235,17 +200,6 @@ def test_no_optimiser_is_worse_than_independent_noise(name, schema):
             plain = loss(workload, Identity(18), schema, kind)
             found = OPTIMISERS[name](workload, participation=schema, loss=kind)
             assert found.loss <= plain * (1 + 1e-11), (name, schema, kind)
-
-
-@pytest.mark.parametrize("schema", [Single(), Cyclic(4)], ids=repr)
-def test_uneven_rates_do_not_hide_shorter_memory(schema):
-    found = optimize.toeplitz(UNEVEN, participation=schema)
-    for contained in (
-        optimize.banded_inverse(UNEVEN, bands=4, participation=schema),
-        optimize.banded_toeplitz(UNEVEN, bands=2, participation=schema),
-        optimize.blt(UNEVEN, participation=schema),
-    ):
-        assert found.loss <= contained.loss * (1 + 1e-9)
 
 
 @in_turn("name", OPTIMISERS)

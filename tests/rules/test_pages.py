@@ -23,7 +23,7 @@ ELSEWHERE = {
     "fine-tuning.md": "tests/slow/torch/frameworks/test_fine_tuning.py",
     "flower.md": "tests/flower/test_page.py",
     "frameworks.md": "tests/slow/torch/frameworks/test_page.py",
-    "linear.md": "tests/linear/test_docs.py",
+    "linear.md": "tests/slow/linear/test_docs.py",
     "mechanisms.md": "tests/rules/test_shown.py",
     "releases.md": "tests/rules/test_shown.py",
     "selecting.md": "tests/torch/test_engine.py",

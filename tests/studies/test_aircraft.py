@@ -16,7 +16,7 @@ from anechoic.demo.study import Arm, TrainingRun  # noqa: E402
 from anechoic.demo.task import Flights, load  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import External  # noqa: E402
-from studies import keeping, training  # noqa: E402
+from studies import training  # noqa: E402
 from studies.aircraft import aircraft_study, group_delta, sampled_study  # noqa: E402
 from studies.bounding import ContributionBound, participation_of  # noqa: E402
 from studies.owners import Owners  # noqa: E402
@@ -47,13 +47,6 @@ def test_mechanisms_say_what_they_protect_and_promise_what_the_batches_keep(stud
         assert "Privacy unit:     one aircraft" in mechanism.report()
     assert facts["used"] == len(rows) == sum(map(len, batches)) < facts["examples"] == 5_120
     assert facts["count"] == len(np.unique(load(found.task).owners))
-
-
-@pytest.mark.slow
-def test_bounds_can_be_given():
-    found, _, facts = aircraft_study(**SMALL, separation=4, limit=3, strategy="blt")
-    assert found.task.bound == ContributionBound(4, 3) and facts["compared"] == []
-    assert aircraft_study(**SMALL, limit=2)[2]["bound"] == {"separation": 1, "limit": 2}
 
 
 @pytest.mark.slow
@@ -118,42 +111,6 @@ def test_a_study_runs_is_written_and_says_what_a_flight_is_worth(study, tmp_path
     for row in facts["worth"]:
         assert row["worst"] > row["epsilon"] and row["worst"] >= row["median"]
     assert (tmp_path / "planned-fixed-aircraft-eps2.json").is_file()
-
-
-@pytest.mark.slow
-def test_a_private_run_over_aircraft_resumes_bit_for_bit(study, tmp_path):
-    found, _, _ = study
-    arm = next(a for a in found.arms if a.kind == "planned" and a.unit == "aircraft")
-    whole = training.execute(TrainingRun(found.task, arm, 0.5, 21, 20))
-    from anechoic.runs import ledger
-
-    ledger._MADE.clear()  # the runs stand for processes of their own
-
-    class Stop(Exception):
-        pass
-
-    def stop(steps):
-        raise Stop
-
-    run = TrainingRun(found.task, arm, 0.5, 21, 20, str(tmp_path), checkpoint_every=7, resume=True)
-    made = training.REPORT_EVERY
-    training.REPORT_EVERY = 15
-    with pytest.raises(Stop):
-        training.execute(run, stop)
-    training.REPORT_EVERY = made
-    assert keeping.begun(run)
-    ledger._MADE.clear()
-    resumed = training.execute(run)
-    assert (resumed.metric, resumed.epsilon) == (whole.metric, whole.epsilon)
-
-
-def test_identity_of_an_outcome_knows_its_bound():
-    arm = Arm("clipped", "fixed", 1.0, unit="aircraft")
-    bounds = ContributionBound(3, 4), ContributionBound(3, 5)
-    runs = [TrainingRun(BoundedFlights(examples=2_560, bound=bound), arm, 0.5, 0, 10) for bound in bounds]
-    assert training.identity(runs[0]) != training.identity(runs[1])
-    # the keys of arms that protect flights stay as they were before there were aircraft
-    assert training.key("noise", runs[0]) == training.key("noise", runs[1])
 
 
 @pytest.mark.slow

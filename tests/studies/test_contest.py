@@ -7,7 +7,6 @@ import pytest
 
 from anechoic.errors import CheckpointError
 from studies.published import contest as contests
-from studies.published import exhibit
 from studies.published.contest import Contest, Images, compete
 from studies.published.together import accuracies, train_together
 from studies.published.training import drawn
@@ -58,21 +57,6 @@ def test_models_are_trained_as_one_by_one(images, clip_norm):
     assert accuracies(found, images.test_features, images.test_labels)[1] == np.mean(
         guesses == images.test_labels
     )
-
-
-def test_noise_of_another_shape_is_refused(images):
-    with pytest.raises(ValueError, match=r"noise has shape \(4, 10\); \(5, 10\) is needed"):
-        train_together(
-            images.features,
-            images.labels,
-            lambda t: np.arange(3),
-            steps=5,
-            classes=3,
-            batch_size=3,
-            rate=1.0,
-            clip_norm=1.0,
-            noise=np.zeros((4, 10), np.float32),
-        )
 
 
 SMALL = Contest(steps=7, batch_sizes=(5, 13), periods=(2, 7), epsilons=(1.0, 1000.0), delta=1e-3, trials=2)
@@ -146,18 +130,3 @@ def test_claims_are_told_as_they_came_out():
     assert "rise with τ at every step for ε = 1;" in said and "1: 4, 3: 2" in said
     assert "DP-MF⁺, τ = 4 against DP-MF: better at ε = 1, 3, worse at none" in said
     assert "DP-MF against DP-SGD, Poisson: better at ε = none, worse at 1, 3" in said
-
-
-def test_what_was_not_trained_is_said():
-    """Left out at one batch size: no curve, no row, and a sentence."""
-    small = Contest(periods=(4,), epsilons=(1.0, 3.0), trials=3, left_out=((469, contests.SAMPLED),))
-    made = drawn(contests.Scores(small, made_up(small, {})), 45)
-    labels = [[curve.label for curve in panel.curves] for panel in made.panels[:2]]
-    assert contests.SAMPLED in labels[0] and contests.SAMPLED not in labels[1]
-    assert [row[0] for row in made.table if row[1] == contests.SAMPLED] == ["29"]
-    assert "Not trained here: planned, sampled." in made.remarks[2] and "Not" not in made.remarks[1]
-
-
-def test_training_needs_data():
-    with pytest.raises(ValueError, match="004-3 trains on images: give --data-dir"):
-        exhibit("004-3")

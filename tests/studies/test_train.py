@@ -87,24 +87,6 @@ def test_both_ways_of_sampling_share_their_code_path(images, tmp_path):
     assert len(list((tmp_path / "kept").glob("*.json"))) == len(study.runs())
 
 
-def test_cnn_is_small_and_starts_from_its_seed(images):
-    task = FashionMNIST(images, "cnn", batch_size=32)
-    first, second, third = (task.build(seed) for seed in (0, 0, 1))
-    assert sum(p.numel() for p in first.parameters()) == 26_010
-    pairs = list(zip(first.parameters(), second.parameters(), third.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b, _ in pairs)
-    assert not all(torch.equal(a, c) for a, _, c in pairs)
-    data = task.load()
-    assert first(data.features[:5]).shape == (5, 10)
-    assert not [layer for layer in first.modules() if "Norm" in type(layer).__name__]
-
-
-def test_building_a_model_leaves_the_random_state_alone(images):
-    before = torch.get_rng_state()
-    FashionMNIST(images, "cnn").build(7)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.slow
 def test_the_damping_is_the_best_for_steps_and_participation(images):
     study, reasons = fashion_study(images, batch_size=8, epochs=3, epsilons=(1.0, 4.0), rates=(1.0,))

@@ -1,5 +1,4 @@
 import dataclasses
-import math
 
 import pytest
 
@@ -9,14 +8,13 @@ pytest.importorskip("opacus")
 from anechoic.demo.pool import execute_all  # noqa: E402
 from anechoic.demo.runner import plain_arms, private_arms  # noqa: E402
 from anechoic.demo.study import Arm, Study, TrainingRun  # noqa: E402
-from anechoic.demo.task import BatchedTensors, Flights, as_fetched, load  # noqa: E402
-from anechoic.errors import AnechoicError, CheckpointError  # noqa: E402 - needs torch
+from anechoic.demo.task import Flights, load  # noqa: E402
+from anechoic.errors import CheckpointError  # noqa: E402 - needs torch
 from anechoic.mechanism.calibrate import calibrate  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import CyclicPoisson  # noqa: E402
 from anechoic.strategies import BandedToeplitz  # noqa: E402
 from studies import keeping, training  # noqa: E402
-from studies.tasks import loader  # noqa: E402
 
 TASK = Flights(examples=2_560, batch_size=128)
 STEPS = 20
@@ -83,50 +81,12 @@ def test_without_noise_a_clipped_run_is_what_its_formula_says(monkeypatch):
 
 
 @pytest.mark.slow
-def test_private_run_with_almost_no_noise_is_the_clipped_one(monkeypatch):
-    # the engine and the arm without noise clip, divide and step alike
-    clipped = weights_after(plain_arms(TASK)[0], monkeypatch)
-    for arm in arms_of(epsilon=1e9):
-        assert torch.allclose(weights_after(arm, monkeypatch, seed=102), clipped, atol=1e-2)
-    (noisy,) = [arm for arm in arms_of(epsilon=1.0) if arm.kind == "independent"]
-    assert not torch.allclose(weights_after(noisy, monkeypatch, seed=102), clipped, atol=0.1)
-
-
-@pytest.mark.slow
-def test_score_is_of_predictions_made_before_training():
-    task = Flights(examples=2_560, batch_size=128)
-    data = load(task)
-    # zero weights predict nothing: a run that never moves scores one half, whatever it is trained on
-    outcome = training.execute(TrainingRun(task, plain_arms(task)[1], 1e-30, 0, STEPS))
-    assert outcome.metric == pytest.approx(0.5, abs=0.02) or outcome.metric < 1
-    logits = [torch.zeros(128, 2) for _ in range(STEPS)]
-    late = list(data.labels.split(128))
-    for t in range(2):  # the first tenth does not count
-        logits[t][:, 1] = late[t]
-    assert task.score(None, data, logits, late) == 0.5
-    for t in range(2, STEPS):
-        logits[t][:, 1] = late[t]
-    assert task.score(None, data, logits, late) == 1.0
-
-
-@pytest.mark.slow
 def test_keys_differ_by_run_and_domain_and_do_not_change():
     arm = arms_of()[0]
     runs = [TrainingRun(TASK, arm, rate, seed, STEPS) for rate in (0.5, 1.0) for seed in (0, 1)]
     keys = {training.key(domain, run) for run in runs for domain in ("noise", "sampling")}
     assert len(keys) == 8 and all(len(key) == 32 for key in keys)
     assert training.key("noise", runs[0]) == training.key("noise", dataclasses.replace(runs[0]))
-
-
-def test_batches_are_fetched_whole():
-    data = load(TASK)
-    for (x, y), start in zip(loader(TASK, data, 0), range(0, 2_560, 128), strict=True):
-        assert torch.equal(x, data.features[start : start + 128])
-        assert torch.equal(y, data.labels[start : start + 128])
-    rows = BatchedTensors(data.features, data.labels)
-    one, label = rows[3]
-    assert torch.equal(rows.__getitems__([3])[0][0], one) and rows.__getitems__([3])[1][0] == label
-    assert len(rows) == 2_560 and as_fetched(rows) is rows
 
 
 class Stop(Exception):
@@ -185,16 +145,6 @@ def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):
         training.execute(run)
 
 
-def test_diverging_runs_have_a_metric():
-    outcome = training.execute(TrainingRun(TASK, plain_arms(TASK)[1], 1e38, 0, STEPS))
-    assert math.isfinite(outcome.metric)
-
-
-def test_pool_refuses_a_negative_number_of_jobs():
-    with pytest.raises(ValueError, match="jobs"):
-        execute_all([], execute=training.execute, jobs=-1)
-
-
 @pytest.mark.slow
 def test_workers_agree_with_this_process_and_report_progress():
     study = Study(TASK, (*plain_arms(TASK), arms_of()[1]), (1.0,), (104,), STEPS, 1e-6)
@@ -208,11 +158,3 @@ def test_workers_agree_with_this_process_and_report_progress():
     here = execute_all(study.runs(), execute=training.execute, jobs=0)
     assert [o.metric for o in found] == pytest.approx([o.metric for o in here], abs=1e-6)
     assert sum(heard) == 3 * STEPS
-
-
-@pytest.mark.slow
-def test_an_error_in_a_worker_reaches_the_caller():
-    (arm,) = [arm for arm in arms_of() if arm.kind == "planned"]
-    broken = dataclasses.replace(arm, mechanism="{}")
-    with pytest.raises(AnechoicError, match="not a mechanism file"):
-        execute_all([TrainingRun(TASK, broken, 1.0, 0, STEPS)], execute=training.execute, jobs=1)

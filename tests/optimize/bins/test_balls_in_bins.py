@@ -113,14 +113,6 @@ def test_what_independent_noise_does_better_is_left_to_it(accounting):
         assert std * error(sliding_window(20, 6), found.strategy).rms <= own * (1 + 1e-4)
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_strategy():
-    setting = {"bins": 5, "epsilon": 2.0, "delta": 1e-3, "bands": 4, "samples": 500, "rounds": 1}
-    one, two = (balls_in_bins(prefix_sum(20), **setting) for _ in range(2))
-    assert np.array_equal(one.strategy.to_dense(), two.strategy.to_dense())
-    assert one.loss == pytest.approx(two.loss, rel=1e-6)
-
-
 @pytest.mark.parametrize(("epsilon", "bands", "published"), [(1.0, 32, 2.071), (8.0, 64, 0.470)])
 @pytest.mark.slow
 def test_published_noise_in_bins(epsilon, bands, published):

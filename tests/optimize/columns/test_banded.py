@@ -13,10 +13,10 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error, loss
 from anechoic.losses.kinds import row_weights
 from anechoic.optimize import banded, banded_toeplitz
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import Banded, ColumnNormalized, Dense
-from tests.marks import each_once, each_pair, every_other, in_turn, slow
+from anechoic.strategies import ColumnNormalized
+from tests.marks import each_once, each_pair, every_other
 from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
 
 objectives = import_module("anechoic.optimize.columns.objective")
@@ -164,32 +164,6 @@ def test_one_band_under_min_sep():
 # ---- bounds
 
 
-@pytest.mark.parametrize(("name", "schema"), each_once(WORKLOADS, [*SCHEMAS[1:6:2], *slow(*SCHEMAS[::2])]))
-@pytest.mark.slow
-def test_bounds_hold_wherever_they_are_taken(schema, name):
-    """At any columns, however bad, the bound is below the optimum."""
-    n, bands = 26, 5
-    workload = WORKLOADS[name](n)
-    best = banded(workload, bands=bands, participation=schema)
-    objective = objectives.objective_of(workload, bands)
-    scales = scaling.scales_of(schema, np.ones((n, 1)), bands)
-    search = searches.Search(objective, scales, None)
-    bounds = []
-    for seed in range(10):
-        for share in (1e-3, 0.1, 1.0):
-            columns = scales.columns(scales.variables(unit(free_columns(n, bands, seed))))
-            start = np.asarray(best.strategy.columns) * (1 - share) + share * columns
-            bounds.append(search.bound(start, row_weights("rms", n)).value)
-    assert max(bounds) <= best.loss * (1 + 1e-12)
-    assert max(bounds) > 0.9 * best.loss
-    # that by rows loses the second order of the distance from the optimum only
-    even, columns = row_weights("rms", n), np.array(best.strategy.columns)
-    other = unit(free_columns(n, bands))
-    for share, most in ((0.0, 1e-4), (1e-3, 3e-4), (1e-2, 3e-3), (1.0, 1.0)):
-        value = rows.bound_by_rows(workload, scales, columns * (1 - share) + share * other, even)
-        assert (1 - most) * best.loss < value <= best.loss * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("schema", SCHEMAS[:3])
 def test_bound_by_its_definition(schema):
     n, bands = 26, 5
@@ -209,29 +183,7 @@ def test_bound_by_its_definition(schema):
     assert expected * (1 - 1e-8) <= bound.value <= expected
 
 
-@pytest.mark.slow
-def test_no_banded_strategy_beats_the_bound():
-    n, bands = 26, 5
-    workload = workloads.prefix_sum(n)
-    rms, largest = (banded(workload, bands=bands, loss=kind) for kind in ("rms", "max"))
-    rng = np.random.default_rng(0)
-    for size in (1e-4, 1e-2, 1.0):
-        for _ in range(20):
-            columns = np.asarray(rms.strategy.columns) + size * 0.3 * free_columns(
-                n, bands, int(rng.integers(10**6))
-            )
-            found = error(workload, Banded(n, unit(columns)))
-            assert found.rms >= rms.lower_bound and found.max >= largest.lower_bound
-
-
 # ---- other losses
-
-
-def test_weights_choose_the_steps():
-    workload, w = workloads.prefix_sum(40), np.linspace(0.1, 2.0, 40)
-    found = banded(workload, bands=6, loss=w)
-    assert found.gap < 3e-5
-    assert found.loss < loss(workload, banded(workload, bands=6).strategy, Single(), w)
 
 
 def test_the_last_step_alone():
@@ -239,35 +191,6 @@ def test_the_last_step_alone():
     found = banded(workloads.prefix_sum(8), bands=8, loss="last")
     assert 1.0 < found.loss < 1.001
     assert error(workloads.prefix_sum(8), found.strategy).max < 1e3
-
-
-@pytest.mark.slow
-def test_largest_error_keeps_the_highest_bound(monkeypatch):
-    """Each bound holds; which of them is the last, and how good, is a matter of rounding."""
-    taken, first, second = [], searches.Search.bound, searches.bound_by_rows
-
-    def recorded(self, columns, weights):
-        found = first(self, columns, weights)
-        taken.append(found.value)
-        return found
-
-    def recorded_rows(*arguments):
-        taken.append(second(*arguments))
-        return taken[-1]
-
-    monkeypatch.setattr(searches.Search, "bound", recorded)
-    monkeypatch.setattr(searches, "bound_by_rows", recorded_rows)
-    found = banded(workloads.prefix_sum(23), bands=5, participation=MinSep(5), loss="max")
-    assert found.lower_bound == pytest.approx(max(taken), rel=1e-9)
-
-
-@pytest.mark.slow
-def test_largest_error_of_few_bands():
-    workload = workloads.prefix_sum(40)
-    found = banded(workload, bands=8, loss="max")
-    assert found.gap < 3e-4
-    toeplitz = banded_toeplitz(workload, bands=8, loss="max").strategy
-    assert found.loss < 0.99 * loss(workload, ColumnNormalized(toeplitz), Single(), "max")
 
 
 @pytest.mark.slow
@@ -300,16 +223,6 @@ def test_any_workload(workload):
     assert found.loss == pytest.approx(loss(workload, found.strategy, Single()), rel=1e-9)
 
 
-@in_turn("n", [1, 2, 3])
-@in_turn("kind", ["rms", "max", "last"])
-@in_turn("schema", [Single(), MinSep(1, 2), Cyclic(2)])
-@pytest.mark.slow
-def test_few_steps(n, kind, schema):
-    for bands in range(1, 1 + (n if schema == Single() else 1)):
-        found = banded(workloads.prefix_sum(n), bands=bands, loss=kind, participation=schema)
-        assert found.strategy.n == n and found.lower_bound <= found.loss
-
-
 def test_presented_with_a_positive_diagonal():
     module = import_module("anechoic.optimize.columns.banded")
     columns = free_columns(13, 4)
@@ -319,17 +232,6 @@ def test_presented_with_a_positive_diagonal():
     c, d = algebra.dense(columns), algebra.dense(shown)
     largest = np.square(columns).sum(axis=1).max()
     np.testing.assert_allclose(d.T @ d, c.T @ c / largest, atol=1e-14)
-
-
-def test_progress_and_determinism():
-    calls = []
-    runs = [
-        banded(workloads.prefix_sum(50), bands=4, progress=lambda *call: calls.append(call)) for _ in range(2)
-    ]
-    assert np.array_equal(runs[0].strategy.columns, runs[1].strategy.columns)
-    counts, losses = zip(*calls[: len(calls) // 2], strict=True)
-    assert list(counts) == sorted(counts) and counts[-1] <= runs[0].evaluations
-    assert losses[-1] == pytest.approx(runs[0].loss, rel=1e-6)
 
 
 def test_a_step_out_of_range_is_sent_back():
@@ -342,47 +244,11 @@ def test_a_step_out_of_range_is_sent_back():
     np.testing.assert_allclose(found, unit(exploding))
 
 
-@pytest.mark.slow
-def test_many_steps():
-    workload = workloads.prefix_sum(20_000)
-    found = banded(workload, bands=32)
-    start = banded_toeplitz(workload, bands=32).strategy
-    assert found.loss < loss(workload, ColumnNormalized(start), Single())
-    assert found.gradient < 1e-5 and found.gap < 5e-5
-    # GOLDEN, section 1: dense optimum, dual-certified there
-    assert banded(workloads.prefix_sum(256), bands=256).loss == pytest.approx(2.524414, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"bands": 0}, "bands=0 must be at least 1"),
-        ({"bands": 31}, "bands=31 must be at most n=30"),
-        ({"bands": 2.5}, "bands=2.5 must be an integer"),
-        ({"bands": 2, "loss": "mean"}, "loss='mean' is unknown"),
-        ({"bands": 2, "loss": [1.0, 2.0]}, "2 entries; 30 are needed"),
-        ({"bands": 2, "participation": OncePerEpoch(10)}, "restart the strategy"),
-        ({"bands": 11, "participation": MinSep(10)}, "bands=11 exceeds the 10 steps between"),
-        ({"bands": 2, "participation": FullBatch()}, "Use bands <= 1"),
-    ],
-)
-def test_refusals(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        banded(workloads.prefix_sum(30), **arguments)
-
-
 def test_workloads_that_are_refused():
     with pytest.raises(ValueError, match="must be a Workload"):
         banded(np.ones(3), bands=2)
     with pytest.raises(UnsupportedError, match="is no recursion of few bands"):
         banded(workloads.sliding_window(5000, 100), bands=2)
-
-
-def test_dense_form_is_the_same_strategy():
-    found = banded(workloads.prefix_sum(12), bands=12)
-    assert loss(workloads.prefix_sum(12), Dense(found.strategy.to_dense()), Single()) == pytest.approx(
-        found.loss
-    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import row_weights
 from anechoic.optimize import column_normalized
-from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import ColumnNormalized
 from tests.marks import each_pair
 
@@ -96,31 +96,6 @@ def test_several_participations(schema):
     plain = optimize.banded_toeplitz(workload, bands=bands, participation=schema).strategy
     assert found.loss <= loss(workload, ColumnNormalized(plain), schema)
     assert optimize.banded(workload, bands=bands, participation=schema).loss <= found.loss
-
-
-def test_progress_and_determinism():
-    calls = []
-    runs = [
-        column_normalized(workloads.prefix_sum(20), bands=3, progress=lambda *call: calls.append(call))
-        for _ in range(2)
-    ]
-    assert runs[0].loss == pytest.approx(runs[1].loss, rel=1e-9) and calls
-    assert [count for count, _ in calls[: len(calls) // 2]] == list(range(1, len(calls) // 2 + 1))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"bands": 0}, "bands"),
-        ({"bands": 14}, "bands=14"),
-        ({"bands": 2, "loss": "least"}, "loss"),
-        ({"bands": 5, "participation": MinSep(4)}, "bands=5 exceeds the 4"),
-        ({"bands": 2, "participation": OncePerEpoch(4)}, "OncePerEpoch"),
-    ],
-)
-def test_refusals(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        column_normalized(workloads.prefix_sum(13), **arguments)
 
 
 def test_refused_workloads():

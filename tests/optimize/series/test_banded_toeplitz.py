@@ -10,7 +10,7 @@ from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.optimize import banded_toeplitz
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Toeplitz
 from tests.marks import each_pair, every_other, in_turn
@@ -131,28 +131,6 @@ def test_more_bands_than_the_separation():
     assert found.loss < 0.9 * fewer.loss
 
 
-def test_full_batch_gives_the_identity():
-    found = banded_toeplitz(workloads.prefix_sum(64), bands=8, participation=FullBatch())
-    np.testing.assert_allclose(found.strategy.coefficients, np.eye(64)[0], atol=1e-6)
-    assert found.loss == pytest.approx(45.61, abs=6e-3)  # GOLDEN, section 2
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["rms", "max"])
-def test_few_steps(n, kind):
-    for bands in range(1, n + 1):
-        found = banded_toeplitz(workloads.prefix_sum(n), bands=bands, loss=kind)
-        assert found.strategy.n == n and 0 <= found.gap < 1e-9
-    assert banded_toeplitz(workloads.prefix_sum(1), bands=1).loss == pytest.approx(1.0)
-
-
-def test_two_steps_by_hand():
-    # c = (1, s): the squared loss is (1 + s^2)(1 + (1 - s)^2 / 2) for RMS, minimal where its derivative is 0
-    s = np.linspace(0, 1, 10**6 + 1)
-    best = math.sqrt(((1 + s**2) * (1 + (1 - s) ** 2 / 2)).min())
-    assert banded_toeplitz(workloads.prefix_sum(2), bands=2).loss == pytest.approx(best, rel=1e-9)
-
-
 @pytest.mark.parametrize(("beta", "decay"), [(0.5, 0.0), (0.9, 1e-3), (0.99, 0.0), (0.0, 0.5)])
 def test_other_workloads_gain(beta, decay):
     workload = workloads.momentum(512, beta, weight_decay=decay)
@@ -166,32 +144,6 @@ def test_a_step_out_of_the_stable_region_is_sent_back():
     objective = module.ToeplitzObjective(workloads.prefix_sum(5000), (5000, 1), "rms")
     value, gradient = objective(np.array([1.0, 3.0]))  # 1/c = 1 - 3x + 9x^2 …
     assert value == 1e10 and not gradient.any()
-
-
-def test_deterministic():
-    runs = [banded_toeplitz(workloads.prefix_sum(300), bands=30) for _ in range(2)]
-    assert np.array_equal(runs[0].strategy.band, runs[1].strategy.band)
-
-
-@pytest.mark.slow
-def test_a_million_steps():
-    found = banded_toeplitz(workloads.prefix_sum(10**6), bands=64)
-    assert found.loss < 91 and found.seconds < 60
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"bands": 0}, "bands=0 must be at least 1"),
-        ({"bands": 31}, "bands=31 must be at most n=30"),
-        ({"bands": 2.5}, "bands=2.5 must be an integer"),
-        ({"bands": 2, "loss": "mean"}, "loss='mean' is unknown"),
-        ({"bands": 2, "participation": OncePerEpoch(10)}, "restart the strategy"),
-    ],
-)
-def test_refusals(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        banded_toeplitz(workloads.prefix_sum(30), **arguments)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -127,12 +127,6 @@ def test_weight_on_the_last_step_has_the_cost_of_none(workload, share):
         np.testing.assert_allclose(gradient, slopes, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("weights", [np.arange(1.0, 61.0), np.r_[np.ones(59), 0.5], np.r_[0.0, np.ones(59)]])
-def test_other_weights_take_all_coefficients(weights):
-    _, error = _error_of(workloads.prefix_sum(60), weights)
-    assert isinstance(error, MaterialisedError)
-
-
 class Halved(Workload):
     """a_t = 2^-(t+1), as the fraction 1 / (2 - x)."""
 
@@ -182,14 +176,6 @@ def test_both_forms_are_the_error_of_the_dense_matrices(name, kind):
                 step[m] = 1e-5 * gaps[m]
                 slope = (form(gaps + step)[0] - form(gaps - step)[0]) / (2 * step[m])
                 assert gradient[m] == pytest.approx(slope, rel=1e-6, abs=1e-6 * value)
-
-
-def test_weights_of_the_steps():
-    n, gaps = 30, np.array([0.05, 0.1, 0.3, 0.4])
-    weights, sums = np.random.default_rng(1).random(n), workloads.prefix_sum(n)
-    form = MaterialisedError(np.ones(n), quadratic_form(sums, weights)[1])
-    by_row = [MaterialisedError(np.ones(n), quadratic_form(sums, row)[1])(gaps)[0] for row in np.eye(n)]
-    assert form(gaps)[0] == pytest.approx(np.average(by_row, weights=weights), rel=1e-12)
 
 
 def test_poles_of_the_workload_among_those_of_the_strategy():

@@ -12,9 +12,9 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import tail_weights
 from anechoic.optimize.comb import comb_of
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import BandedToeplitz, Restarted, Toeplitz
+from anechoic.strategies import BandedToeplitz, Toeplitz
 from tests.marks import each_once, every_other, in_turn
 
 bounds = import_module("anechoic.optimize.series.toeplitz_bound")
@@ -87,14 +87,6 @@ def test_weights_of_early_steps_only():
     assert np.abs(found.strategy.coefficients[20:]).max() < 1e-6
 
 
-def test_equal_weights_are_rms_and_the_last_one_is_last():
-    workload = workloads.momentum(40, 0.5)
-    same = optimize.toeplitz(workload, loss=np.full(40, 3.0)), optimize.toeplitz(workload)
-    assert same[0].loss == pytest.approx(same[1].loss, rel=1e-12)
-    same = optimize.toeplitz(workload, loss=np.eye(40)[-1]), optimize.toeplitz(workload, loss="last")
-    assert same[0].loss == pytest.approx(same[1].loss, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("kind", "schema"), each_once(["rms", "max"], [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
 )
@@ -107,47 +99,6 @@ def test_several_participations(schema, kind):
     assert found.bound_covers != CLASS
     banded = optimize.banded_toeplitz(workload, bands=41, participation=schema, loss=kind)
     assert found.loss == pytest.approx(banded.loss, rel=1e-12)
-
-
-def test_progress():
-    seen = []
-    found = optimize.toeplitz(workloads.prefix_sum(50), progress=lambda *report: seen.append(report))
-    assert [count for count, _ in seen] == list(range(1, found.evaluations + 1))
-    assert seen[0][1] == pytest.approx(
-        loss(workloads.prefix_sum(50), Toeplitz.square_root(workloads.prefix_sum(50)), Single())
-    )
-    assert seen[-1][1] == pytest.approx(found.loss, rel=1e-9)
-    seen.clear()
-    optimize.banded_toeplitz(workloads.prefix_sum(50), bands=3, progress=lambda *report: seen.append(report))
-    assert seen
-
-
-def test_deterministic():
-    runs = [optimize.toeplitz(workloads.prefix_sum(500)) for _ in range(2)]
-    assert np.array_equal(runs[0].strategy.band, runs[1].strategy.band)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"loss": "mean"}, "loss='mean' is unknown"),
-        ({"loss": np.ones(3)}, "30 are needed"),
-        ({"loss": -np.ones(30)}, "must be >= 0"),
-        ({"participation": OncePerEpoch(10)}, "restart the strategy"),
-    ],
-)
-def test_refusals(arguments, message):
-    for optimise in (optimize.toeplitz, lambda w, **a: optimize.banded_toeplitz(w, bands=2, **a)):
-        with pytest.raises(ValueError, match=message):
-            optimise(workloads.prefix_sum(30), **arguments)
-
-
-def test_workloads_that_are_not_toeplitz_are_refused():
-    dense = workloads.from_dense(np.tril(1.0 + np.random.default_rng(0).random((4, 4))))
-    with pytest.raises(UnsupportedError, match="not Toeplitz"):
-        optimize.toeplitz(dense)
-    with pytest.raises(ValueError, match="must be a Workload"):
-        optimize.toeplitz(np.eye(3))
 
 
 class TestBound:
@@ -194,19 +145,6 @@ class TestBound:
         assert bounds._norm_by_gram(phi, columns, v) == pytest.approx(norm, rel=1e-13)
         above = bounds._norm_by_powers(phi, columns, v, np.ones(9))
         assert norm <= above < 1.001 * norm
-
-    def test_banded_with_several_participations(self):
-        # the bound covers all strategies with as many bands: random ones do no better
-        workload, schema = workloads.prefix_sum(40), MinSep(10, 3)
-        found = optimize.banded_toeplitz(workload, bands=6, participation=schema)
-        assert 0 < found.gap < 1e-9
-        rng = np.random.default_rng(0)
-        for _ in range(50):
-            c = np.asarray(found.strategy.band) * (1 + 0.3 * rng.standard_normal(6))
-            assert loss(workload, BandedToeplitz(40, c * np.sign(c[0])), schema) >= found.lower_bound
-
-    def test_none_where_nothing_is_known(self):
-        assert bounds.toeplitz_bound(np.ones(2000), np.array([1.0, 9.0]), np.ones(2), np.ones(2000)) is None
 
 
 class TestRestartObjective:
@@ -260,17 +198,6 @@ class TestRestartObjective:
             best = max(best, bounds.form_bound(base.coefficients, c, columns, form).value)
         assert 0.9 * min(tried) < best <= min(tried)
         assert bounds.form_bound(np.ones(1025), np.ones(1), np.ones(1), form) is None
-
-    def test_it_gains_for_its_own_objective(self):
-        plain = workloads.prefix_sum(300)
-        workload = workloads.restart_differences(plain, period=30)
-        own = optimize.toeplitz(workload)
-        other = optimize.toeplitz(plain)
-        assert own.loss < 0.98 * loss(workload, other.strategy, Single())
-        assert other.loss < 0.98 * loss(plain, own.strategy, Single())
-        # a strategy that is really restarted is known too
-        block = Restarted(optimize.toeplitz(workloads.prefix_sum(30)).strategy, 10)
-        assert own.loss < loss(workload, block, Single()) * 1.2
 
     def test_only_rms(self):
         workload = workloads.restart_differences(workloads.prefix_sum(10), period=3)

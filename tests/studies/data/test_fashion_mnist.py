@@ -49,21 +49,10 @@ def test_reads_what_was_written(folder):
     np.testing.assert_allclose(train_images[1:] * 255, written[1:], rtol=1e-6)
 
 
-def test_a_path_may_be_a_string(folder):
-    assert len(fashion_mnist(str(folder))[0]) == 7
-
-
 def test_missing_file_is_named(folder):
     (folder / TEST_LABELS).unlink()
     with pytest.raises(FileNotFoundError, match=f"lacks {TEST_LABELS}.*dataset-fashion-mnist"):
         fashion_mnist(folder)
-
-
-def test_missing_folder_names_all_four(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=f"{TRAIN_IMAGES}, {TRAIN_LABELS}, {TEST_IMAGES}, {TEST_LABELS}"
-    ):
-        fashion_mnist(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -105,14 +94,6 @@ def test_damaged_file_is_refused(folder, name, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         fashion_mnist(folder)
     assert name in str(caught.value)
-
-
-def test_corrupt_gzip_body_is_refused(folder):
-    content = bytearray((folder / TRAIN_IMAGES).read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    (folder / TRAIN_IMAGES).write_bytes(bytes(content))
-    with pytest.raises(ValueError, match="not a valid gzip file|ends before|truncated"):
-        fashion_mnist(folder)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the Fashion-MNIST files are not beside this checkout")

@@ -12,12 +12,10 @@ pytest.importorskip("matplotlib")
 from anechoic.demo.study import Outcome
 from anechoic.errors import CheckpointError
 from anechoic.mechanism.mechanism import Mechanism
-from studies.federated import command
 from studies.federated.command import federate, in_words, task_of
 from studies.federated.record import figures_of
-from studies.federated.report import gain_table
-from studies.federated.study import TUNING_SEED, FederatedStudy, guess
-from studies.federated.tasks import ALPHABET, ChangelogAuthors, Rounds, coded, load
+from studies.federated.study import TUNING_SEED, FederatedStudy
+from studies.federated.tasks import ChangelogAuthors, Rounds, load
 
 AUTHORS = 45
 ROUNDS = {"rounds": 6, "clients_per_round": 3, "separation": 3, "max_participations": 2}
@@ -123,13 +121,6 @@ def test_finished_runs_are_not_made_again(found, monkeypatch, tmp_path):
     assert again["arms"] == record["arms"]
 
 
-def test_one_seed_says_nothing_of_errors(found):
-    record = found[0]
-    alone = {**record, "comparisons": [{**row, "gain_error": None} for row in record["comparisons"]]}
-    assert all("±" in cell for cell in gain_table(record)[1][0][1:])
-    assert not any("±" in cell for cell in gain_table(alone)[1][0][1:])
-
-
 def outcome(arm, rate, seed, metric):
     return Outcome(arm.name, rate, seed, metric, 1.0)
 
@@ -151,14 +142,6 @@ def test_the_rate_is_chosen_on_a_seed_that_is_not_reported(folder):
     assert {(run.learning_rate, run.seed) for run in final if run.arm == arm} == {(high, 1), (high, 2)}
     top = figures_of([*tried, outcome(arm, high, 1, 0.5), outcome(arm, high, 2, 0.7)])
     assert (top.learning_rate, top.mean, top.metrics, top.edge) == (high, 0.6, (0.5, 0.7), "highest")
-
-
-@pytest.mark.slow
-def test_more_noise_is_guessed_a_smaller_rate(folder):
-    study = FederatedStudy.of(ChangelogAuthors(str(folder), rounds=small()), epsilons=(0.5, 8.0), seeds=1)
-    rates = {(arm.kind, arm.epsilon): guess(arm) for arm in study.arms}
-    assert rates["independent", 0.5] < rates["independent", 8.0]
-    assert rates["independent", 0.5] <= rates["blt", 0.5]
 
 
 def small():
@@ -185,38 +168,6 @@ def test_participations_are_those_that_the_run_has_room_for(separation, most, wo
     assert in_words(task.rounds).endswith(words)
 
 
-def test_a_rest_as_long_as_the_run_is_called_out(folder, monkeypatch, capsys, tmp_path):
-    def stop(*_, **__):
-        raise InterruptedError
-
-    monkeypatch.setattr(command, "progress", stop)
-    for separation, warned in ((1000, True), (3, False)):
-        plan = {**ROUNDS, "separation": separation}
-        with pytest.raises(InterruptedError):
-            federate(
-                data="changelogs",
-                directory=str(folder),
-                out=tmp_path,
-                jobs=1,
-                command="",
-                epsilons=(8.0,),
-                rounds=plan,
-            )
-        said = " ".join(capsys.readouterr().out.split())
-        assert ("Warning: CoolDown(separation=1000) is as long as the run of 6 rounds" in said) == warned
-
-
-def test_features_are_the_characters_before(folder):
-    data = load(ChangelogAuthors(str(folder), rounds=small()))
-    features, labels, weights = data.batch([0, 3])
-    size = len(ALPHABET)
-    assert features.shape[2] == 3 * size + 1 == data.shape[0]
-    np.testing.assert_array_equal(features.sum(axis=2), 4.0)  # three characters and the constant
-    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-5)
-    assert labels.max() < data.classes
-    assert data.test_labels.size > 0
-
-
 def test_sections_of_docstrings_are_clients(tmp_path):
     text = "The words of module {}, of which there are a few more than forty."
     for module in range(10):
@@ -226,10 +177,6 @@ def test_sections_of_docstrings_are_clients(tmp_path):
     assert (data.clients, data.examples) == (9, 9 * places), "one is held out; the short ones take no part"
     assert "9 sections" in task.describe(data) and task.rounds.rounds == 3
     assert data.test_labels.size == places
-
-
-def test_text_is_coded_without_case_and_with_one_digit():
-    assert coded("aB9é").tolist() == [0, 1, ALPHABET.index("0"), len(ALPHABET) - 1]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_digits_on_every_kernel():
         environment = {**os.environ, "OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, "-c", CHILD],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env=environment,
             capture_output=True,
             text=True,

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "linear.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "linear.md"
 
 
 @pytest.mark.slow
