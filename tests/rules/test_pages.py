@@ -32,7 +32,6 @@ ELSEWHERE = {
     "streaming.md": "tests/streaming/test_docs.py",
     "theory.md": "tests/theory/test_page.py",
     "training.md": "tests/torch/test_engine.py",
-    "users.md": "tests/torch/test_local_steps.py",
 }
 #: What people read first; a page that they come to from there belongs here too.
 READ = """
