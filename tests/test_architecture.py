@@ -15,6 +15,17 @@ MAX_LINES = 450
 
 # Optional or slow: loaded by what needs them, when it needs them.
 NOT_LOADED = ("torch", "sklearn", "opacus", "flwr", "matplotlib", "pandas", "jax", "dp_accounting", "rich")
+    "torch",
+    "sklearn",
+    "opacus",
+    "flwr",
+    "matplotlib",
+    "pandas",
+    "jax",
+    "dp_accounting",
+    "rich",
+    "jinja2",
+)
 
 # The storeys, from the ground up. A room is a module or package directly under anechoic; it imports rooms of
 # storeys below its own, wherever in a file the import stands, and of its own storey where no circle closes.
@@ -26,7 +37,7 @@ STOREYS = [
     {"strategies", "batches"},
     {"sensitivity"},
     {"losses", "accounting"},
-    {"lower_bounds", "upper_bounds", "mechanism", "testing"},
+    {"lower_bounds", "upper_bounds", "plots", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},
@@ -50,8 +61,10 @@ ALSO = {
     "anechoic.noise.fused_kernels": {"triton"},
     "anechoic.noise.host_memory": {"torch"},
     "anechoic.budget.entries": {"psycopg"},
-    "anechoic.statement.charts": {"matplotlib"},
-    "anechoic.planning.chart": {"matplotlib"},
+    "anechoic.plots.curves": {"matplotlib"},
+    "anechoic.plots.plan": {"matplotlib"},
+    "anechoic.plots.style": {"matplotlib"},
+    "anechoic.statement.page": {"jinja2"},
 }
 
 # Lazy imports are for other people's packages, and for the command line, which starts fast.

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from anechoic.demo.report import experiment_page, utility_chart, words
 from anechoic.statement.statement import statement_of
+from studies.comparison.report import experiment_page, utility_chart, words
 from tests.demo.examples import example
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}

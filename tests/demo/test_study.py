@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 
 import anechoic as an
-from anechoic.demo import words
-from anechoic.demo.study import Arm, Outcome, Study, best, by_rate, gain
+from studies.comparison import words
+from studies.comparison.study import Arm, Outcome, Study, best, by_rate, gain
 
 torch = pytest.importorskip("torch")
-from anechoic.demo.record import comparisons  # noqa: E402 - needs torch
-from anechoic.demo.task import Flights  # noqa: E402 - needs torch
+from studies.comparison.record import comparisons  # noqa: E402 - needs torch
+from studies.comparison.task import Flights  # noqa: E402 - needs torch
 from studies.tasks import FashionMNIST  # noqa: E402 - needs torch
 
 

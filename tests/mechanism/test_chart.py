@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from anechoic.mechanism.chart import independent_std, spent
 
 from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.chart import independent_std, spent
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.workloads import prefix_sum

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from anechoic.planning.chart import draw_memory, draw_steps, drawn_over_steps, independent_of
+from anechoic.statement.charts import in_style
 
 from anechoic.errors import AnechoicError
-from anechoic.planning.chart import draw_memory, draw_steps, drawn_over_steps, independent_of
 from anechoic.planning.compare import plan
 from anechoic.planning.families import family
 from anechoic.planning.page import as_cell, as_page, checked_kind, write_plan
-from anechoic.statement.charts import in_style
 from anechoic.strategies import Identity
 from tests.marks import slow
 

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from anechoic.statement.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 
 from anechoic.errors import AnechoicError
 from anechoic.statement import charts
-from anechoic.statement.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -13,9 +13,11 @@ from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
 from anechoic.planning.page import plan_pictures, ranked_table
 from anechoic.planning.result import Plan
-from anechoic.planning.table import duration, notes, size
-from anechoic.statement.charts import heat_map
+from anechoic.planning.table import notes
+from anechoic.plots.curves import heat_figure
+from anechoic.plots.style import as_image
 from anechoic.statement.page import definitions, figure, paragraph, section
+from anechoic.statement.rounding import duration, size
 
 #: Rows and columns of C⁻¹ that are drawn.
 BLOCK = 64
@@ -82,7 +84,8 @@ def inverse_map(found: Plan) -> str:
         f"C⁻¹ of the first {block.n} steps. Row t says how much of each step's fresh noise is in step t:"
         " orange takes noise of earlier steps away again."
     )
-    return figure(heat_map(block.correlate(np.eye(block.rows)), label="C⁻¹", title=said), said)
+    drawn = heat_figure(block.correlate(np.eye(block.rows)), label="C⁻¹", title=said)
+    return figure(as_image(drawn, said), said)
 
 
 def work(pipe: Connection) -> None:

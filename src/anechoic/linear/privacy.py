@@ -25,7 +25,7 @@ from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
-from anechoic.statement.charts import in_style
+from anechoic.plots.style import in_style
 from anechoic.statement.formats import PROOFS, Format, render
 from anechoic.statement.statement import Statement, statement_of
 from anechoic.units.duplicates import check_schema

@@ -113,5 +113,4 @@ def row_of(mechanism: Mechanism, designs: Designs, room: Room, *, estimated: boo
         objective=designs.objective,
         estimated=estimated,
         way=way,
-        known=designs.course(mechanism.strategy),
     )

@@ -12,8 +12,8 @@ from anechoic.planning.memory_budget import BYTES, Room, nanoseconds, nanosecond
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
-from anechoic.planning.table import size
 from anechoic.planning.update import UpdateRule
+from anechoic.statement.rounding import size
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.
 _STEP = 0.03

@@ -12,7 +12,7 @@ import numpy as np
 from anechoic._validate import byte_count, positive_int
 from anechoic.noise.gaussian import FreshRow
 from anechoic.noise.recurrence import Buffered, Recurrence
-from anechoic.planning.table import size
+from anechoic.statement.rounding import size
 
 _WORD = 8  # bytes of the keystream that a fresh entry takes
 _MEASURED = 2**20  # fresh entries, and numbers that are copied, when speeds are measured: twice 8 MiB

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
+from anechoic._validate import Array
 from anechoic.accounting import Verified
+from anechoic.algebra.thinning import thinned
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.planning.course import Course
+from anechoic.planning.families import family
 from anechoic.planning.objective import PlanObjective
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 
+#: Steps of a course; more could not be told apart in a picture.
+_POINTS = 800
 #: How a plan may account for schemes that offer Monte Carlo.
 AccountingChoice = Literal["deterministic", "verified"]
 
@@ -99,7 +105,6 @@ class PlanRow:
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
         way: the word for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the budget,
             and are sums of few fresh ones, which are made again in each step.
-        known: the errors over the steps for unit noise, where they were computed for `rms_error`.
     """
 
     name: str
@@ -120,7 +125,6 @@ class PlanRow:
     frontier: bool = False
     number_bytes: int = 4
     way: str = "store"
-    known: Course | None = field(default=None, repr=False, compare=False)
 
     @property
     def epsilon(self) -> float:
@@ -128,13 +132,19 @@ class PlanRow:
         return self.mechanism.epsilon()
 
     @property
-    def course(self) -> Course:
-        """Std of the noise in the iterates over the steps, in the units of `predicted`.
+    def family(self) -> str:
+        """Family of the strategy: see `planning.families`."""
+        return family(self.mechanism.strategy)
 
-        `predicted` is the root mean square over all steps, as the objective weights them, or the largest one.
+    def course(self) -> tuple[Array, Array]:
+        """Numbers of steps from 1 to n, at most 800 of them, and the std of the noise in the iterates there.
+
+        In the units of `predicted`, which is the root mean square over all steps, as the objective weights
+        them, or the largest one.
         """
-        known = self.known or Course.of(error(self.objective.workload, self.mechanism.strategy))
-        return replace(known, errors=self.noise_std * known.errors / self.batch_size)
+        errors = error(self.objective.workload, self.mechanism.strategy).per_step
+        places = thinned(errors, _POINTS)
+        return np.asarray(places + 1.0), np.asarray(self.noise_std * errors[places] / self.batch_size)
 
     @property
     def gradients(self) -> float:

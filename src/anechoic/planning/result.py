@@ -8,11 +8,11 @@ from typing import Any
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize.result import Optimized
 from anechoic.planning.advice import Advice
-from anechoic.planning.chart import plan_figure
 from anechoic.planning.noise_costs import NoiseCost, noise_costs
 from anechoic.planning.page import as_cell
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import plan_text
+from anechoic.plots.plan import plan_figure
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Plan:
     def __str__(self) -> str:
         return plan_text(self.rows, self.reason)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return as_cell(self.rows, self.reason)
 
     def plot(self, axes: Any = None) -> Any:

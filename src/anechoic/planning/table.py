@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from anechoic.planning.records import PlanRow
+from anechoic.statement.rounding import duration, size
 
 HEAD = ("", "strategy", "batches", "B", "σ", "predicted", "one step", "memory", "time")
 BY_LENGTH = ("steps", "predicted / steps")
@@ -74,21 +75,3 @@ def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
         "" if row.seconds is None else duration(row.seconds),
         *((str(row.mechanism.steps), f"{about}{row.relative:.3g}") if long else ()),
     )
-
-
-def duration(seconds: float) -> str:
-    """A time for people: 0.0123 is 12 ms."""
-    for unit in ("s", "ms"):
-        if seconds >= 1:
-            return f"{seconds:.2g} {unit}"
-        seconds *= 1000
-    return f"{seconds:.2g} µs"
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1536 is 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
