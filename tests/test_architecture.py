@@ -15,17 +15,6 @@ MAX_LINES = 450
 
 # Optional or slow: loaded by what needs them, when it needs them.
 NOT_LOADED = ("torch", "sklearn", "opacus", "flwr", "matplotlib", "pandas", "jax", "dp_accounting", "rich")
-    "torch",
-    "sklearn",
-    "opacus",
-    "flwr",
-    "matplotlib",
-    "pandas",
-    "jax",
-    "dp_accounting",
-    "rich",
-    "jinja2",
-)
 
 # The storeys, from the ground up. A room is a module or package directly under anechoic; it imports rooms of
 # storeys below its own, wherever in a file the import stands, and of its own storey where no circle closes.

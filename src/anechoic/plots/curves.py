@@ -147,7 +147,6 @@ def _curves(axes: Axes, panel: Panel) -> list[Any]:
             line.x,
             line.y,
             bars,
-            label=line.label,
             marker="o" if line.markers else "",
             markeredgecolor="white",
             elinewidth=1.2,
@@ -155,6 +154,7 @@ def _curves(axes: Axes, panel: Panel) -> list[Any]:
             zorder=3,
             **ROLES.get(line.role, {}),
         )
+        drawn.lines[0].set_label(line.label)
         handles.append(drawn.lines[0])
     for level in panel.levels:
         handles.append(axes.axhline(level.y, label=level.label, zorder=2, **ROLES.get(level.role, {})))

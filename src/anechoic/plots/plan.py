@@ -121,7 +121,7 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
     powers = 2.0 ** np.unique(np.linspace(math.log2(least), math.log2(most), 5).round())
-    axes.set_xticks([nothing] * (0 in held) + [power for power in powers if power > 0.99 * least])
+    axes.set_xticks([nothing] * (0 in held) + [power for power in powers if any(held) and power > 0.99 * least])
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
     few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
