@@ -35,7 +35,7 @@ def parts(question: Question) -> Iterator[tuple[str, str]]:
     yield "doing", f"Comparing mechanisms for N = {question.examples}, B = {question.batch_size}"
     given = question.arguments()
     found = plan(**given)
-    yield "facts", facts(found, given.get("dimension"))
+    yield "facts", facts(found)
     said = (paragraph(note, "soft") for note in notes(found.rows))
     yield "table", section("Ranked candidates", ranked_table(found.rows), *said)
     yield "code", question.code()
@@ -49,7 +49,7 @@ def parts(question: Question) -> Iterator[tuple[str, str]]:
     yield "done", ""
 
 
-def facts(found: Plan, dimension: int | None) -> str:
+def facts(found: Plan) -> str:
     """The choice in a few numbers, and the reason, as HTML."""
     best, steps = found.chosen, found.mechanism.steps
     shown = {
@@ -60,10 +60,9 @@ def facts(found: Plan, dimension: int | None) -> str:
     }
     if found.advice is not None:
         shown["Learning rate"] = f"try {found.advice.rate:.2g} first"
-    for cost in () if dimension is None else found.noise_costs(dimension):
-        spent, way = cost.milliseconds / 1e3, {"store": "stored"}.get(cost.way, "made again")
-        times = f"{duration(spent)} a step, {duration(spent * steps)} a run (one core)"
-        shown[f"Noise {way}"] = f"{size(cost.memory)}, {times}"
+    if best.memory is not None and best.seconds is not None:
+        times = f"{duration(best.seconds)} a step, {duration(best.seconds * steps)} a run (one core)"
+        shown["Noise state"] = f"{size(best.memory)}, {times}"
     return definitions(shown.items()) + section("Why", paragraph(found.reason))
 
 

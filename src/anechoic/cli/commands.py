@@ -66,7 +66,6 @@ def plan(options: argparse.Namespace) -> None:
         adjacency=options.adjacency,
         unit=options.unit,
         drop_last=options.drop_last,
-        accounting=options.accounting,
     )
     print_plan(found, rows=None if options.all else 12)
     if options.json is not None:

@@ -102,12 +102,6 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")
     plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
-    plan.add_argument(
-        "--accounting",
-        choices=("deterministic", "verified"),
-        default="deterministic",
-        help="verified compares schemes that only Monte Carlo accounts for, too (minutes)",
-    )
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
     plan.add_argument(

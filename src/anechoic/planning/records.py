@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.accounting import Verified
 from anechoic.algebra.thinning import thinned
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
@@ -19,10 +18,6 @@ from anechoic.strategies.base import Strategy
 
 #: Steps of a course; more could not be told apart in a picture.
 _POINTS = 800
-#: How a plan may account for schemes that offer Monte Carlo.
-AccountingChoice = Literal["deterministic", "verified"]
-
-
 #: What a plan knows of an optimiser: "sgd" for updates that are linear in the gradients (momentum and
 #: Nesterov too), "adam" for those that divide by the size of gradients (AdamW, RMSprop, Adagrad).
 OptimizerKind = Literal["sgd", "adam"]
@@ -43,12 +38,6 @@ class Goal:
     clip_norm: float
     adjacency: Adjacency
     unit: str
-    accounting: AccountingChoice
-
-    @property
-    def verified(self) -> Verified:
-        """The Monte Carlo that `calibrate(accounting="verified")` does."""
-        return Verified.within(self.delta)
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,6 @@ class Candidate:
         sampling: of as many steps.
         expected: about the noise std that calibration gives, and `hope` times as much the least that it may.
         hope: in (0, 1].
-        noise_std: a point estimate by Monte Carlo where only that is known yet, else None.
         enough: a noise std that a bound has shown to suffice, else None: calibration begins there.
         costly: whether calibration takes seconds: only where it may be the best one.
         made: the calibrated mechanism, where it cost next to nothing.
@@ -70,7 +58,6 @@ class Candidate:
     sampling: Sampling
     expected: float
     hope: float = 1.0
-    noise_std: float | None = None
     enough: float | None = None
     costly: bool = False
     made: Mechanism | None = None
@@ -95,12 +82,9 @@ class PlanRow:
         seconds: about the time of one core for the noise of one step, None where the dimension is unknown.
         history: rows of noise state: none where they are made again.
         batch_size: B, the expected one where batches are drawn.
-        mechanism: with this noise: calibrated, so that its epsilon is at most the one asked for, unless
-            `estimated`.
+        mechanism: calibrated, so that its epsilon is at most the one asked for.
         objective: what `rms_error` is the root of, over the iterates of this row's run.
         chosen: whether this is the plan's choice.
-        estimated: whether the noise is a Monte Carlo estimate that nothing guarantees; `mechanism.epsilon()`
-            then verifies what this noise gives, which takes minutes and may exceed what was asked for.
         frontier: whether no row has both less noise state and a smaller predicted error.
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
         way: the word for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the budget,
@@ -121,14 +105,13 @@ class PlanRow:
     mechanism: Mechanism
     objective: PlanObjective = field(repr=False, compare=False)
     chosen: bool = False
-    estimated: bool = False
     frontier: bool = False
     number_bytes: int = 4
     way: str = "store"
 
     @property
     def epsilon(self) -> float:
-        """Epsilon at the delta asked for: of the mechanism, verified where that is what it takes."""
+        """Epsilon at the delta asked for."""
         return self.mechanism.epsilon()
 
     @property

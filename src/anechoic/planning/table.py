@@ -18,7 +18,6 @@ LEGEND = (
     " one core, about."
 )
 AGAIN = "again: no noise state; the fresh rows that a row is a sum of are drawn again in each step."
-ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 
 
 def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
@@ -33,8 +32,7 @@ def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
 
 def notes(rows: Sequence[PlanRow]) -> list[str]:
     """What the columns mean, and words that stand in them."""
-    again, estimated = any(row.way != "store" for row in rows), any(row.estimated for row in rows)
-    return [LEGEND, *[AGAIN] * again, *[ESTIMATED] * estimated]
+    return [LEGEND, *[AGAIN] * any(row.way != "store" for row in rows)]
 
 
 def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:
@@ -59,19 +57,15 @@ def table(rows: Sequence[PlanRow]) -> list[str]:
 def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
     """One line of the table; `long` with the columns of runs of different length."""
     held = f"{row.history} row{'s' * (row.history != 1)}" if row.memory is None else size(row.memory)
-    about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
-    numbers = [
-        f"{about}{row.noise_multiplier:.4g}",
-        f"{about}{row.predicted:.4g}",
-        f"{about}{row.step_noise:.3g}",
-    ]
     return (
         "→" if row.chosen else "·" if row.frontier else "",
         row.name,
         row.sampling,
         f"{row.batch_size:g}",
-        *numbers,
+        f"{row.noise_multiplier:.4g}",
+        f"{row.predicted:.4g}",
+        f"{row.step_noise:.3g}",
         held if row.way == "store" else "again",
         "" if row.seconds is None else duration(row.seconds),
-        *((str(row.mechanism.steps), f"{about}{row.relative:.3g}") if long else ()),
+        *((str(row.mechanism.steps), f"{row.relative:.3g}") if long else ()),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +107,8 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     x, y = [count or nothing for count in held], [errors[id(row)] / unit for row in rows]
     colors = _colors(rows)
     for row, *point in zip(rows, x, y, strict=True):
-        face, edge = colors[row.sampling], "white"
-        if row.estimated:
-            face, edge = edge, face
-        axes.plot(*point, _FAMILIES[row.family][0], ms=7, mfc=face, mec=edge, zorder=3, label="_row")
+        look = {"ms": 7, "color": colors[row.sampling], "mec": "white", "zorder": 3}
+        axes.plot(*point, _FAMILIES[row.family][0], **look, label="_row")
         if row.chosen:
             axes.plot(*point, **_RING, label="_chosen")
             below = {"textcoords": "offset points", "ha": "center", "va": "top", "weight": "bold"}
@@ -121,7 +120,8 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
     powers = 2.0 ** np.unique(np.linspace(math.log2(least), math.log2(most), 5).round())
-    axes.set_xticks([nothing] * (0 in held) + [power for power in powers if any(held) and power > 0.99 * least])
+    powers = [power for power in powers if any(held) and power > 0.99 * least]
+    axes.set_xticks([nothing] * (0 in held) + powers)
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
     few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
@@ -151,8 +151,6 @@ def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None
     named += [
         (name, {"marker": mark, "color": SOFT}) for key, (mark, name) in _FAMILIES.items() if key in found
     ]
-    if any(row.estimated for row in rows):
-        named.append(("≈ estimate", {"marker": "o", "markerfacecolor": "white", "color": SOFT}))
     handles = [Line2D([], [], label=name, ls="none", **look) for name, look in named]
     handles.append(Line2D([], [], label="best within memory", color=SOFT, lw=1.0))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=3, columnspacing=0.9)
@@ -167,9 +165,8 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
     for row, dashes in zip(drawn, _DASHES, strict=False):
         steps, errors = row.course()
         batch = f", B = {row.batch_size:.4g}" if several else ""
-        about, name = "≈ " * row.estimated, row.name if len(row.name) < 46 else f"{row.name[:44]} …"
-        label = f"{about}{name}, {row.sampling}{batch}"
-        (line,) = axes.plot(
+        label = f"{textwrap.shorten(row.name, 46, placeholder=' …')}, {row.sampling}{batch}"
+        axes.plot(
             steps,
             errors,
             color=colors[row.sampling],
@@ -181,8 +178,6 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
             zorder=4 if row.chosen else 3,
             label=f"{'chosen: ' * row.chosen}{label}",
         )
-        if row.estimated:
-            line.set(markerfacecolor="white", markeredgecolor=colors[row.sampling])
         ends.append(f"{label}: {errors[-1]:.3g}")
         tops.append(float(errors.max()))
     _mark_kept(axes, drawn[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anechoic.statement.charts import Axis, Line, Panel, panel_figure
+from anechoic.plots.curves import Axis, Line, Panel, panel_figure
 from anechoic.streaming.release import Release
 
 #: Points of one curve, and entries of a statistic that have curves of their own.
@@ -33,8 +33,7 @@ def curve_of(name: str, entry: int, made: Sequence[Release], wide: Sequence[Rele
     def part(releases: Sequence[Release], which: str) -> list[float]:
         return [float(getattr(releases[place][name], which).ravel()[entry]) for place in places]
 
-    bands = [(part(one, "low"), part(one, "high")) for one in (wide, made)]
-    curve = Line(label, "planned", places, part(made, "value"), markers=False, bands=bands)
+    curve = Line(label, "planned", places, part(made, "value"), markers=False)
     return Panel(f"{label}, by step", [curve], Axis("step"), Axis("", form=short))
 
 
