@@ -20,7 +20,10 @@ matplotlib = pytest.importorskip("matplotlib")
 LINE = Line("planned mechanism", "planned", [0.1, 1.0, 10.0], [1.0, 3.0, 2.0], error=[0.25, 0.0, 0.1])
 
 
-def drawn(*lines, x=Axis("x"), y=Axis("y"), title="t", levels=()):
+X, Y = Axis("x"), Axis("y")
+
+
+def drawn(*lines, x=X, y=Y, title="t", levels=()):
     return line_figure(lines or [LINE], x=x, y=y, title=title, levels=levels)
 
 
@@ -41,7 +44,9 @@ def pixels(matrix):
 
 def test_points_error_bars_levels_and_axes_are_where_their_values_say():
     levels = [Level("not private", "clipped", 9.5)]
-    figure = drawn(LINE, x=Axis("ε", log=True, ticks=[0.1, 1.0, 10.0]), y=Axis("AUC", zero=True), levels=levels)
+    figure = drawn(
+        LINE, x=Axis("ε", log=True, ticks=[0.1, 1.0, 10.0]), y=Axis("AUC", zero=True), levels=levels
+    )
     (axes,) = figure.axes
     curve, level = axes.lines[0], axes.lines[-1]
     assert curve.get_xydata().tolist() == [[0.1, 1.0], [1.0, 3.0], [10.0, 2.0]]
@@ -57,7 +62,9 @@ def test_labels_are_escaped_and_not_read_as_mathematics():
     figure = drawn(Line("<b>& $x$", "planned", [1, 2], [-2.0, 2.0]), x=Axis("<x>"), title='"<t>"')
     assert {"<b>& $x$", "<x>", "−2"} <= texts(figure)  # a typographic minus
     image = as_image(figure, '"<t>"')
-    assert image == figure._repr_html_() and image.startswith('<img class="chart" alt="&quot;&lt;t&gt;&quot;"')
+    assert image == figure._repr_html_() and image.startswith(
+        '<img class="chart" alt="&quot;&lt;t&gt;&quot;"'
+    )
     assert "<b>" not in image and "<x>" not in image
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from anechoic.plots.mechanism import epsilon_stairs, independent_std
 
 from anechoic.mechanism.calibrate import calibrate
+from anechoic.plots.mechanism import epsilon_stairs, independent_std
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.workloads import prefix_sum

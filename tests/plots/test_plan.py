@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from anechoic.plots.plan import draw_memory, draw_steps, drawn_over_steps, independent_of
-from anechoic.plots.style import in_style
 
 from anechoic.errors import AnechoicError
 from anechoic.planning.compare import plan
 from anechoic.planning.families import family
 from anechoic.planning.page import as_cell, as_page, checked_kind, write_plan
+from anechoic.plots.plan import draw_memory, draw_steps, drawn_over_steps, independent_of
+from anechoic.plots.style import in_style
 from anechoic.strategies import Identity
 from tests.marks import slow
 
@@ -106,15 +106,6 @@ def test_legends_name_what_is_there_and_nothing_else(drawn, fixed):
         names = {families[family(row.mechanism.strategy)] for row in found.rows}
         schemes = {row.sampling for row in found.rows}
         assert set(labels(picture(draw_memory, found.rows))) == names | schemes | {"best within memory"}
-
-
-def test_an_estimate_is_hollow(fixed):
-    rows = tuple(replace(row, estimated=not row.chosen) for row in fixed.rows)
-    axes = picture(draw_memory, rows)
-    hollow = [point.get_markerfacecolor() == "white" for point in lines(axes, "_row")]
-    assert hollow == [row.estimated for row in rows]
-    assert "≈ estimate" in labels(axes)
-    assert any(text.startswith("≈ ") for text in labels(picture(draw_steps, rows)))
 
 
 def test_curves_are_the_noise_over_the_steps(drawn):

@@ -82,7 +82,7 @@ def plan(
         examples: N, >= 1.
         batch_size: B, or several to compare.
         epochs: passes over the data, or several to compare; give this or `steps`. Runs of different length
-            are ranked by predicted error over steps; `PlanRow.gradients` is what each of them computes.
+            are ranked by predicted error over steps.
         steps: n.
         epsilon, delta: the guarantee wanted.
         noise_multiplier: instead of `epsilon`, the sigma of independent noise, in units of its reference

@@ -110,11 +110,6 @@ class PlanRow:
     way: str = "store"
 
     @property
-    def epsilon(self) -> float:
-        """Epsilon at the delta asked for."""
-        return self.mechanism.epsilon()
-
-    @property
     def family(self) -> str:
         """Family of the strategy: see `planning.families`."""
         return family(self.mechanism.strategy)
@@ -128,11 +123,6 @@ class PlanRow:
         errors = error(self.objective.workload, self.mechanism.strategy).per_step
         places = thinned(errors, _POINTS)
         return np.asarray(places + 1.0), np.asarray(self.noise_std * errors[places] / self.batch_size)
-
-    @property
-    def gradients(self) -> float:
-        """Gradients of examples that a run computes, in expectation: n B."""
-        return self.mechanism.steps * self.batch_size
 
     @property
     def relative(self) -> float:
