@@ -178,11 +178,15 @@ def compared(arms: Sequence[Arm], scores: Scores, epsilon: float) -> dict[str, A
     each = zip(found["planned"]["scores"], found["independent"]["scores"], strict=True)
     gain, error = mean_and_error([ours - theirs for ours, theirs in each])
     tried = max(one["rates"] for one in found.values())
-    chosen = (
-        select(Mechanism.from_json(arm.mechanism or ""), mean=tried, score_on="public").epsilon()
-        for arm in pair.values()
-    )
-    return {"epsilon": epsilon, "chosen": max(chosen), **found, "gain": gain, "gain_error": error}
+    made = [Mechanism.from_json(arm.mechanism or "") for arm in pair.values()]
+    chosen = [one if tried == 1 else select(one, mean=tried, score_on="public") for one in made]
+    return {
+        "epsilon": epsilon,
+        "chosen": max(one.epsilon() for one in chosen),
+        **found,
+        "gain": gain,
+        "gain_error": error,
+    }
 
 
 def write(record: dict[str, Any], mechanisms: dict[str, str | None], out: Path) -> None:
