@@ -79,7 +79,7 @@ def train(run: Run) -> float:
     """
     features, late = (torch.from_numpy(part[: run.flights]) for part in flights_design())
     late = late.long()
-    model: nn.Module = nn.Linear(features.shape[1], 2, bias=False)
+    model: Any = nn.Linear(features.shape[1], 2, bias=False)
     nn.init.zeros_(model.weight)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=run.rate)
     batches: Any = DataLoader(

@@ -107,12 +107,17 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     x, y = [count or nothing for count in held], [errors[id(row)] / unit for row in rows]
     colors = _colors(rows)
     for row, *point in zip(rows, x, y, strict=True):
-        look = {"ms": 7, "color": colors[row.sampling], "mec": "white", "zorder": 3}
+        look: dict[str, Any] = {"ms": 7, "color": colors[row.sampling], "mec": "white", "zorder": 3}
         axes.plot(*point, _FAMILIES[row.family][0], **look, label="_row")
         if row.chosen:
             axes.plot(*point, **_RING, label="_chosen")
-            below = {"textcoords": "offset points", "ha": "center", "va": "top", "weight": "bold"}
-            axes.annotate("chosen", point, (0, -12), **below)
+            below: dict[str, Any] = {
+                "textcoords": "offset points",
+                "ha": "center",
+                "va": "top",
+                "weight": "bold",
+            }
+            axes.annotate("chosen", (point[0], point[1]), (0, -12), **below)
     low, high, wide = min(y), max(y), 1.4 * (max(x) / min(x)) ** 0.08
     axes.set(xscale="log", xlim=(min(x) / wide, max(x) * wide))
     axes.set(yscale="log", ylim=(low / 1.3 * (low / high) ** 0.2, 1.15 * high * (high / low) ** 0.1))
@@ -120,8 +125,8 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
     powers = 2.0 ** np.unique(np.linspace(math.log2(least), math.log2(most), 5).round())
-    powers = [power for power in powers if any(held) and power > 0.99 * least]
-    axes.set_xticks([nothing] * (0 in held) + powers)
+    ticks = [power for power in powers.tolist() if any(held) and power > 0.99 * least]
+    axes.set_xticks([nothing] * (0 in held) + ticks)
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
     few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
@@ -147,6 +152,7 @@ def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None
     from matplotlib.lines import Line2D
 
     found = {row.family for row in rows}
+    named: list[tuple[str, dict[str, Any]]]
     named = [(name, {"marker": "o", "color": color}) for name, color in colors.items()]
     named += [
         (name, {"marker": mark, "color": SOFT}) for key, (mark, name) in _FAMILIES.items() if key in found
