@@ -117,7 +117,7 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
                 "va": "top",
                 "weight": "bold",
             }
-            axes.annotate("chosen", (point[0], point[1]), (0, -12), **below)
+            axes.annotate("chosen", (point[0], point[1]), (0, -12), weight="bold", **below)
     low, high, wide = min(y), max(y), 1.4 * (max(x) / min(x)) ** 0.08
     axes.set(xscale="log", xlim=(min(x) / wide, max(x) * wide))
     axes.set(yscale="log", ylim=(low / 1.3 * (low / high) ** 0.2, 1.15 * high * (high / low) ** 0.1))
