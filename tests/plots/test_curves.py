@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anechoic.errors import AnechoicError
-from anechoic.plots.curves import Axis, Level, Line, Panel, heat_figure, line_figure, panel_figure
+from anechoic.plots.curves import Axis, Level, Line, heat_figure, line_figure
 from anechoic.plots.style import as_image, as_svg
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -110,14 +110,6 @@ def test_a_heat_map_shows_the_matrix_and_its_values():
 def test_a_heat_map_refuses_what_it_cannot_draw(matrix):
     with pytest.raises(ValueError, match="finite matrix"):
         heat_figure(matrix, label="C", title="C")
-
-
-def test_pictures_stand_in_rows_of_two_each_with_its_own_axes():
-    panels = [Panel(name, [LINE], Axis("x", log=name == "b"), Axis("y")) for name in "abc"]
-    figure = panel_figure(panels, "three")
-    assert [axes.get_title("left") for axes in figure.axes] == ["a", "b", "c"]
-    assert [axes.get_xscale() for axes in figure.axes] == ["linear", "log", "linear"]
-    assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (2, 2)
 
 
 def test_missing_matplotlib_is_named(monkeypatch):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import re
-import sys
 from functools import cache
 from html import unescape
 from html.parser import HTMLParser

@@ -49,17 +49,6 @@ class Axis:
     zero: bool = False
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One picture of several: its curves, axes and levels, and the heading above it."""
-
-    heading: str
-    lines: Sequence[Line]
-    x: Axis
-    y: Axis
-    levels: Sequence[Level] = ()
-
-
 def line_figure(
     lines: Sequence[Line], *, x: Axis, y: Axis, levels: Sequence[Level] = (), title: str
 ) -> Figure:
@@ -74,24 +63,9 @@ def line_figure(
     """
     with in_style():
         figure = blank((5.3, 3.7))
-        handles = _curves(figure.add_subplot(), Panel(title, lines, x, y, levels))
+        handles = draw_curves(figure.add_subplot(), lines, levels, x, y, title)
         columns = 2 if len(handles) <= 4 else 3  # two rows
         figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
-        return shown(figure, title)
-
-
-def panel_figure(panels: Sequence[Panel], title: str) -> Figure:
-    """Draw pictures in rows of two, each with its own axes and legend; see `line_figure`."""
-    with in_style():
-        columns = min(len(panels), 2)
-        rows = -(-len(panels) // columns)
-        figure = blank((5.2 * columns, 3.9 * rows))
-        for place, panel in enumerate(panels, start=1):
-            axes = figure.add_subplot(rows, columns, place)
-            handles = _curves(axes, panel)
-            axes.set_title(panel.heading)
-            if len(handles) > 1:
-                axes.legend(handles=handles, loc="best")
         return shown(figure, title)
 
 
@@ -135,13 +109,15 @@ def heat_figure(matrix: ArrayLike, *, label: str, title: str) -> Figure:
         return shown(figure, title)
 
 
-def _curves(axes: Axes, panel: Panel) -> list[Any]:
+def draw_curves(
+    axes: Axes, lines: Sequence[Line], levels: Sequence[Level], x: Axis, y: Axis, title: str
+) -> list[Any]:
     """Draw curves with error bars, levels and axes; returns what a legend names."""
-    numbers = [v for line in panel.lines for v in (*line.x, *line.y, *(line.error or ()))]
-    if not numbers or not all(map(math.isfinite, [*numbers, *(level.y for level in panel.levels)])):
-        raise ValueError(f"chart {panel.heading!r} needs at least one point, and finite values only.")
+    numbers = [v for line in lines for v in (*line.x, *line.y, *(line.error or ()))]
+    if not numbers or not all(map(math.isfinite, [*numbers, *(level.y for level in levels)])):
+        raise ValueError(f"chart {title!r} needs at least one point, and finite values only.")
     handles: list[Any] = []
-    for line in panel.lines:
+    for line in lines:
         bars = line.error if line.error is not None and any(line.error) else None
         drawn = axes.errorbar(
             line.x,
@@ -156,10 +132,10 @@ def _curves(axes: Axes, panel: Panel) -> list[Any]:
         )
         drawn.lines[0].set_label(line.label)
         handles.append(drawn.lines[0])
-    for level in panel.levels:
+    for level in levels:
         handles.append(axes.axhline(level.y, label=level.label, zorder=2, **ROLES.get(level.role, {})))
-    _axis(axes, "x", panel.x)
-    _axis(axes, "y", panel.y)
+    _axis(axes, "x", x)
+    _axis(axes, "y", y)
     return handles
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from anechoic.accounting.accountant import accountant_of
 from anechoic.algebra.thinning import thinned
 from anechoic.losses.dispatch import error
-from anechoic.plots.curves import Axis, Line, Panel, panel_figure
+from anechoic.plots.curves import Axis, Line, draw_curves
+from anechoic.plots.style import blank, in_style, shown
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity
 from anechoic.workloads.sums import prefix_sum
@@ -46,13 +47,18 @@ def mechanism_figure(mechanism: Any, releases: int | None = None) -> Figure:
     step, release = (Axis(name, form=lambda value: f"{value:,.0f}") for name in ("step", "releases"))
     std_axis = Axis("std of the noise (clip norms)", zero=True)
     account = Axis(f"epsilon at delta = {mechanism.delta:.3g}", zero=True)
-    return panel_figure(
-        [
-            Panel("Noise in the sum of all steps", lines, step, std_axis),
-            Panel("Epsilon so far", cost, release, account),
-        ],
-        words,
-    )
+    panels = [
+        ("Noise in the sum of all steps", lines, step, std_axis),
+        ("Epsilon so far", cost, release, account),
+    ]
+    with in_style():
+        figure = blank((10.4, 3.9))
+        for axes, (heading, curves, x, y) in zip(figure.subplots(1, 2), panels, strict=True):
+            handles = draw_curves(axes, curves, (), x, y, heading)
+            axes.set_title(heading)
+            if len(handles) > 1:
+                axes.legend(handles=handles, loc="best")
+        return shown(figure, words)
 
 
 def epsilon_stairs(mechanism: Any, releases: int | None = None) -> tuple[list[float], list[float]]:
