@@ -111,12 +111,7 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
         axes.plot(*point, _FAMILIES[row.family][0], **look, label="_row")
         if row.chosen:
             axes.plot(*point, **_RING, label="_chosen")
-            below: dict[str, Any] = {
-                "textcoords": "offset points",
-                "ha": "center",
-                "va": "top",
-                "weight": "bold",
-            }
+            below: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top"}
             axes.annotate("chosen", (point[0], point[1]), (0, -12), weight="bold", **below)
     low, high, wide = min(y), max(y), 1.4 * (max(x) / min(x)) ** 0.08
     axes.set(xscale="log", xlim=(min(x) / wide, max(x) * wide))
