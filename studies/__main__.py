@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 from anechoic._patience import patience
 from anechoic.cli.main import run_command
-from anechoic.cli.parser import STRATEGIES, add_running
+from anechoic.cli.parser import STRATEGIES
 from anechoic.cli.progress import need
-from anechoic.cli.values import as_tuple, count
+from anechoic.cli.values import count
 
 
 def _check_alone(name: str, options: argparse.Namespace) -> None:
@@ -35,7 +36,7 @@ def _check_resume(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    need("torch", "opacus", "rich", "matplotlib", extras="demo")
+    need("torch", "opacus", "rich", "matplotlib", "jinja2", extras="demo")
     from studies.train import train
 
     _check_resume(options)
@@ -59,9 +60,9 @@ def train(options: argparse.Namespace) -> None:
         separation=options.separation,
         limit=options.limit,
         strategy=options.mechanism,
-        epsilons=as_tuple(options.epsilon),
+        epsilons=_as_tuple(options.epsilon),
         delta=options.delta,
-        rates=as_tuple(options.lr),
+        rates=_as_tuple(options.lr),
         seeds=options.seeds,
     )
 
@@ -74,7 +75,7 @@ def federate(options: argparse.Namespace) -> None:
         with patience("optimising strategies for the published settings"):
             print(deployments_text())
         return
-    need("torch", "opacus", "rich", "matplotlib", extras="demo")
+    need("torch", "opacus", "rich", "matplotlib", "jinja2", extras="demo")
     from studies.federated.command import federate
 
     _check_resume(options)
@@ -86,9 +87,9 @@ def federate(options: argparse.Namespace) -> None:
         command=options.command_line,
         quick=options.quick,
         clients=options.clients,
-        epsilons=as_tuple(options.epsilon),
+        epsilons=_as_tuple(options.epsilon),
         seeds=options.seeds,
-        rates=as_tuple(options.lr),
+        rates=_as_tuple(options.lr),
         rounds={
             name: getattr(options, name)
             for name in ("rounds", "clients_per_round", "separation", "max_participations")
@@ -121,6 +122,17 @@ def parser_of_all() -> argparse.ArgumentParser:
     return parser
 
 
+def _as_tuple(values: Sequence[float] | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _add_running(command: argparse.ArgumentParser, out: Path) -> None:
+    command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"default: {out}")
+    command.add_argument("--lr", type=float, nargs="+", help="the grid of learning rates, one for all arms")
+    command.add_argument("--jobs", type=count, default=min(os.cpu_count() or 1, 8), help="worker processes")
+    command.add_argument("--quick", action="store_true", help="a slice of the data, for a first look")
+
+
 def _add_train(commands: Any) -> None:
     train_ = commands.add_parser("train", help="compare mechanisms on a data set, over several epochs")
     train_.add_argument("--data", choices=("fashion-mnist", "flights"), required=True)
@@ -143,7 +155,7 @@ def _add_train(commands: Any) -> None:
         "--damped", action="store_true", help="train with the best damped root too, where nothing is sampled"
     )
     train_.add_argument("--seeds", type=count, help="default: 1 (flights: 3)")
-    add_running(train_, Path("train-report"))
+    _add_running(train_, Path("train-report"))
     train_.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the state of every run here")
     train_.add_argument("--checkpoint-every", type=count, default=256, metavar="STEPS", help="default: 256")
     train_.add_argument("--resume", action="store_true", help="go on from --checkpoint")
@@ -169,7 +181,7 @@ def _add_federate(commands: Any) -> None:
     )
     federate_.add_argument("--max-participations", type=count, help="of a client; default: 15, of text 5")
     federate_.add_argument("--seeds", type=count, help="of the figures (default: 3)")
-    add_running(federate_, Path("federate-report"))
+    _add_running(federate_, Path("federate-report"))
     federate_.add_argument("--checkpoint", type=Path, metavar="DIR", help="keep outcomes of runs here")
     federate_.add_argument("--resume", action="store_true", help="go on from --checkpoint")
     federate_.set_defaults(run=federate, usual=federate_.get_default)

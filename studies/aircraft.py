@@ -19,9 +19,6 @@ from typing import Any
 import numpy as np
 
 from anechoic.accounting import gaussian_epsilon
-from anechoic.demo.runner import plain_arms, private_arms
-from anechoic.demo.study import Arm, Study
-from anechoic.demo.task import Flights, load
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
 from anechoic.planning.compare import plan
@@ -36,6 +33,9 @@ from studies.bounding import (
     owners_in,
     participation_of,
 )
+from studies.comparison.runner import plain_arms, private_arms
+from studies.comparison.study import Arm, Study
+from studies.comparison.task import Flights, load
 from studies.tasks import BoundedFlights, SampledFlights
 
 UNIT = "aircraft"

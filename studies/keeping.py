@@ -7,8 +7,8 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from anechoic.demo.study import Outcome, TrainingRun
 from anechoic.errors import CheckpointError
+from studies.comparison.study import Outcome, TrainingRun
 
 
 def checkpoint(run: TrainingRun) -> Path:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anechoic.demo.words import arms_by_name, article, cells, heading, unit_name, units
 from anechoic.statement.page import bullets, paragraph, section, table
 from anechoic.statement.rounding import round_up
+from studies.comparison.words import arms_by_name, article, cells, heading, unit_name, units
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader
 
 from anechoic._validate import one_of, positive_int
 from anechoic.demo.metrics import accuracy, auc
-from anechoic.demo.task import BatchedTensors, Data, Flights, as_fetched
+from anechoic.demo.training import BatchedTensors, as_fetched
 from studies.bounding import ContributionBound
+from studies.comparison.task import Data, Flights
 from studies.data.fashion_mnist import fashion_mnist
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
-from anechoic.demo import late_flights as demo
-from anechoic.demo.runner import plain_arms, private_arms, run_study
-from anechoic.demo.study import Arm, Study
-from anechoic.demo.task import load
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize import damped as damped_root
 from anechoic.planning.families import StrategyName
 from anechoic.workloads import prefix_sum
 from studies.aircraft import QUICK_PASSES, aircraft_study, sampled_study
+from studies.comparison import flights
+from studies.comparison.runner import plain_arms, private_arms, run_study
+from studies.comparison.study import Arm, Study
+from studies.comparison.task import load
 from studies.keeping import check_empty
 from studies.owners import Owners
 from studies.tasks import FashionMNIST
@@ -182,14 +182,14 @@ def train(
             )
         given.pop("sampling", None)
         if quick:
-            given = {"rates": demo.QUICK_RATES, "seeds": 1, **given, "examples": demo.QUICK_EXAMPLES}
+            given = {"rates": flights.QUICK_RATES, "seeds": 1, **given, "examples": flights.QUICK_EXAMPLES}
             if unit == "tail":
                 given = {"epsilons": (1.0,), **({"passes": QUICK_PASSES} if sampled else {}), **given}
         with console.status("Planning the mechanisms"):
             if unit == "tail":
                 study, reasons, facts = (sampled_study if sampled else aircraft_study)(**given)
             else:
-                study, reasons = demo.flights_study(**given)
+                study, reasons = flights.flights_study(**given)
     else:
         if directory is None:
             raise ValueError("--data fashion-mnist needs --data-dir, the folder with its four files.")
@@ -217,7 +217,7 @@ def train(
         about=None if facts is None else Owners(facts),
         **kept,
     )
-    demo.finish(study, out, console)
+    flights.finish(study, out, console)
     return record
 
 

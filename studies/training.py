@@ -13,9 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anechoic.demo.study import Arm, Outcome, TrainingRun
-from anechoic.demo.task import Data, load
-from anechoic.demo.training import REPORT_EVERY, key, without_noise
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import External, Poisson
 from anechoic.strategies import Identity
@@ -23,7 +20,12 @@ from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
 from studies import keeping
 from studies.bounding import owners_in, participation_of
+from studies.comparison.study import Arm, Outcome, TrainingRun
+from studies.comparison.task import Data, load
 from studies.tasks import SampledFlights, loader, used
+
+#: Steps between two reports of progress.
+REPORT_EVERY = 32
 
 
 def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
@@ -144,3 +146,28 @@ def identity(run: TrainingRun) -> str:
 def _read(text: str) -> Mechanism:
     # reading checks the file's epsilon, which takes a second where batches are sampled
     return Mechanism.from_json(text)
+
+
+def without_noise(run: TrainingRun, model: nn.Module, optimizer: Any) -> tuple[nn.Module, Any]:
+    """Model and optimizer of a run that clips, where its arm does, and adds nothing."""
+    if run.arm.clip_norm is None:
+        return model, optimizer
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    # torch says of Opacus's hooks, in the first backward pass, that inputs need no gradient
+    warnings.filterwarnings("ignore", "Full backward hook is firing")
+
+    return GradSampleModule(model), DPOptimizer(
+        optimizer,
+        noise_multiplier=0.0,
+        max_grad_norm=run.arm.clip_norm,
+        expected_batch_size=run.task.batch_size,
+    )
+
+
+def key(domain: str, run: TrainingRun) -> bytes:
+    """32 bytes fixed by a run's name and task: for figures that can be reproduced, never for a guarantee."""
+    return hashlib.sha256(
+        f"anechoic experiment: {domain}; {run.task!r}; {run.steps}; {run.name}".encode()
+    ).digest()

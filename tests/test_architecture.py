@@ -27,7 +27,7 @@ STOREYS = [
     {"strategies", "batches"},
     {"sensitivity"},
     {"losses", "accounting"},
-    {"lower_bounds", "mechanism", "testing"},
+    {"lower_bounds", "plots", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection", "budget"},
     {"torch", "federated", "flower", "streaming", "linear"},
@@ -45,8 +45,10 @@ ALSO = {
     "anechoic.noise.rounding.rows": {"torch"},
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.budget.entries": {"psycopg"},
-    "anechoic.statement.charts": {"matplotlib"},
-    "anechoic.planning.chart": {"matplotlib"},
+    "anechoic.plots.curves": {"matplotlib"},
+    "anechoic.plots.plan": {"matplotlib"},
+    "anechoic.plots.style": {"matplotlib"},
+    "anechoic.statement.page": {"jinja2"},
 }
 
 # Lazy imports are for other people's packages, and for the command line, which starts fast.

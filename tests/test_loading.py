@@ -26,9 +26,9 @@ step = "report"; loaded()
 from anechoic.cli import main
 said["code"] = main({PLAN!r})
 step = "plan"; loaded()
-from anechoic.statement import charts
+from anechoic.plots.curves import heat_figure
 step = "charts"; loaded()
-charts.heat_map([[1.0]], label="C", title="C")
+heat_figure([[1.0]], label="C", title="C")._repr_html_()
 step = "drawn"; loaded()
 print(json.dumps(said))
 """

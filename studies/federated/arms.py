@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from anechoic.demo.study import Arm, Kind, Scheme
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.federated.planning import BYTES, DELTA_POWER, Choice
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import External
 from anechoic.strategies import Identity
+from studies.comparison.study import Arm, Kind, Scheme
 from studies.federated.tasks import Rounds
 
 UNIT = "client"

@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from anechoic.demo.console import progress
-from anechoic.demo.pool import execute_all
-from anechoic.demo.study import Outcome
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import counted
+from studies.comparison.console import progress
+from studies.comparison.pool import execute_all
+from studies.comparison.study import Outcome
 from studies.federated.arms import discipline_of
 from studies.federated.record import make_record
 from studies.federated.report import (

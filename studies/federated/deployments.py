@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from anechoic.demo.study import KINDS, Kind
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.federated.planning import BYTES
 from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import LossKind
 from anechoic.workloads import prefix_sum
+from studies.comparison.study import KINDS, Kind
 from studies.federated.arms import NOISE
 
 

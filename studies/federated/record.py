@@ -7,8 +7,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from anechoic.demo.record import machine, mechanism_record
-from anechoic.demo.study import KINDS, Arm, Best, Kind, Outcome, best, by_rate, gain
+from studies.comparison.record import machine, mechanism_record
+from studies.comparison.study import KINDS, Arm, Best, Kind, Outcome, best, by_rate, gain
 from studies.federated.study import TUNING_SEED, FederatedStudy
 from studies.federated.tasks import load
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from anechoic.demo import words
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
+from anechoic.plots.curves import Axis, Level, Line, line_figure
+from anechoic.plots.style import as_image, as_svg
 from anechoic.sampling.base import counted
-from anechoic.statement.charts import Axis, Level, Line, line_chart, line_chart_file
 from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
 from anechoic.statement.statement import statement_of
 from anechoic.workloads import prefix_sum
+from studies.comparison import words
 
 Record = Mapping[str, Any]
 
@@ -101,7 +102,8 @@ def percent(best: Mapping[str, Any]) -> str:
 
 def federated_chart(record: Record) -> str:
     """The text of an SVG file that shows the metric against epsilon, for use outside the report."""
-    return line_chart_file(**_drawn(record))
+    drawn = _drawn(record)
+    return as_svg(line_figure(**drawn), drawn["title"])
 
 
 def _points(row: Mapping[str, Any] | None) -> str:
@@ -157,7 +159,7 @@ def _gains(record: Record) -> str:
 def _chart(record: Record) -> str:
     drawn = _drawn(record)
     return figure(
-        line_chart(**drawn),
+        as_image(line_figure(**drawn), drawn["title"]),
         f"{drawn['y'].label} against ε for a whole client; bars are ± one standard error.",
     )
 
@@ -205,11 +207,12 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
         )
     if not lines:
         return ""
-    chart = line_chart(
+    title = "predicted error of the sum of mean updates after each round"
+    chart = line_figure(
         lines,
         x=Axis("round", zero=True),
         y=Axis("error of the sum of updates (std)", zero=True),
-        title="predicted error of the sum of mean updates after each round",
+        title=title,
     )
     text = (
         f"At ε = {epsilon:g}. Noise std: of one entry of Z, in clip norms. Predicted error: of the running"
@@ -221,7 +224,8 @@ def _why(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
         table(["noise", "strategy", "noise std", "predicted error"], rows),
         paragraph(text, "soft"),
         figure(
-            chart, "Predicted standard deviation, per coordinate, of the noise in the sum of mean updates."
+            as_image(chart, title),
+            "Predicted standard deviation, per coordinate, of the noise in the sum of mean updates.",
         ),
     )
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from anechoic.demo.study import Arm, Outcome, TrainingRun
 from anechoic.errors import AnechoicError
 from anechoic.federated import SGD, Server, Starved, to_grid
 from anechoic.mechanism.mechanism import Mechanism
 from studies import keeping
+from studies.comparison.study import Arm, Outcome, TrainingRun
 from studies.federated.arms import discipline_of, silent
 from studies.federated.local import updates
 from studies.federated.split import DAY

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anechoic.demo.record import mechanism_record
-from anechoic.demo.study import Arm, Outcome, TrainingRun, best, next_rate
 from anechoic.mechanism.mechanism import Mechanism
+from studies.comparison.record import mechanism_record
+from studies.comparison.study import Arm, Outcome, TrainingRun, best, next_rate
 from studies.federated.arms import arms
 from studies.federated.tasks import FederatedTask, load
 

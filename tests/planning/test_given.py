@@ -10,11 +10,10 @@ from anechoic.optimize import banded
 from anechoic.participation import Cyclic, MinSep
 from anechoic.planning import given
 from anechoic.planning.update import UpdateRule
-from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
+from anechoic.sampling import CyclicPoisson, FixedOrder, RandomAllocation
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.window import Running
-from anechoic.workloads import prefix_sum
 
 RUN = {"examples": 600, "batch_size": 20, "epochs": 2, "delta": 1e-5}
 N, PERIOD = 60, 30
@@ -129,28 +128,9 @@ def test_a_registered_class_competes_in_every_plan(registered):
     assert len(asked) == 2  # "auto" asks it too
     plan(**RUN, epsilon=4.0, random_sampling=False, strategy="identity")
     assert len(asked) == 2
-    with pytest.raises(ValueError, match="name='roots' must be a new one"):
-        register_strategies("roots")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"strategy": Identity(59)}, "has n=59 steps but the run has 60"),
-        ({"strategy": []}, "an empty list"),
-        ({"strategy": "best"}, "strategy='best' is unknown"),
-        ({"strategy": [prefix_sum(3)]}, "Or give a Strategy"),
-        ({"sampling": "shuffled"}, "sampling='shuffled' is unknown"),
-        ({"sampling": Poisson(600, 20, 59)}, "has 59 steps but the run has 60"),
-        ({"sampling": "balls_in_bins", "strategy": "identity"}, "is covered under sampling='balls_in_bins'"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        plan(**{**RUN, "epsilon": 2.0, **options})
-
-
-def test_a_registered_function_that_makes_no_strategy_is_named(registered):
+    for taken in ("roots", "tree", "blt"):
+        with pytest.raises(ValueError, match=f"name='{taken}' must be a new one"):
+            register_strategies(taken)
     register_strategies("wrong")(lambda workload, participation, loss: [3])
     with pytest.raises(ValueError, match="made 3, which is no Strategy"):
         plan(**RUN, epsilon=2.0, strategy="wrong")
@@ -200,8 +180,3 @@ def test_a_better_class_is_chosen_in_rounds_and_in_streams(registered):
     assert found.strategy is made[0]
     over = {"over": Running(), "participation": MinSep(8, 3), "epsilon": 8.0, "delta": 1e-6, "dimension": 1}
     assert planned_mechanism(**over, horizon=24).strategy is made[1]
-
-
-def test_tree_is_the_name_of_one_of_the_rounds():
-    with pytest.raises(ValueError, match="name='tree' must be a new one"):
-        register_strategies("tree")

@@ -10,7 +10,7 @@ from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.objective import WEIGHT, PlanObjective
-from anechoic.planning.update import LEAST_RATE, UpdateRule, update_of, with_schedule
+from anechoic.planning.update import LEAST_RATE, UpdateRule, with_schedule
 from anechoic.strategies import BLT, BandedToeplitz, Identity
 from tests.marks import slow
 
@@ -37,12 +37,6 @@ def test_what_is_kept_has_its_weight():
     assert PlanObjective.of(workload, "all").weights == pytest.approx(np.full(10, 0.1))
     halves = PlanObjective.of(workload, "average").weights
     assert halves[:5] == pytest.approx(np.full(5, 0.08)) and halves[5:] == pytest.approx(np.full(5, 0.12))
-
-
-@pytest.mark.parametrize("keep", ["first", 1.2, -0.1, None, True, float("nan"), [0.5]])
-def test_other_words_and_weights_are_refused(keep):
-    with pytest.raises(ValueError, match="keep="):
-        plan(**SETTING, keep=keep)
 
 
 def test_the_error_of_an_average_is_at_most_what_is_planned_for_it():
@@ -107,29 +101,6 @@ def test_a_rate_of_nothing_is_planned_as_a_thousandth():
     assert found == pytest.approx([LEAST_RATE, 0.5, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "message"),
-    [
-        ("warm", "scheduler='warm' is unknown"),
-        (3, "scheduler=3 must be a torch scheduler"),
-        ([1.0, 0.5], "scheduler"),
-        (np.zeros(60), "give some > 0"),
-        (lambda n: np.full(n, -1.0), "give some > 0"),
-        (lambda n: np.full(n, np.nan), "scheduler"),
-    ],
-)
-def test_other_schedules_are_refused(scheduler, message):
-    with pytest.raises(ValueError, match=message):
-        plan(**SETTING, scheduler=scheduler)
-
-
-def test_other_intervals_and_optimizers_are_refused():
-    with pytest.raises(ValueError, match="scheduler_interval='day'"):
-        plan(**SETTING, scheduler="cosine", scheduler_interval="day")
-    with pytest.raises(ValueError, match="import anechoic.torch first"):
-        update_of(3)
-
-
 # -- plans ---------------------------------------------------------------------------------------
 
 
@@ -161,8 +132,3 @@ def test_whoever_permits_more_never_gets_a_larger_error(keep):
         {"strategy": "banded"},
     ):
         assert best <= plan(**asked, **fewer).chosen.predicted * (1 + 1e-12)
-
-
-def test_an_update_keeps_its_rates_where_no_schedule_is_given():
-    update = with_schedule(UpdateRule("sgd", 0.9), "cosine", "epoch")
-    assert with_schedule(update, None, "step") is update

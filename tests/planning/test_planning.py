@@ -8,10 +8,8 @@ import pytest
 from anechoic import workloads
 from anechoic.accounting import poisson_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.participation import MinSep, Single
+from anechoic.participation import MinSep
 from anechoic.planning.bands import ends
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
@@ -76,25 +74,14 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
     for row in result.rows:
         assert row.mechanism.epsilon() <= 2.0
         assert row.memory == 4 * 1000 * row.history
+        squares = np.square(row.mechanism.strategy.correlate(np.eye(68))).sum(axis=1)
+        std = row.mechanism.noise_std * np.sqrt(squares.mean()) / row.batch_size
+        assert row.step_noise == pytest.approx(std, rel=1e-9)
         assert 6e-6 <= row.seconds <= 7e-6 * (1 + row.history)
         assert row.mechanism.strategy.structure.bands <= 17 or row.name.startswith(("BLT", "Dense"))
-        assert row.epsilon == pytest.approx(row.mechanism.epsilon(), rel=1e-9)
     text = str(result)
     assert "→" in text and result.reason in " ".join(text.split())
     assert all(len(line) <= 120 for line in text.splitlines())
-
-
-@pytest.mark.slow  # the search over all bands below shows as much
-def test_sampling_helps_small_epsilon_and_correlation_large():
-    """Small epsilon: amplified independent noise is hard to beat; large epsilon: many bands win."""
-    small, large = (
-        plan(
-            examples=6000, batch_size=100, epochs=4, epsilon=epsilon, delta=1e-6
-        ).mechanism.strategy.structure.bands
-        for epsilon in (0.05, 20.0)
-    )
-    assert small <= 2
-    assert large >= 16
 
 
 @pytest.mark.slow
@@ -147,20 +134,6 @@ def test_federated_runs_of_large_models_take_a_blt():
 
 
 @pytest.mark.slow
-def test_external_single_participation():
-    result = plan(
-        examples=10_000,
-        batch_size=50,
-        steps=200,
-        epsilon=4.0,
-        delta=1e-6,
-        participation=Single(),
-        strategy="blt",
-    )
-    assert {family(row.mechanism.strategy) for row in result.rows} == {"blt"}
-
-
-@pytest.mark.slow
 def test_batch_sizes_are_compared_by_the_error_of_means():
     result = plan(
         examples=6000, batch_size=[50, 200], steps=100, epsilon=1.0, delta=1e-6, random_sampling=False
@@ -175,76 +148,63 @@ def test_every_step_full_batch():
     assert isinstance(result.mechanism.strategy, Identity)
 
 
-@pytest.mark.slow
-def test_fixed_noise_multiplier():
-    result = plan(
-        examples=6000, batch_size=100, epochs=2, noise_multiplier=1.5, delta=1e-6, random_sampling=False
-    )
-    assert all(row.noise_multiplier == pytest.approx(1.5) for row in result.rows)
+STEPPED = workloads.from_dense(np.tril(np.add.outer(np.arange(120.0), np.ones(120))))
+
+REFUSED = [
+    ({"examples": 0}, "examples=0"),
+    ({"batch_size": 0}, "batch_size=0"),
+    ({"batch_size": []}, "batch_size is empty"),
+    ({"batch_size": 6001}, "exceeds examples"),
+    ({"epochs": 0}, "epochs=0"),
+    ({"epochs": None}, "give one of the two"),
+    ({"steps": 7}, "give one of the two"),
+    ({"epsilon": 0.0}, "epsilon=0.0"),
+    ({"delta": 2.0}, "delta=2.0"),
+    ({"noise_multiplier": 1.0}, "give exactly one of the two"),
+    ({"adjacency": "remove"}, "adjacency='remove' is unknown"),
+    ({"random_sampling": "no"}, "random_sampling='no' must be True or False"),
+    ({"drop_last": "no"}, "drop_last='no' must be True or False"),
+    ({"dimension": 0}, "dimension=0"),
+    ({"memory_budget": 100}, "needs dimension"),
+    *(
+        ({"dimension": 1, "memory_budget": b}, 'such as 2e9, or a text such as "2GB"')
+        for b in ("2 XB", "", 0)
+    ),
+    ({"strategy": "tree"}, "strategy='tree'"),
+    ({"strategy": Identity(59)}, "has n=59 steps but the run has 120"),
+    ({"strategy": []}, "an empty list"),
+    ({"strategy": [workloads.prefix_sum(3)]}, "Or give a Strategy"),
+    ({"sampling": "shuffled"}, "sampling='shuffled' is unknown"),
+    ({"sampling": Poisson(6000, 100, 59)}, "has 59 steps but the run has 120"),
+    ({"sampling": "balls_in_bins", "strategy": "identity"}, "is covered under sampling='balls_in_bins'"),
+    ({"workload": workloads.prefix_sum(7)}, "workload has n=7 steps but the run has 120"),
+    ({"workload": STEPPED}, "Toeplitz workload"),
+    ({"workload": lambda n: n}, "Toeplitz workload"),
+    ({"optimizer": "Adam"}, "Momentum is read from torch.optim.SGD. CorrectedAdam"),
+    ({"optimizer": 3}, "import anechoic.torch first"),
+    ({"scheduler": "warm"}, "scheduler='warm' is unknown"),
+    ({"scheduler": 3}, "scheduler=3 must be a torch scheduler"),
+    ({"scheduler": [1.0, 0.5]}, "scheduler"),
+    ({"scheduler": np.zeros(120)}, "give some > 0"),
+    ({"scheduler": lambda n: np.full(n, np.nan)}, "scheduler"),
+    ({"scheduler": "cosine", "scheduler_interval": "day"}, "scheduler_interval='day'"),
+    *(({"keep": keep}, "keep=") for keep in ("first", 1.2, None, True, float("nan"), [0.5])),
+]
 
 
-@pytest.mark.slow
-def test_the_chosen_mechanism_survives_a_file():
-    result = plan(examples=6000, batch_size=100, epochs=2, epsilon=1.0, delta=1e-6, random_sampling=False)
-    assert Mechanism.from_json(result.mechanism.to_json()) == result.mechanism
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"examples": 0}, "examples=0"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": []}, "batch_size is empty"),
-        ({"batch_size": 6001}, "exceeds examples"),
-        ({"epochs": 0}, "epochs=0"),
-        ({"epochs": None}, "give one of the two"),
-        ({"steps": 7}, "give one of the two"),
-        ({"epsilon": 0.0}, "epsilon=0.0"),
-        ({"delta": 2.0}, "delta=2.0"),
-        ({"dimension": 0}, "dimension=0"),
-        ({"memory_budget": 100}, "needs dimension"),
-        ({"strategy": "tree"}, "strategy='tree'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), REFUSED)
 def test_refusals(change, message):
     good = {"examples": 6000, "batch_size": 100, "epochs": 2, "epsilon": 1.0, "delta": 1e-6}
+    good["random_sampling"] = False
+    if "sampling" in change:
+        del good["random_sampling"]
     with pytest.raises(ValueError, match=message):
         plan(**{**good, **change})
 
 
-@pytest.mark.slow
-def test_the_workload_is_what_is_designed_for():
-    setting = {"examples": 2000, "batch_size": 100, "epochs": 4, "epsilon": 2.0, "delta": 1e-5, "keep": "all"}
-    plain = plan(**setting, random_sampling=False)
-    heavy = plan(**setting, random_sampling=False, workload=lambda n: workloads.momentum(n, 0.9))
-    given = plan(**setting, random_sampling=False, workload=workloads.momentum(80, 0.9))
-    assert heavy.mechanism == given.mechanism != plain.mechanism
-    momentum = workloads.momentum(80, 0.9)
-
-    def error_of(mechanism):
-        return mechanism.noise_std * error(momentum, mechanism.strategy).rms
-
-    assert error_of(heavy.mechanism) < error_of(plain.mechanism)
-    assert heavy.rows[0].rms_error == pytest.approx(error(momentum, heavy.rows[0].mechanism.strategy).rms)
-
-
-@pytest.mark.parametrize(
-    ("workload", "message"),
-    [
-        (workloads.prefix_sum(7), "workload has n=7 steps but the run has 80"),
-        (
-            lambda n: workloads.from_dense(np.tril(1.0 + np.arange(n)[:, None] * np.ones(n))),
-            "Toeplitz workload",
-        ),
-        (lambda n: n, "Toeplitz workload"),
-    ],
-)
-def test_workloads_that_do_not_fit_are_refused(workload, message):
-    with pytest.raises(ValueError, match=message):
-        plan(
-            examples=2000, batch_size=100, epochs=4, epsilon=2.0, delta=1e-5, workload=workload,
-            random_sampling=False,
-        )  # fmt: skip
+def test_an_argument_that_a_plan_does_not_have_is_named_with_those_that_come_near():
+    with pytest.raises(TypeError, match=r"no argument 'epoch'. Did you mean epochs\?"):
+        plan(epoch=3)
 
 
 # -- the number of bands under amplification ---------------------------------------------------
@@ -341,7 +301,7 @@ def test_the_estimate_agrees_with_the_distribution():
     )
 
 
-# -- balls in bins, random allocation, Monte Carlo ---------------------------------------------
+# -- balls in bins, random allocation ---------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -382,23 +342,6 @@ def test_a_budget_may_take_more_groups_than_bands():
     assert result.chosen.predicted < same
 
 
-@pytest.mark.slow
-def test_verified_accounting_compares_balls_in_bins_and_min_sep_sampling():
-    result = plan(examples=200, batch_size=10, epochs=2, epsilon=1.0, delta=1e-3, accounting="verified")
-    schemes = {row.sampling for row in result.rows}
-    assert {"BallsInBins", "MinSepSampling", "CyclicPoisson"} <= schemes
-    chosen = next(row for row in result.rows if row.chosen)
-    assert not chosen.estimated
-    assert result.mechanism.epsilon() <= 1.0
-    assert any(row.estimated for row in result.rows)
-    assert "≈" in str(result)
-
-
-def test_accounting_is_one_of_two():
-    with pytest.raises(ValueError, match="accounting='sampled'"):
-        plan(examples=600, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, accounting="sampled")
-
-
 @pytest.mark.parametrize("strategy", ["auto", "banded_toeplitz"])
 @pytest.mark.slow
 def test_a_noise_multiplier_is_that_of_independent_noise_and_every_row_has_its_epsilon(strategy):
@@ -411,7 +354,7 @@ def test_a_noise_multiplier_is_that_of_independent_noise_and_every_row_has_its_e
     ).epsilon()
     assert asked > opacus
     for row in found.rows:
-        assert asked * (1 - 2e-3) <= row.epsilon <= asked
+        assert asked * (1 - 2e-3) <= row.mechanism.epsilon() <= asked
     assert f"epsilon = {asked:.4g}: every row keeps it" in found.reason
 
 
@@ -538,19 +481,6 @@ def test_the_same_workload_has_the_same_designs_and_others_their_own():
     assert len({id(designs_of(PlanObjective(other))) for other in (workloads.prefix_sum(30), *others)}) == 4
 
 
-def test_an_argument_that_a_plan_does_not_have_is_named_with_those_that_come_near():
-    with pytest.raises(TypeError, match=r"no argument 'epoch'. Did you mean epochs\?"):
-        plan(epoch=3)
-    with pytest.raises(TypeError, match=r"no argument 'n'. It has examples, batch_size, epochs, steps"):
-        plan(n=3)
-
-
-@pytest.mark.parametrize("given", ["many", "2 XB", "", "-1GB", 0])
-def test_a_budget_is_bytes_or_a_size(given):
-    with pytest.raises(ValueError, match='memory_budget=.*such as 2e9, or a text such as "2GB"'):
-        plan(examples=100, batch_size=10, epochs=1, epsilon=1, delta=1e-3, dimension=1, memory_budget=given)
-
-
 @pytest.mark.slow
 def test_rows_on_the_frontier_have_less_noise_state_or_less_error():
     result = plan(
@@ -564,20 +494,10 @@ def test_rows_on_the_frontier_have_less_noise_state_or_less_error():
 
 
 @pytest.mark.slow
-def test_the_noise_of_a_step_is_that_of_the_rows():
-    result = plan(examples=400, batch_size=20, epochs=2, epsilon=4.0, delta=1e-5, random_sampling=False)
-    for row in result.rows:
-        mechanism = row.mechanism
-        rows = np.square(mechanism.strategy.correlate(np.eye(mechanism.steps))).sum(axis=1)
-        assert row.step_noise == pytest.approx(mechanism.noise_std * np.sqrt(rows.mean()) / 20, rel=1e-9)
-
-
-@pytest.mark.slow
 def test_passes_are_compared_by_the_error_over_the_steps():
     result = plan(
         examples=600, batch_size=[30, 60], epochs=[1, 4], epsilon=2.0, delta=1e-5, random_sampling=False
     )
-    assert {row.gradients for row in result.rows} == {600, 2400}
     relative = [row.predicted / row.mechanism.steps for row in result.rows]
     assert relative == sorted(relative)
     assert result.mechanism.steps in {40, 80}  # four passes give more signal for their noise than one
@@ -599,18 +519,7 @@ def test_a_tiny_epsilon_does_not_take_long_grids():
     assert "RandomAllocation" not in {row.sampling for row in found.rows}
 
 
-def test_an_unknown_adjacency_is_named():
-    with pytest.raises(ValueError, match="adjacency='remove' is unknown"):
-        plan(examples=500, batch_size=25, epochs=4, epsilon=1.0, delta=1e-5, adjacency="remove")
-
-
 # -- what is said compares like with like -------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_of_one_class_nothing_is_said_about_the_others():
-    setting = {"examples": 6000, "batch_size": 60, "epochs": 1, "epsilon": 1.0, "delta": 1e-5}
-    assert "does not help" not in plan(**setting, strategy="identity").reason
 
 
 @pytest.mark.slow
@@ -635,17 +544,6 @@ def test_runs_of_different_length_are_told_apart_and_not_compared_by_the_error_o
         if row.mechanism.steps == found.mechanism.steps and row.name == "Identity"
     ]  # fmt: skip
     assert f"is {found.chosen.predicted / alike[0].predicted:.3g} times that of independent" in found.reason
-
-
-@pytest.mark.parametrize("name", ["random_sampling", "drop_last"])
-def test_a_flag_is_true_or_false(name):
-    with pytest.raises(ValueError, match=f"{name}='no' must be True or False"):
-        plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, **{name: "no"})
-
-
-def test_an_unknown_optimizer_is_told_what_counts_as_which():
-    with pytest.raises(ValueError, match="Momentum is read from torch.optim.SGD. CorrectedAdam"):
-        plan(examples=100, batch_size=10, epochs=1, epsilon=1.0, delta=1e-5, optimizer="Adam")
 
 
 MOMENTUM = {"batch_size": 500, "epochs": 1, "delta": 1e-5, "random_sampling": False, "dimension": 400}

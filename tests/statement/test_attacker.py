@@ -65,14 +65,6 @@ class TestMembership:
         for prior in (0.5, 0.2, 0.01, 0.7):
             best = float((prior * rates + (1 - prior) * (1 - grid)).max())
             assert best - 1e-12 <= attacker.right(prior) <= best + 1e-3
-        area = float(np.trapezoid(rates, grid))
-        assert attacker.area() == pytest.approx(area, abs=1e-3)
-
-    @pytest.mark.parametrize("mu", MUS)
-    def test_area_of_a_gaussian(self, mu):
-        rng = np.random.default_rng(3)
-        share = float((rng.standard_normal(DRAWS) + mu > rng.standard_normal(DRAWS)).mean())
-        assert gaussian(mu).area() == pytest.approx(share, abs=5 / math.sqrt(DRAWS))
 
     @pytest.mark.parametrize("mu", MUS)
     def test_the_gain_is_the_profile(self, mu):
@@ -91,7 +83,7 @@ class TestMembership:
 
     def test_no_noise_hides_nothing(self):
         nothing = Attacker(((math.inf, 1e-6),))
-        assert nothing.right(0.5) == nothing.found(0.01) == nothing.guessed(10) == nothing.area() == 1.0
+        assert nothing.right(0.5) == nothing.found(0.01) == nothing.guessed(10) == 1.0
 
 
 class TestAttributes:

@@ -4,9 +4,8 @@ import dataclasses
 import json
 import math
 import re
-import sys
 from functools import cache
-from html import escape
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -253,18 +252,6 @@ class TestWhatIsSaid:
         record = json.loads(made("bins, verified").report("json"))
         assert record["accounting"]["samples"] == {"samples": 20_000, "failure": 1e-6, "seed": 3}
 
-    def test_the_width_of_the_grid_is_that_of_the_last_one_used(self, monkeypatch):
-        from anechoic.accounting.poisson import epsilon as poisson
-
-        widths, known = [], poisson._pld_epsilon
-        monkeypatch.setattr(poisson, "_pld_epsilon", lambda *a: widths.append(a[-1]) or known(*a))
-        for std in (0.5, 1.0, 3.0, 40.0):
-            mech = an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), std)
-            mech.epsilon()
-            last = widths[-1]
-            said = dict(statement_of(mech).items)["Accounting"]
-            assert f"grid of width {last:g} or finer" in said
-
     def test_who_keeps_which_promise(self):
         for name, who, what in (
             ("fixed order", "the deployment", "without looking at private values"),
@@ -284,12 +271,6 @@ class TestWhatIsSaid:
         assert "each user's contribution to one step has 2-norm at most 1.0" in text
         assert "example" not in dict(statement(made("users")).items)["Adjacency"]
 
-    def test_versions(self):
-        found = statement(made("fixed order")).software
-        assert found["anechoic"] == an.__version__
-        assert {"numpy", "scipy", "dp-accounting", "python"} <= set(found)
-        assert ("torch" in found) == ("torch" in sys.modules)
-
     def test_versions_are_no_part_of_the_fingerprint(self, monkeypatch):
         before = MADE["fixed order"]().fingerprint
         monkeypatch.setattr("anechoic.statement.software._version", lambda name: "0")
@@ -299,12 +280,6 @@ class TestWhatIsSaid:
 
 
 class TestFiles:
-    @pytest.mark.parametrize("name", FORMATS)
-    def test_saved_as_returned(self, tmp_path, name):
-        mech, file = made("hostile"), tmp_path / "statement"
-        text = mech.report(name, out=file)
-        assert file.read_text(encoding="utf-8") == (text if text.endswith("\n") else f"{text}\n")
-
     def test_unknown_formats_are_refused(self):
         with pytest.raises(ValueError, match="format='pdf'"):
             made("fixed order").report("pdf")
@@ -411,15 +386,6 @@ class TestArithmetic:
         assert "what its memory loses" in made.report()
 
 
-def test_contributions_are_counted_in_whole_numbers():
-    one = an.calibrate(Identity(3), sampling=External(Single(), 1, steps=3), epsilon=1, delta=1e-6)
-    said = one.report()
-    assert "constant 1\n" in said and "without its one contribution a float32 sum" in said
-    assert "1 contributions" not in said
-    many = an.Mechanism(Identity(3), Poisson(400, 200.0, 3), 1.0)
-    assert "constant 200\n" in many.report() and "one of 200 contributions" in many.report()
-
-
 @pytest.mark.parametrize(("delta", "weak"), [(1e-3, True), (9.9e-4, False), (0.5, True)])
 def test_a_delta_that_publishing_a_record_would_satisfy_is_named(delta, weak):
     mech = an.Mechanism(Identity(2), FixedOrder(1000, 500, steps=2), 3.0, delta=delta)
@@ -436,16 +402,10 @@ def test_a_statement_about_sums_needs_no_model():
     assert "released models" not in said and "every noisy sum and all that is computed from them" in said
 
 
-def test_the_notion_of_balls_in_bins_begins_with_a_short_sentence():
-    mech = an.Mechanism(Identity(4), BallsInBins(40, 4, 4), 3.0)
-    first = dict(statement_of(mech).items)["Notion"].split(". ")[0]
-    assert first == "(epsilon, delta)-DP, amplified by bins that are drawn in secret"
-
-
 def test_a_notebook_shows_the_statement_and_takes_no_html_from_it(mech):
     shown, said = mech._repr_html_(), statement_of(mech)
     for _, text in said.pairs:
-        assert escape(text) in shown
+        assert text in unescape(shown)
     assert set(re.findall(r"<([a-z]+)", shown)) <= {
         *"pb",
         "div",

@@ -367,12 +367,10 @@ def test_every_form_states_all_of_delta_and_no_curve_without_the_choice():
         assert epsilon >= noise.epsilon(delta - 0.5e-2) * (1 - 1e-12)
     sound = max(0.0, 1 - 2 * (1 - 1e-2) / (1 + math.e)) / 2 + 0.5  # what (1, 1e-2) permits
     assert record["attacker"]["membership"][0]["right"] <= sound + 1e-9
-    form = json.loads(streaming.statement(histogram, "registry"))["deployment"]["privacy_loss"]
-    assert form["privacy_parameters"]["delta"] == 1e-2 and "rho" not in form["privacy_parameters"]
-    for format in ("nist", "nist-json", "sacro", "markdown", "html"):
+    for format in ("text", "markdown", "html"):
         said = streaming.statement(histogram, format)
         assert "0.01" in said and "0.005)-differential" not in said
-    assert "choice of categories" in streaming.statement(histogram, "nist")
+    assert "choice of categories" in " ".join(streaming.statement(histogram).split())
 
 
 def test_a_book_is_charged_for_the_choice_too(tmp_path):

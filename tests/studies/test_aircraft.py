@@ -11,14 +11,14 @@ pytest.importorskip("rich")
 
 from rich.console import Console  # noqa: E402 - needs the extras
 
-from anechoic.demo.runner import run_study  # noqa: E402
-from anechoic.demo.study import Arm, TrainingRun  # noqa: E402
-from anechoic.demo.task import Flights, load  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import External  # noqa: E402
 from studies import training  # noqa: E402
 from studies.aircraft import aircraft_study, group_delta, sampled_study  # noqa: E402
 from studies.bounding import ContributionBound, participation_of  # noqa: E402
+from studies.comparison.runner import run_study  # noqa: E402
+from studies.comparison.study import Arm, TrainingRun  # noqa: E402
+from studies.comparison.task import Flights, load  # noqa: E402
 from studies.owners import Owners  # noqa: E402
 from studies.tasks import BoundedFlights, SampledFlights, used  # noqa: E402
 

@@ -90,7 +90,7 @@ def test_train_does_not_write_over_the_runs_of_an_earlier_study(capsys, tmp_path
 @pytest.mark.slow  # test_aircraft runs the study of aircraft every time
 @needs_torch
 def test_train_by_aircraft_shows_its_statement_beside_that_of_a_flight(capsys, tmp_path, monkeypatch):
-    from anechoic.demo import late_flights as demo
+    from studies.comparison import flights as demo
 
     monkeypatch.setattr(demo, "QUICK_EXAMPLES", 5_120)
     out = tmp_path / "report"

@@ -11,13 +11,13 @@ pytest.importorskip("rich")
 
 from rich.console import Console  # noqa: E402 - needs the extras
 
-from anechoic.demo.late_flights import flights_study  # noqa: E402
-from anechoic.demo.runner import run_study  # noqa: E402
 from anechoic.losses.dispatch import loss  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import FixedOrder  # noqa: E402
 from anechoic.strategies import Toeplitz  # noqa: E402
 from anechoic.workloads import prefix_sum  # noqa: E402
+from studies.comparison.flights import flights_study  # noqa: E402
+from studies.comparison.runner import run_study  # noqa: E402
 from studies.tasks import FashionMNIST  # noqa: E402
 from studies.train import fashion_study, train, with_damped  # noqa: E402
 from studies.training import execute  # noqa: E402

@@ -5,16 +5,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from anechoic.demo.pool import execute_all  # noqa: E402
-from anechoic.demo.runner import plain_arms, private_arms  # noqa: E402
-from anechoic.demo.study import Arm, Study, TrainingRun  # noqa: E402
-from anechoic.demo.task import Flights, load  # noqa: E402
 from anechoic.errors import CheckpointError  # noqa: E402 - needs torch
 from anechoic.mechanism.calibrate import calibrate  # noqa: E402
 from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import CyclicPoisson  # noqa: E402
 from anechoic.strategies import BandedToeplitz  # noqa: E402
 from studies import keeping, training  # noqa: E402
+from studies.comparison.pool import execute_all  # noqa: E402
+from studies.comparison.runner import plain_arms, private_arms  # noqa: E402
+from studies.comparison.study import Arm, Study, TrainingRun  # noqa: E402
+from studies.comparison.task import Flights, load  # noqa: E402
 
 TASK = Flights(examples=2_560, batch_size=128)
 STEPS = 20

@@ -13,9 +13,11 @@ from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
 from anechoic.planning.page import plan_pictures, ranked_table
 from anechoic.planning.result import Plan
-from anechoic.planning.table import duration, notes, size
-from anechoic.statement.charts import heat_map
+from anechoic.planning.table import notes
+from anechoic.plots.curves import heat_figure
+from anechoic.plots.style import as_image
 from anechoic.statement.page import definitions, figure, paragraph, section
+from anechoic.statement.rounding import duration, size
 
 #: Rows and columns of C⁻¹ that are drawn.
 BLOCK = 64
@@ -33,7 +35,7 @@ def parts(question: Question) -> Iterator[tuple[str, str]]:
     yield "doing", f"Comparing mechanisms for N = {question.examples}, B = {question.batch_size}"
     given = question.arguments()
     found = plan(**given)
-    yield "facts", facts(found, given.get("dimension"))
+    yield "facts", facts(found)
     said = (paragraph(note, "soft") for note in notes(found.rows))
     yield "table", section("Ranked candidates", ranked_table(found.rows), *said)
     yield "code", question.code()
@@ -47,7 +49,7 @@ def parts(question: Question) -> Iterator[tuple[str, str]]:
     yield "done", ""
 
 
-def facts(found: Plan, dimension: int | None) -> str:
+def facts(found: Plan) -> str:
     """The choice in a few numbers, and the reason, as HTML."""
     best, steps = found.chosen, found.mechanism.steps
     shown = {
@@ -58,10 +60,9 @@ def facts(found: Plan, dimension: int | None) -> str:
     }
     if found.advice is not None:
         shown["Learning rate"] = f"try {found.advice.rate:.2g} first"
-    for cost in () if dimension is None else found.noise_costs(dimension):
-        spent, way = cost.milliseconds / 1e3, {"store": "stored"}.get(cost.way, "made again")
-        times = f"{duration(spent)} a step, {duration(spent * steps)} a run (one core)"
-        shown[f"Noise {way}"] = f"{size(cost.memory)}, {times}"
+    if best.memory is not None and best.seconds is not None:
+        times = f"{duration(best.seconds)} a step, {duration(best.seconds * steps)} a run (one core)"
+        shown["Noise state"] = f"{size(best.memory)}, {times}"
     return definitions(shown.items()) + section("Why", paragraph(found.reason))
 
 
@@ -82,7 +83,8 @@ def inverse_map(found: Plan) -> str:
         f"C⁻¹ of the first {block.n} steps. Row t says how much of each step's fresh noise is in step t:"
         " orange takes noise of earlier steps away again."
     )
-    return figure(heat_map(block.correlate(np.eye(block.rows)), label="C⁻¹", title=said), said)
+    drawn = heat_figure(block.correlate(np.eye(block.rows)), label="C⁻¹", title=said)
+    return figure(as_image(drawn, said), said)
 
 
 def work(pipe: Connection) -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from anechoic.app.desk import Desk
 from anechoic.app.question import Question
 from anechoic.planning.update import ScheduleName
-from anechoic.statement.page import STYLE
+from anechoic.statement.page import style
 
 _CSS = """
 .q-page{max-width:none;padding:0}.nicegui-content{padding:0}
@@ -84,7 +84,7 @@ class Page:
         self.ui, self.desk, self.known = ui, Desk(), dict[str, str]()
         self.doing, self.since = "", 0.0
         ui.context.client.on_delete(self.desk.close)
-        ui.add_css(STYLE + _CSS)
+        ui.add_css(style() + _CSS)
         with ui.element("div").classes("app"):
             ui.html("Plan private training", tag="h1", sanitize=False)
             with ui.element("form").props('aria-label="Your question" onsubmit="return false"'):

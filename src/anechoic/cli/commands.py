@@ -7,19 +7,12 @@ import sys
 
 from anechoic._patience import patience
 from anechoic.cli.progress import check_writable, naming, need, text_of
-from anechoic.cli.values import as_tuple
 
 # -- what the commands do ------------------------------------------------------------------------
 
 
 def demo(options: argparse.Namespace) -> None:
-    if options.streaming:
-        need("matplotlib", extras="plot")
-        from anechoic.demo.hourly import streaming_demo
-
-        streaming_demo(options.out)
-        return
-    need("torch", "opacus", "rich", "matplotlib", extras="demo")
+    need("torch", "rich", "matplotlib", "jinja2", extras="demo")
     from anechoic.demo.late_flights import demo
 
     demo(
@@ -27,7 +20,6 @@ def demo(options: argparse.Namespace) -> None:
         seeds=options.seeds,
         quick=options.quick,
         jobs=options.jobs,
-        rates=as_tuple(options.lr),
         command=options.command_line,
     )
 
@@ -50,7 +42,7 @@ def plan(options: argparse.Namespace) -> None:
     check_writable(options.json)
     if options.out is not None:
         check_writable(checked_kind(options.out))
-        need("matplotlib", extras="plot")
+        need("matplotlib", "jinja2", extras="plot")
     weak = weak_delta(options.delta, options.examples, options.unit)
     for doubt in filter(None, (weak, odd_epsilon(options.epsilon))):
         print(f"anechoic plan: {doubt}.", file=sys.stderr)
@@ -74,7 +66,6 @@ def plan(options: argparse.Namespace) -> None:
         adjacency=options.adjacency,
         unit=options.unit,
         drop_last=options.drop_last,
-        accounting=options.accounting,
     )
     print_plan(found, rows=None if options.all else 12)
     if options.json is not None:
@@ -86,7 +77,7 @@ def plan(options: argparse.Namespace) -> None:
 
 
 def app(options: argparse.Namespace) -> None:
-    need("nicegui", "matplotlib", extras="app")
+    need("nicegui", "matplotlib", "jinja2", extras="app")
     from anechoic.app.page import serve
 
     print(f"http://127.0.0.1:{options.port} (Ctrl-C ends it)", flush=True)

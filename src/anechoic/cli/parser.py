@@ -36,7 +36,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="print the guarantee of a mechanism file")
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
-    explain.add_argument("--format", choices=FORMATS, default="text", help="nist, registry, sacro: forms")
+    explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
     explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
     explain.set_defaults(run=do.explain)
@@ -47,17 +47,13 @@ def parser_of_all() -> argparse.ArgumentParser:
 
 def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="private training on 327,346 flights, with a report")
-    add_running(demo, Path("demo-report"))
+    demo.add_argument(
+        "--out", type=Path, default=Path("demo-report"), metavar="DIR", help="default: demo-report"
+    )
+    demo.add_argument("--jobs", type=count, default=min(os.cpu_count() or 1, 8), help="worker processes")
+    demo.add_argument("--quick", action="store_true", help="a slice of the data, for a first look")
     demo.add_argument("--seeds", type=count, help="seeds of each arm (default: 3)")
-    demo.add_argument("--streaming", action="store_true", help="releases of every hour instead of training")
     demo.set_defaults(run=do.demo)
-
-
-def add_running(command: argparse.ArgumentParser, out: Path) -> None:
-    command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"default: {out}")
-    command.add_argument("--lr", type=float, nargs="+", help="the grid of learning rates, one for all arms")
-    command.add_argument("--jobs", type=count, default=min(os.cpu_count() or 1, 8), help="worker processes")
-    command.add_argument("--quick", action="store_true", help="a slice of the data, for a first look")
 
 
 def _add_plan(commands: Any) -> None:
@@ -106,12 +102,6 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")
     plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
-    plan.add_argument(
-        "--accounting",
-        choices=("deterministic", "verified"),
-        default="deterministic",
-        help="verified compares schemes that only Monte Carlo accounts for, too (minutes)",
-    )
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
     plan.add_argument(

@@ -39,7 +39,7 @@ def text_of(file: Path) -> str:
             if opened.read(6) == b"SQLite":
                 raise ValueError(
                     f"{file} is a state file or a budget book, and no mechanism file: for the statement of a"
-                    " stream run its command again with --statement nist=FILE, or call streaming.statement."
+                    " stream run its command again with --statement html=FILE, or call streaming.statement."
                 ) from None
         raise ValueError(f"{file} is not a mechanism file: {error}.") from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -50,7 +49,3 @@ def format_and_file(text: str) -> tuple[str, Path]:
     if name not in FORMATS or not file:
         raise argparse.ArgumentTypeError(f"{text!r} must be FORMAT=FILE, with one of {', '.join(FORMATS)}")
     return name, Path(file)
-
-
-def as_tuple(values: Sequence[float] | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values)

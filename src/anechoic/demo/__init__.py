@@ -1,1 +1,1 @@
-"""`anechoic demo`: its data, its runs and its report. Needs the extras torch and plot."""
+"""Will a flight arrive late? Private training on embedded data, with a report: `anechoic demo`."""

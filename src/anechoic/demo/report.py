@@ -1,304 +1,121 @@
-"""The report of a study: what the noise cost and bought, why, and what is guaranteed."""
+"""The report of the demo: what the noise cost and bought, why, and what is guaranteed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from html import escape
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from anechoic.demo import words
-from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.statement.charts import Axis, Level, Line, heat_map, line_chart, line_chart_file
-from anechoic.statement.page import bullets, definitions, figure, fold, page, paragraph, section, table
-from anechoic.statement.statement import statement_of
-from anechoic.strategies import Identity
-from anechoic.workloads import prefix_sum
+from anechoic.mechanism.statement_text import KEYS
+from anechoic.plots.curves import Axis, Level, Line, line_figure
+from anechoic.plots.mechanism import mechanism_figure
+from anechoic.plots.style import as_image
+from anechoic.statement.page import render_page
+from anechoic.statement.statement import Statement, statement_of
 
-#: Rows and columns of C and of its inverse that the heat maps show.
-BLOCK = 48
-#: Points of an error curve; more could not be told apart.
-_POINTS = 400
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Record = Mapping[str, Any]
 
-
-def experiment_page(record: Record, mechanisms: Mapping[str, Mechanism], more: str = "") -> str:
-    """The report as one HTML document that loads nothing.
-
-    Args:
-        record: as `anechoic.demo.record.make_record` makes it, and results.json holds it.
-        mechanisms: those of the private arms, by the arm's name.
-        more: sections after the figures, as HTML.
-
-    Raises:
-        ValueError: if a private arm has no mechanism, or another one than the record says.
-    """
-    for arm in record["arms"]:
-        if arm["epsilon"] is None:
-            continue
-        given = mechanisms.get(arm["name"])
-        if given is None or given.fingerprint != arm["mechanism"]["fingerprint"]:
-            found = "none" if given is None else given.fingerprint
-            raise ValueError(
-                f"arm {arm['name']!r} ran mechanism {arm['mechanism']['fingerprint']}, given is {found}:"
-                " pass the mechanism files that were written with the record."
-            )
-    parts = [
-        _head(record),
-        _bought(record),
-        more,
-        *(_why(record, mechanisms, setting) for setting in words.settings(record)),
-        _guarantees(record, mechanisms),
-        _rates(record),
-        section("Outside the guarantee", bullets(words.NOT_COVERED)),
-        _made(record),
-    ]
-    return page(words.headline(record), "\n".join(part for part in parts if part))
+HEAD = ("ε", "ε, rate chosen", "independent", "planned", "gain", "not private")
+TUNING = (
+    "AUC of predictions that were made before training on them. Each arm takes its own best learning rate, by"
+    " the mean over the seeds. That choice costs privacy: the larger ε is what anechoic.select needs for it"
+    " with the same noise, as many runs in the mean as there are rates, and a score on public data, which the"
+    " AUC here is not."
+)
+NOT_COVERED = (
+    "The AUC is computed from the private data and published: each figure is one more look at them.",
+    "The noise keys follow from the seeds, so that the figures can be reproduced. A run that protects anyone"
+    " passes no keys, and the engine draws them from the operating system.",
+    "Several runs on the same data add up: each statement is that of one run.",
+)
+#: In the place of the duty `KEYS`, in the statements of these runs.
+SEEDED = (
+    "in this demo keys follow from the seeds, so that its figures can be reproduced: whoever knows the seeds"
+    " can take the noise off. The statement is that of a run whose keys come from the operating system, stay"
+    " secret, and are used once"
+)
 
 
-def _head(record: Record) -> str:
-    arms, metric = words.arms_by_name(record), record["task"]["metric"]
-    cards = []
-    for row in record["comparisons"]:
-        independent, planned = arms[row["independent"]], arms[row["planned"]]
-        which = "".join(f", {cell}" for cell in words.cells(record, row))
-        cards.append(
-            f'<div class="card"><p class="eps">ε = {row["epsilon"]:g}{escape(which)}</p>'
-            f'<p class="gain">{words.signed(row["gain"], 3)}</p>'
-            f'<p class="from">{escape(metric)} <b class="independent">{independent["best"]["mean"]:.3f}</b>'
-            f' → <b class="planned">{planned["best"]["mean"]:.3f}</b></p></div>'
-        )
-    differs = "only the correlation of the noise over time differs"
-    if "poisson" in words.schemes(record):
-        differs += " (and, where batches are sampled, from how many examples each is drawn)"
-    if len(words.units(record)) > 1:
-        differs += " between the two, and what is protected between the rows"
-    lead = (
-        f"{record['task']['description']}. Independent noise (DP-SGD) and the planned, correlated noise have"
-        f" the same guarantee (ε, {_power(record['delta'])}), the same model and the same {record['steps']:,}"
-        f" steps; {differs}."
-    )
+def cells(record: Record, row: Record) -> tuple[str, ...]:
+    """Return one line of the table, an epsilon, below `HEAD`; its own epsilon is rounded up."""
+    several = len(record["seeds"]) > 1
+
+    def reached(mean: float, error: float, form: str = ".4f") -> str:
+        shown = f"{mean:{form}}" + (f" ± {error:.4f}" if several else "")
+        return shown.replace("-", "−")
+
     return (
-        f'<header><p class="kicker">anechoic · {escape(record["title"])}</p>'
-        f"<h1>{escape(words.headline(record))}</h1>{paragraph(lead, 'lead')}</header>"
-        + (f'<div class="cards">{"".join(cards)}</div>' if cards else "")
+        f"{row['epsilon']:g}",
+        f"{math.ceil(1000 * row['chosen']) / 1000:g}",
+        *(reached(row[kind]["mean"], row[kind]["error"]) for kind in ("independent", "planned")),
+        reached(row["gain"], row["gain_error"], "+.4f"),
+        f"{record['clipped']['mean']:.4f}",
     )
 
 
-def _bought(record: Record) -> str:
-    head, rows = words.compared(record)
-    single, at_one_rate = words.at_one_rate(record)
-    seeds = len(record["seeds"])
-    mean = f", the mean over {seeds} seeds, ± its standard error" if seeds > 1 else ", of one seed"
-    text = [f"The figures are {record['task']['metric_long']}{mean}. {words.TUNING}"]
-    text += words.without_privacy(record)
-    charts = [_utility_figure(record, setting) for setting in words.settings(record)]
-    beside = "".join(paragraph(line) for line in text)
-    return section(
-        "What it bought",
-        table(head, rows) if rows else "",
-        paragraph(words.ONE_RATE) + table(single, at_one_rate) if at_one_rate else "",
-        f'<div class="pair">{"".join(charts)}<div class="text">{beside}</div></div>',
+def headline(record: Record) -> str:
+    """Return the result at the middle epsilon in one sentence."""
+    row = record["rows"][len(record["rows"]) // 2]
+    return (
+        f"At ε = {row['epsilon']:g}, correlated noise reaches AUC {row['planned']['mean']:.3f} where"
+        f" independent noise reaches {row['independent']['mean']:.3f}; the same training without noise"
+        f" reaches {record['clipped']['mean']:.3f}."
     )
 
 
-def utility_chart(record: Record) -> str:
-    """The text of an SVG file that shows the metric against epsilon, for use outside the report.
+def draw_utility(record: Record) -> tuple[Figure, str]:
+    """Draw the AUC against epsilon, and what is reached without noise; returns the words for it too."""
+    rows = record["rows"]
+    epsilons = [row["epsilon"] for row in rows]
+    lines = [
+        Line(
+            label,
+            kind,
+            epsilons,
+            [row[kind]["mean"] for row in rows],
+            [row[kind]["error"] for row in rows],
+        )
+        for kind, label in (("independent", "independent noise"), ("planned", "planned mechanism"))
+    ]
+    levels = [
+        Level("not private", "clipped", record["clipped"]["mean"]),
+        Level("not private, not clipped", "plain", record["plain"]["mean"]),
+    ]
+    words = f"AUC against epsilon for {record['flights']:,} flights, all with the same order of batches"
+    x = Axis(f"ε (δ = {record['delta']:g})", log=True, ticks=epsilons)
+    return line_figure(lines, x=x, y=Axis("AUC"), levels=levels, title=words), words
+
+
+def report_page(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
+    """Return the report as one HTML document that loads nothing.
 
     Args:
-        record: as for `experiment_page`, with at least one private arm; of several ways to form batches,
-            the first is shown.
+        record: as `demo` makes it, and results.json holds it.
+        mechanisms: those of the private arms, by the arm's name.
     """
-    drawn = _utility(record, words.settings(record)[0])
-    about = record["title"][:1].upper() + record["title"][1:]
-    title = f"{about}: {record['task']['metric']} at the same guarantee"
-    drawn["x"] = Axis(f"ε (δ = {_power(record['delta'])})", log=True, ticks=drawn["x"].ticks)
-    return line_chart_file(**drawn | {"title": title})
-
-
-def _utility_figure(record: Record, setting: words.Setting) -> str:
-    drawn, metric = _utility(record, setting), record["task"]["metric"]
-    how = f" ({name})" if (name := words.named(record, setting)) else ""
-    bars = "; bars are ± one standard error, where they exceed the marks" if len(record["seeds"]) > 1 else ""
-    return figure(line_chart(**drawn), f"{metric[0].upper()}{metric[1:]} against ε{how}{bars}.")
-
-
-def _utility(record: Record, setting: words.Setting) -> dict[str, Any]:
-    """Metric against epsilon, with what is reached without privacy: arguments of `line_chart`."""
-    metric, lines = record["task"]["metric"], []
-    for kind, label in (
-        ("independent", "independent noise"),
-        ("damped", "damped root"),
-        ("planned", "planned mechanism"),
-    ):
-        arms = [
-            a
-            for a in record["arms"]
-            if a["kind"] == kind and _setting(a) == setting and a["epsilon"] is not None
-        ]
-        arms.sort(key=lambda a: a["epsilon"])
-        if arms:
-            spread = [a["best"]["error"] for a in arms]
-            lines.append(
-                Line(label, kind, [a["epsilon"] for a in arms], [a["best"]["mean"] for a in arms], spread)
-            )
-    levels = [
-        Level(
-            "not private" if a["kind"] == "clipped" else "not private, not clipped",
-            a["kind"],
-            a["best"]["mean"],
-        )
-        for a in record["arms"]
-        if a["epsilon"] is None and (a["kind"] != "clipped" or words.unit_of(a) == setting[1])
-    ]
-    ticks = sorted({value for line in lines for value in line.x})
-    how = f" ({name})" if (name := words.named(record, setting)) else ""
-    return {
-        "lines": lines,
-        "x": Axis("ε", log=True, ticks=ticks),
-        "y": Axis(metric, form=lambda value: f"{value:.4g}"),
-        "levels": levels,
-        "title": f"{metric} against epsilon{how}",
-    }
-
-
-def _setting(arm: Mapping[str, Any]) -> words.Setting:
-    return arm["scheme"], words.unit_of(arm)
-
-
-def _why(record: Record, mechanisms: Mapping[str, Mechanism], setting: words.Setting) -> str:
-    """Error per step and heat maps, at the middle epsilon."""
-    planned = [a for a in record["arms"] if a["kind"] == "planned" and _setting(a) == setting]
-    if not planned:
-        return ""
-    arm = words.central(planned)
-    mechanism = mechanisms[arm["name"]]
-    rivals = [a for a in record["arms"] if a["name"] == arm["name"].replace("planned", "independent", 1)]
-    chosen = [(mechanisms[a["name"]], a["kind"]) for a in (*rivals, arm)]
-    how = f" ({name})" if (name := words.named(record, setting)) else ""
-    if isinstance(mechanism.strategy, Identity):
-        return section(f"Why: independent noise was planned{how}", paragraph(arm["mechanism"]["reason"]))
-    steps = np.unique(np.linspace(0, mechanism.steps - 1, min(_POINTS, mechanism.steps)).round().astype(int))
-    curves = [m.noise_std * m.clip_norm * error(prefix_sum(m.steps), m.strategy).per_step for m, _ in chosen]
-    names = {"independent": "independent noise", "planned": "planned mechanism"}
-    lines = [
-        Line(names[kind], kind, (steps + 1).tolist(), curve[steps].tolist(), markers=False)
-        for curve, (_, kind) in zip(curves, chosen, strict=True)
-    ]
-    chart = line_chart(
-        lines,
-        x=Axis("step", zero=True),
-        y=Axis("error of the gradient sum (std)", zero=True),
-        title="predicted error of the sum of gradients at each step",
-    )
-    ratio = (
-        f" After the last step it is {curves[0][-1] / curves[-1][-1]:.2g} times smaller." if rivals else ""
-    )
-    caption = (
-        "Predicted standard deviation, per coordinate, of the noise in the sum of all clipped gradients so"
-        f" far, in gradient units, at ε = {arm['epsilon']:g}.{ratio}"
-    )
-    size = min(BLOCK, mechanism.steps)
-    block = mechanism.strategy.truncate(size)
-    maps = "".join(
-        f'<div class="map">{heat_map(matrix, label=label, title=label)}</div>'
-        for matrix, label in (
-            (block.to_dense(), "C, the strategy"),
-            (block.correlate(np.eye(block.rows)), "C⁻¹, which correlates the noise"),
-        )
-    )
-    maps_text = (
-        f"First {size} of {mechanism.steps:,} steps, row by row: step t injects row t of C⁻¹Z, where Z is"
-        " fresh independent noise. Orange entries of C⁻¹ take back part of the noise of earlier steps; in the"
-        " sum over all steps what was added and what was taken back cancel. Colours follow the square root of"
-        " the entries."
-    )
-    text = (
-        "An optimiser applies sums of gradients. Independent noise piles up in them; correlated noise is"
-        " arranged so that later steps subtract part of what earlier steps added. The price is a larger noise"
-        " at each single step, for the same privacy."
-    )
-    return section(
-        f"Why: the noise cancels{how}",
-        f'<div class="pair"><div class="text">{paragraph(text)}{paragraph(arm["mechanism"]["reason"])}</div>'
-        f"{figure(chart, caption)}</div>",
-        f'<figure><div class="pair">{maps}</div><figcaption>{escape(maps_text)}</figcaption></figure>',
+    middle = record["rows"][len(record["rows"]) // 2]["epsilon"]
+    planned = mechanisms[f"planned-fixed-eps{middle:g}"]
+    return render_page(
+        "demo.html",
+        title=headline(record),
+        record=record,
+        table=(HEAD, [cells(record, row) for row in record["rows"]]),
+        utility=as_image(*draw_utility(record)),
+        tuning=TUNING,
+        middle=middle,
+        noise=as_image(mechanism_figure(planned), f"Noise of the planned mechanism at ε = {middle:g}"),
+        reason=record["reasons"][f"planned-fixed-eps{middle:g}"],
+        statements=[(name, _stated(one).pairs) for name, one in mechanisms.items()],
+        not_covered=NOT_COVERED,
     )
 
 
-def _guarantees(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
-    private = [arm for arm in record["arms"] if arm["epsilon"] is not None]
-    if not private:
-        return ""
-    planned = [arm for arm in private if arm["kind"] == "planned"] or private
-    planned = [arm for arm in planned if words.unit_of(arm) != "example"] or planned
-    first = words.central(planned)
-    ordered = [first, *(arm for arm in private if arm is not first)]
-    folds = [
-        fold(
-            arm["title"],
-            definitions(words.with_keys_from_seeds(statement_of(mechanisms[arm["name"]])).pairs),
-            opened=arm is first,
-        )
-        for arm in ordered
-    ]
-    return section(
-        "The guarantee",
-        "<p>The statement of each mechanism that ran, as <code>anechoic explain</code> prints it"
-        " from the file beside this report, and what the keys of a study are.</p>",
-        *folds,
-    )
-
-
-def _rates(record: Record) -> str:
-    grid = record["learning_rates"]
-    rows, marked = [], []
-    for r, arm in enumerate(record["arms"]):
-        found = {entry["learning_rate"]: entry for entry in arm["rates"]}
-        several = len(arm["best"]["metrics"]) > 1
-        cells = [
-            words.with_error(found[g]["mean"], found[g]["error"] if several else None) if g in found else ""
-            for g in grid
-        ]
-        rows.append([arm["title"], *cells])
-        marked.append((r, 1 + grid.index(arm["best"]["learning_rate"])))
-    return section(
-        "Every learning rate",
-        paragraph(words.TUNING),
-        table(["arm", *(f"{rate:g}" for rate in grid)], rows, best=marked),
-        *(paragraph(line, "soft") for line in words.edges(record)),
-    )
-
-
-def _made(record: Record) -> str:
-    machine = record["machine"]
-    seconds = record["seconds"]
-    runs = sum(len(arm["runs"]) for arm in record["arms"])
-    items = [
-        ("Runs", f"{runs} runs of {record['steps']:,} steps, seeds {', '.join(map(str, record['seeds']))}"),
-        (
-            "Time",
-            f"{seconds:.0f} s with {record['jobs']} worker processes on {machine['processors']} processors",
-        ),
-        ("Model", f"{record['task']['parameters']:,} parameters, clip norm {record['clip_norm']:g}"),
-        (
-            "Versions",
-            ", ".join([f"Python {machine['python']}", *(f"{k} {v}" for k, v in machine["versions"].items())]),
-        ),
-        ("System", machine["system"]),
-        ("Written", record["created"]),
-        ("Beside this file", "results.json (every run), one mechanism file for each private arm"),
-    ]
-    command = f"<pre><code>{escape(record['command'])}</code></pre>"
-    return section("How it was made", command, definitions(items))
-
-
-def _power(delta: float) -> str:
-    digits = f"{delta:.0e}".split("e")
-    if float(f"{delta:.0e}") != delta:
-        return f"{delta:g}"
-    raised = str(int(digits[1])).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"10{raised}" if digits[0] == "1" else f"{digits[0]}·10{raised}"
+def _stated(mechanism: Mechanism) -> Statement:
+    """Return the statement of a run whose keys are no secret."""
+    said = statement_of(mechanism)
+    return replace(said, duties=tuple(SEEDED if duty == KEYS else duty for duty in said.duties))

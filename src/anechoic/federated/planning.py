@@ -12,19 +12,14 @@ from anechoic._validate import Array, fraction, one_of, positive_float, positive
 from anechoic.federated.compatibility import asked_per_round, check_rounds
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.rows import on_finest_grid
-from anechoic.participation.base import Participation
-from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.given import Permitted
 from anechoic.planning.memory_budget import Room
 from anechoic.planning.objective import Kept, PlanObjective
-from anechoic.planning.strategies import Strategies
+from anechoic.planning.promised import PromisedSetting, calibrated_in_integers
+from anechoic.planning.records import Goal
 from anechoic.planning.update import UpdateRule, update_of
 from anechoic.sampling import External
-from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import Identity
 from anechoic.strategies.base import Strategy
 
 _log = logging.getLogger(__name__)
@@ -133,43 +128,30 @@ def plan_rounds(
     if (tight := discipline.tight(**supply)) is not None:
         _log.warning("%s", tight)
     delta = default_delta(clients) if delta is None else fraction("delta", delta)
-    participation = discipline.participation
-    sampling = External(participation, clients_per_round, steps=n, examples=clients)
-    designs = designs_of(objective)
-    compared = Strategies(designs, participation, Room(rows, entries)).of(wanted.families)
-    outside = wanted.made(objective.workload, participation, designs.loss)
-    candidates = [*compared, *outside] or [Identity(n)]
-    unbounded = wanted.families in (FAMILIES["blt"], FAMILIES["tree"])
-    fitting = [
-        (strategy.recurrence().rows, _error(designs, strategy, participation), strategy)
-        for strategy in candidates
-        if unbounded or strategy.recurrence().rows <= rows
-    ]
-    if not fitting:
+    goal = Goal(
+        positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
+        delta,
+        None,
+        clip_norm,
+        one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove")),  # type: ignore[arg-type]
+        unit,
+    )
+    best = PromisedSetting(
+        objective,
+        discipline.participation,
+        wanted,
+        Room(rows, entries),
+        bounded=wanted.families not in (FAMILIES["blt"], FAMILIES["tree"]),
+        alike=WORTH,
+        free_rows=FREE // (BYTES * entries),
+    ).best()
+    if best is None:
         raise ValueError(
             f"no {mechanism!r} mechanism fits {rows} rows of noise (memory_budget={memory_budget},"
             f" dimension={dimension}): raise the budget, or permit 'identity'."
         )
-    least = min(found for _, found, _ in fitting)
-    best = min(
-        (one for one in fitting if one[1] <= (1 + WORTH) * least),
-        key=lambda one: (max(FREE, one[0] * BYTES * entries), one[1]),
-    )[2]
-    epsilon = positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0.")
-
-    def made(bits: int | None) -> Mechanism:
-        return calibrate(
-            best,
-            sampling=sampling,
-            epsilon=epsilon,
-            delta=delta,
-            clip_norm=clip_norm,
-            adjacency=one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove")),  # type: ignore[arg-type]
-            unit=unit,
-            grid_bits=bits,
-        )
-
-    planned = on_finest_grid(made, entries)
+    sampling = External(discipline.participation, clients_per_round, steps=n, examples=clients)
+    planned = calibrated_in_integers(goal, best, sampling, entries)
     check_rounds(planned)
     return planned
 
@@ -198,11 +180,6 @@ def default_delta(clients: int) -> float:
             " delta= yourself, such as delta=1e-5."
         )
     return delta
-
-
-def _error(designs: Designs, strategy: Strategy, participation: Participation) -> float:
-    """Of the models, at equal guarantee."""
-    return designs.of(strategy) * sensitivity(strategy, participation).value
 
 
 def _update_of(optimizer: ServerOptimizer | None) -> UpdateRule:

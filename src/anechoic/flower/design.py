@@ -37,29 +37,22 @@ class Design:
     def __post_init__(self) -> None:
         needed = {"rounds": self.rounds, "population": self.population, "epsilon": self.epsilon}
         planned = {**needed, "delta": self.delta, "memory_budget": self.memory_budget}
-        if not isinstance(self.mechanism, Mechanism):
-            one_of(
-                "mechanism", self.mechanism or CHOICES[0], CHOICES, remedy="Or give an anechoic.Mechanism."
-            )
-            wrong = None in needed.values()
-        else:
-            wrong = any(value is not None for value in planned.values())
-        if wrong:
+        given = isinstance(self.mechanism, Mechanism)
+        if not given:
+            one_of("mechanism", self.mechanism or "auto", CHOICES, remedy="Or give an anechoic.Mechanism.")
+        if any(value is not None for value in planned.values()) if given else None in needed.values():
             raise ValueError(
                 "give a Mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
                 f" mechanism={self.mechanism!r}, {planned}."
             )
         PlanObjective.of(prefix_sum(1), self.keep)  # refuses what keep may not be
         asked_per_round(1, self.over_selection)
-        for name in ("rounds", "population"):
-            if (count := getattr(self, name)) is not None:
-                positive_int(name, count)
-        if self.epsilon is not None:
-            positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-        if self.delta is not None:
-            fraction("delta", self.delta)
-        elif self.population is not None:
-            default_delta(self.population)
+        if given:
+            return
+        positive_int("rounds", self.rounds)
+        population = positive_int("population", self.population)
+        positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
+        default_delta(population) if self.delta is None else fraction("delta", self.delta)
 
     def check_supply(self, discipline: Discipline, clients_per_round: int) -> None:
         """Refuse rounds that the population cannot fill, where both are known.
@@ -99,20 +92,14 @@ class Design:
                     " several devices, or several users share one."
                 )
             return self.mechanism
-        assert self.rounds is not None and self.population is not None and self.epsilon is not None
+        names = ("rounds", "epsilon", "delta", "memory_budget", "over_selection", "optimizer", "keep")
         return plan_rounds(
-            rounds=self.rounds,
-            clients=self.population,
+            clients=self.population,  # type: ignore[arg-type]  # checked above, as rounds and epsilon
             clients_per_round=clients_per_round,
             discipline=discipline,
-            epsilon=self.epsilon,
-            delta=self.delta,
             clip_norm=clip_norm,
             dimension=dimension,
             unit=unit,
-            mechanism=self.mechanism or CHOICES[0],
-            memory_budget=self.memory_budget,
-            over_selection=self.over_selection,
-            optimizer=self.optimizer,
-            keep=self.keep,
+            mechanism=self.mechanism or "auto",
+            **{name: getattr(self, name) for name in names},
         )

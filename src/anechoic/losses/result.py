@@ -34,11 +34,6 @@ class StepErrors:
         return np.asarray(np.sqrt(self._squared()))
 
     @property
-    def at_hand(self) -> bool:
-        """Whether `per_step` was computed on the way to the numbers, or asked for before."""
-        return self._last is None or "per_step" in vars(self)
-
-    @property
     def last(self) -> float:
         """StepErrors of the last step; without `per_step` where it has a closed form."""
         return float(self.per_step[-1]) if self._last is None else self._last

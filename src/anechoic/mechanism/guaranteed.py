@@ -45,7 +45,7 @@ class Guaranteed(ABC):
     def __str__(self) -> str:
         return self.report()
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return as_cell(statement_of(self))
 
 

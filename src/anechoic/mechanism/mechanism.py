@@ -16,7 +16,6 @@ from anechoic._validate import fraction
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
-from anechoic.mechanism.chart import mechanism_figure
 from anechoic.mechanism.compatibility import check_covered
 from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
 from anechoic.noise import NoiseStream
@@ -24,6 +23,7 @@ from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import Grid, checked_bits, spacing
 from anechoic.noise.rounding.drift import DRIFT, before_drift
 from anechoic.participation.base import Participation
+from anechoic.plots.mechanism import mechanism_figure
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity

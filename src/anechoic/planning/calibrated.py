@@ -36,14 +36,12 @@ def may_do_with(sampling: Sampling, candidate: Candidate, goal: Goal, std: float
 
 
 def calibrated(candidate: Candidate, goal: Goal, *, compared: bool = False) -> Mechanism:
-    """The candidate with the noise that the goal asks for, or with a noise std that was estimated.
+    """The candidate with the noise that the goal asks for.
 
     One that is only `compared` with the choice may have some more noise than needed, where that saves time.
     """
     if candidate.made is not None:
         return candidate.made
-    if candidate.noise_std is not None:
-        return _with_std(candidate, goal, candidate.noise_std, verified=True)
     if compared and goal.epsilon is not None:
         somewhat_more = candidate.enough or SOMEWHAT_MORE * candidate.expected
         made = _with_std(candidate, goal, somewhat_more)
@@ -71,7 +69,7 @@ def calibrated_to(goal: Goal, strategy: Strategy, sampling: Sampling, **options:
     return calibrate(strategy, sampling=sampling, **{**kept, **asked, **options})
 
 
-def _with_std(candidate: Candidate, goal: Goal, std: float, *, verified: bool = False) -> Mechanism:
+def _with_std(candidate: Candidate, goal: Goal, std: float) -> Mechanism:
     return Mechanism(
         candidate.strategy,
         candidate.sampling,
@@ -80,18 +78,16 @@ def _with_std(candidate: Candidate, goal: Goal, std: float, *, verified: bool = 
         goal.adjacency,
         goal.unit,
         goal.delta,
-        goal.verified if verified else "deterministic",
     )
 
 
-def row_of(mechanism: Mechanism, designs: Designs, room: Room, *, estimated: bool = False) -> PlanRow:
+def row_of(mechanism: Mechanism, designs: Designs, room: Room) -> PlanRow:
     """A line of the table.
 
     Args:
         mechanism: calibrated.
         designs: of the plan's objective, among them its strategy.
         room: for the memory of its noise state.
-        estimated: see `PlanRow`.
     """
     recurrence, rms = mechanism.strategy.recurrence(), designs.of(mechanism.strategy)
     way, history = room.kept(recurrence)
@@ -111,7 +107,5 @@ def row_of(mechanism: Mechanism, designs: Designs, room: Room, *, estimated: boo
         batch_size=batch_size,
         mechanism=mechanism,
         objective=designs.objective,
-        estimated=estimated,
         way=way,
-        known=designs.course(mechanism.strategy),
     )

@@ -12,8 +12,8 @@ from anechoic.planning.memory_budget import BYTES, Room, nanoseconds, nanosecond
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
-from anechoic.planning.table import size
 from anechoic.planning.update import UpdateRule
+from anechoic.statement.rounding import size
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.
 _STEP = 0.03
@@ -127,7 +127,7 @@ def unnoticed(rows: list[PlanRow], update: UpdateRule, dimension: int | None) ->
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
     noise, and without any (docs/measured.md, on flights). None where there is more, or no momentum.
     """
-    plain = [row for row in rows if family(row.mechanism.strategy) == "identity" and not row.estimated]
+    plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
     if not plain or update.kind != "sgd" or not update.momentum or dimension is None:
         return None
     least = min(plain, key=lambda row: row.relative)
@@ -150,17 +150,16 @@ def choose(
         return row.relative if several else row.predicted
 
     ranked = sorted(rows, key=lambda row: (value(row), row.history))
-    known = [row for row in ranked if not row.estimated]
-    best = instead or (min(known, key=lambda row: row.step_noise) if quiet else known[0])
+    best = instead or (min(ranked, key=lambda row: row.step_noise) if quiet else ranked[0])
     described = best.mechanism.sampling.describe(best.mechanism.unit)
     why = "it has the least predicted error over the steps" if several else "it has the least predicted error"
-    compared = [_against_independent(best, known), _against_other_schemes(best, known)]
+    compared = [_against_independent(best, ranked), _against_other_schemes(best, ranked)]
     if instead is not None:
-        why, compared = "its noise does not limit the run", [_for_the_rate(best, known[0])]
+        why, compared = "its noise does not limit the run", [_for_the_rate(best, ranked[0])]
     elif quiet:
-        why, compared = "it has the least noise in a single step", [_for_adam(best, known[0])]
+        why, compared = "it has the least noise in a single step", [_for_adam(best, ranked[0])]
     reason = [
-        outlook(best, known),
+        outlook(best, ranked),
         f"Chosen: {best.name} with {described}; {why}.",
         noise_state(best),
         *compared,

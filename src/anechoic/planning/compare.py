@@ -16,15 +16,14 @@ from anechoic.participation.base import Participation
 from anechoic.planning.advice import advice_for
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.calibrated import calibrated, calibrated_to, row_of
+from anechoic.planning.calibrated import calibrated_to
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored, unnoticed
-from anechoic.planning.estimated import NoiseEstimates
 from anechoic.planning.families import CHOICES, StrategyName
 from anechoic.planning.given import Permitted, SchemeName, under_given, where_drawn
 from anechoic.planning.in_bins import InBins
 from anechoic.planning.memory_budget import Room, room
 from anechoic.planning.objective import Kept
-from anechoic.planning.records import AccountingChoice, Candidate, Goal, PlanRow
+from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
 from anechoic.planning.strategies import Strategies
@@ -68,7 +67,6 @@ def plan(
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
     drop_last: bool = False,
-    accounting: AccountingChoice = "deterministic",
 ) -> Plan:
     """Compare mechanisms for a training setting and choose the one of least predicted error.
 
@@ -77,14 +75,14 @@ def plan(
     the best matrix. Where batches may be sampled, besides all these: independent noise under Poisson sampling
     and random allocation, banded strategies under cyclic Poisson sampling, and, in runs of up to four passes
     of up to 1024 steps, banded strategies and BLTs in balls in bins. The same question has the same answer,
-    and whoever permits more (sampling, memory, any class, verified accounting) never gets a larger error, but
+    and whoever permits more (sampling, memory, any class) never gets a larger error, but
     where `optimizer` says that another row than that of least error is taken.
 
     Args:
         examples: N, >= 1.
         batch_size: B, or several to compare.
         epochs: passes over the data, or several to compare; give this or `steps`. Runs of different length
-            are ranked by predicted error over steps; `PlanRow.gradients` is what each of them computes.
+            are ranked by predicted error over steps.
         steps: n.
         epsilon, delta: the guarantee wanted.
         noise_multiplier: instead of `epsilon`, the sigma of independent noise, in units of its reference
@@ -121,15 +119,11 @@ def plan(
             compared together), "blt", "dense", or one that `extend.register_strategies` knows; a Strategy,
             which competes as it is; or several of these.
         sampling: None for all schemes that are permitted, or names of some of them: "fixed_order",
-            "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins", "min_sep"; a Sampling, under
+            "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins"; a Sampling, under
             which independent noise, banded Toeplitz strategies and those given are calibrated (where its
             accounting is slow, that takes minutes); or several of these.
         clip_norm, adjacency, unit: see `Mechanism`.
         drop_last: whether a pass drops its incomplete last batch.
-        accounting: "deterministic", or "verified" to compare balls in bins and min-sep sampling too, by Monte
-            Carlo estimates of their noise. The best of them is calibrated with accounting="verified", which
-            takes minutes, and chosen only if it is still the best one then; the noise of the others stays an
-            estimate (`PlanRow.estimated`).
 
     Returns:
         The choice, calibrated, with every candidate and the reason.
@@ -141,7 +135,6 @@ def plan(
     """
     wanted = Permitted.of(strategy, sampling)
     update = with_schedule(update_of(optimizer), scheduler, scheduler_interval)
-    one_of("accounting", accounting, ("deterministic", "verified"))
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     flag("random_sampling", random_sampling)
     flag("drop_last", drop_last)
@@ -151,11 +144,10 @@ def plan(
         )
     if epsilon is not None:
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-    asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit, accounting)
+    asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit)
     space = room(dimension, memory_budget)
     quiet = update.kind == "adam" and strategy == "auto"
     rows: list[PlanRow] = []
-    drawn: list[tuple[NoiseEstimates, Goal]] = []
     found: list[Scored] = []
     notes: list[str] = []
     lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
@@ -179,9 +171,6 @@ def plan(
         here = scored(setting, candidates, space)
         found += here
         rows += rows_of(here, goal, space, quiet=quiet)
-        if accounting == "verified" and setting.sampled and "banded_toeplitz" in wanted.families:
-            drawn.append((NoiseEstimates(setting, goal, space), goal))
-    rows += _verified(drawn, rows, space, wanted)
     if not rows and sampling is not None:
         raise ValueError(
             f"no {strategy!r} strategy is covered under sampling={sampling!r} here: permit more of them."
@@ -267,23 +256,3 @@ def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
         f" ({type(sampling).__name__}), which gives epsilon = {epsilon:.4g}: every row keeps it."
     )
     return replace(asked, epsilon=epsilon), note
-
-
-def _verified(
-    drawn: list[tuple[NoiseEstimates, Goal]], rows: list[PlanRow], space: Room, wanted: Permitted
-) -> list[PlanRow]:
-    """Rows of the schemes that Monte Carlo accounts for; the best is verified if it can win."""
-    found = [
-        (one, goal, row_of(calibrated(candidate, goal), one.setting.designs, space, estimated=True))
-        for one, goal in drawn
-        for candidate in filter(wanted.permits, one.candidates())
-    ]
-    if not found:
-        return []
-    one, goal, estimate = min(found, key=lambda each: each[2].relative)
-    result = [row for _, _, row in found if row is not estimate]
-    if rows and estimate.relative >= min(row.relative for row in rows):
-        return [*result, estimate]
-    strategy, sampling = estimate.mechanism.strategy, estimate.mechanism.sampling
-    made = calibrated_to(goal, strategy, sampling, accounting="verified")
-    return [*result, row_of(made, one.setting.designs, space)]

@@ -10,7 +10,6 @@ from itertools import islice
 
 import numpy as np
 
-from anechoic.losses.dispatch import error
 from anechoic.losses.kinds import LossKind, weight_of_the_last
 from anechoic.optimize import banded, dense
 from anechoic.optimize.columns.banded import freed
@@ -21,7 +20,6 @@ from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.column_norms import POWERS, norms_over_passes
-from anechoic.planning.course import Course
 from anechoic.planning.objective import PlanObjective
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy
@@ -67,7 +65,6 @@ class Designs:
         self._free: dict[int, Strategy] = {}
         self._freed: dict[tuple[Strategy, Participation], Strategy | None] = {}
         self._errors: dict[Strategy, float] = {}
-        self._courses: dict[Strategy, Course] = {}
         self._curves: dict[int, Callable[[int], float]] = {}
         self._dense: dict[Participation, Strategy] = {}
         self._blts: dict[Participation, tuple[list[Strategy], Iterator[Strategy]]] = {}
@@ -114,15 +111,8 @@ class Designs:
     def of(self, strategy: Strategy) -> float:
         """Root of the objective for unit noise."""
         if strategy not in self._errors:
-            errors = error(self.workload, strategy)
-            self._errors[strategy] = self.objective.root(errors)
-            if errors.at_hand:  # what may have cost O(n^2): a picture of the plan asks for it again
-                self._courses[strategy] = Course.of(errors)
+            self._errors[strategy] = self.objective.measure(strategy)
         return self._errors[strategy]
-
-    def course(self, strategy: Strategy) -> Course | None:
-        """Its errors over the steps, where they were computed for the objective."""
-        return self._courses.get(strategy)
 
     def error(self, bands: int) -> float:
         """That of `toeplitz(bands)`; its largest column norm is 1."""

@@ -25,16 +25,13 @@ _REGISTERED: dict[str, Maker] = {}
 #: Names that registered functions cannot have: those of `plan`, and of `plan_rounds` beside them.
 TAKEN = (*CHOICES, "tree")
 #: Names of the schemes that a plan can be restricted to, and their classes.
-SchemeName = Literal[
-    "fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins", "min_sep"
-]
+SchemeName = Literal["fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins"]
 SCHEMES: dict[SchemeName, tuple[str, ...]] = {
     "fixed_order": ("FixedOrder", "External"),
     "poisson": ("Poisson",),
     "cyclic_poisson": ("CyclicPoisson",),
     "random_allocation": ("RandomAllocation",),
     "balls_in_bins": ("BallsInBins",),
-    "min_sep": ("MinSepSampling",),
 }
 
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from anechoic.planning.chart import (
-    draw_memory,
-    draw_steps,
-    one_figure,
-    plan_figure,
-    what_memory_shows,
-    what_steps_show,
-)
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import cells, headings, notes, several_lengths
-from anechoic.statement.charts import as_file, in_style, inline
-from anechoic.statement.page import cell, figure, page, paragraph, section, table
+from anechoic.plots.plan import plan_figure, plan_images
+from anechoic.plots.style import as_svg, in_style
+from anechoic.statement.page import cell, figure, paragraph, render_page, table
 
 #: Kinds of files that a plan is written to.
 KINDS = (".html", ".svg", ".png")
 
 
-def as_cell(rows: Sequence[PlanRow], reason: str) -> str:
-    """The plan in a notebook: the pictures, the table and the reason; without matplotlib how to get them."""
+def as_cell(rows: Sequence[PlanRow], reason: str) -> str | None:
+    """Return the plan for a notebook: pictures, table and reason; None without jinja2."""
+    if find_spec("jinja2") is None:
+        return None
     if find_spec("matplotlib") is None:
         drawn = paragraph("Without matplotlib there is no picture: pip install 'anechoic[plot]'.")
     else:
@@ -34,26 +28,26 @@ def as_cell(rows: Sequence[PlanRow], reason: str) -> str:
 
 
 def as_page(rows: Sequence[PlanRow], reason: str, command: str = "") -> str:
-    """The plan as one HTML document that loads nothing, with the command that made it.
+    """Return the plan as one HTML document that loads nothing, with the command that made it.
 
     Raises:
-        AnechoicError: without matplotlib.
+        AnechoicError: without matplotlib or jinja2.
     """
     best = next(row for row in rows if row.chosen)
-    title = f"{best.name}, {best.sampling}, B = {best.batch_size:.4g}"
-    made = section("How it was made", f"<pre><code>{escape(command)}</code></pre>") if command else ""
-    parts = [
-        f'<header><p class="kicker">anechoic · plan of {best.mechanism.steps:,} steps</p>'
-        f"<h1>Chosen: {escape(title)}</h1>{paragraph(reason, 'lead')}</header>",
-        plan_pictures(rows),
-        section("Candidates", ranked_table(rows), *(paragraph(note, "soft") for note in notes(rows))),
-        made,
-    ]
-    return page(f"Plan: {title}", "\n".join(part for part in parts if part))
+    return render_page(
+        "plan.html",
+        title=f"{best.name}, {best.sampling}, B = {best.batch_size:.4g}",
+        steps=best.mechanism.steps,
+        reason=reason,
+        pictures=plan_pictures(rows),
+        candidates=ranked_table(rows),
+        notes=notes(rows),
+        command=command,
+    )
 
 
 def checked_kind(file: Path) -> Path:
-    """A file that `write_plan` knows how to write.
+    """Return a file that `write_plan` knows how to write.
 
     Raises:
         ValueError: for another ending than those of `KINDS`.
@@ -77,27 +71,20 @@ def write_plan(rows: Sequence[PlanRow], reason: str, file: Path, command: str = 
     kind = checked_kind(file).suffix.lower()
     if kind == ".html":
         file.write_text(as_page(rows, reason, command), encoding="utf-8")
-        return
-    drawn = plan_figure(rows)
-    with in_style():
-        if kind == ".png":
-            drawn.savefig(file, format="png", dpi=144)
-            return
-        file.write_text(
-            as_file(drawn, f"{what_memory_shows(rows)} {what_steps_show(rows)}"), encoding="utf-8"
-        )
+    elif kind == ".svg":
+        file.write_text(as_svg(plan_figure(rows), "A plan: its noise, memory and steps"), encoding="utf-8")
+    else:
+        with in_style():
+            plan_figure(rows).savefig(file, format="png", dpi=144)
 
 
 def plan_pictures(rows: Sequence[PlanRow]) -> str:
-    """Both beside each other, or one below the other where that is too wide."""
-    shown = ((draw_memory, what_memory_shows(rows)), (draw_steps, what_steps_show(rows)))
-    with in_style():
-        drawn = [figure(inline(one_figure(rows, draw), words), words) for draw, words in shown]
-    return f'<div class="pair">{"".join(drawn)}</div>'
+    """Return both pictures as HTML, beside each other where the page is wide enough."""
+    return f'<div class="pair">{"".join(figure(*each) for each in plan_images(rows))}</div>'
 
 
 def ranked_table(rows: Sequence[PlanRow]) -> str:
-    """Every candidate, its mark before its name; the line of the choice stands out."""
+    """Return every candidate as HTML, its mark before its name; the line of the choice stands out."""
     _, *heads = headings(rows)
     lines = [
         (f"{mark} {name}".strip(), *rest)

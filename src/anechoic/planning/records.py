@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from anechoic.accounting import Verified
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.algebra.thinning import thinned
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.planning.course import Course
+from anechoic.planning.families import family
 from anechoic.planning.objective import PlanObjective
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 
-#: How a plan may account for schemes that offer Monte Carlo.
-AccountingChoice = Literal["deterministic", "verified"]
-
-
+#: Steps of a course; more could not be told apart in a picture.
+_POINTS = 800
 #: What a plan knows of an optimiser: "sgd" for updates that are linear in the gradients (momentum and
 #: Nesterov too), "adam" for those that divide by the size of gradients (AdamW, RMSprop, Adagrad).
 OptimizerKind = Literal["sgd", "adam"]
@@ -37,12 +38,6 @@ class Goal:
     clip_norm: float
     adjacency: Adjacency
     unit: str
-    accounting: AccountingChoice
-
-    @property
-    def verified(self) -> Verified:
-        """The Monte Carlo that `calibrate(accounting="verified")` does."""
-        return Verified.within(self.delta)
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,6 @@ class Candidate:
         sampling: of as many steps.
         expected: about the noise std that calibration gives, and `hope` times as much the least that it may.
         hope: in (0, 1].
-        noise_std: a point estimate by Monte Carlo where only that is known yet, else None.
         enough: a noise std that a bound has shown to suffice, else None: calibration begins there.
         costly: whether calibration takes seconds: only where it may be the best one.
         made: the calibrated mechanism, where it cost next to nothing.
@@ -64,7 +58,6 @@ class Candidate:
     sampling: Sampling
     expected: float
     hope: float = 1.0
-    noise_std: float | None = None
     enough: float | None = None
     costly: bool = False
     made: Mechanism | None = None
@@ -89,17 +82,13 @@ class PlanRow:
         seconds: about the time of one core for the noise of one step, None where the dimension is unknown.
         history: rows of noise state: none where they are made again.
         batch_size: B, the expected one where batches are drawn.
-        mechanism: with this noise: calibrated, so that its epsilon is at most the one asked for, unless
-            `estimated`.
+        mechanism: calibrated, so that its epsilon is at most the one asked for.
         objective: what `rms_error` is the root of, over the iterates of this row's run.
         chosen: whether this is the plan's choice.
-        estimated: whether the noise is a Monte Carlo estimate that nothing guarantees; `mechanism.epsilon()`
-            then verifies what this noise gives, which takes minutes and may exceed what was asked for.
         frontier: whether no row has both less noise state and a smaller predicted error.
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
         way: the word for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the budget,
             and are sums of few fresh ones, which are made again in each step.
-        known: the errors over the steps for unit noise, where they were computed for `rms_error`.
     """
 
     name: str
@@ -116,30 +105,24 @@ class PlanRow:
     mechanism: Mechanism
     objective: PlanObjective = field(repr=False, compare=False)
     chosen: bool = False
-    estimated: bool = False
     frontier: bool = False
     number_bytes: int = 4
     way: str = "store"
-    known: Course | None = field(default=None, repr=False, compare=False)
 
     @property
-    def epsilon(self) -> float:
-        """Epsilon at the delta asked for: of the mechanism, verified where that is what it takes."""
-        return self.mechanism.epsilon()
+    def family(self) -> str:
+        """Family of the strategy: see `planning.families`."""
+        return family(self.mechanism.strategy)
 
-    @property
-    def course(self) -> Course:
-        """Std of the noise in the iterates over the steps, in the units of `predicted`.
+    def course(self) -> tuple[Array, Array]:
+        """Numbers of steps from 1 to n, at most 800 of them, and the std of the noise in the iterates there.
 
-        `predicted` is the root mean square over all steps, as the objective weights them, or the largest one.
+        In the units of `predicted`, which is the root mean square over all steps, as the objective weights
+        them, or the largest one.
         """
-        known = self.known or Course.of(error(self.objective.workload, self.mechanism.strategy))
-        return replace(known, errors=self.noise_std * known.errors / self.batch_size)
-
-    @property
-    def gradients(self) -> float:
-        """Gradients of examples that a run computes, in expectation: n B."""
-        return self.mechanism.steps * self.batch_size
+        errors = error(self.objective.workload, self.mechanism.strategy).per_step
+        places = thinned(errors, _POINTS)
+        return np.asarray(places + 1.0), np.asarray(self.noise_std * errors[places] / self.batch_size)
 
     @property
     def relative(self) -> float:

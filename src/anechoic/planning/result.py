@@ -8,11 +8,10 @@ from typing import Any
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize.result import Optimized
 from anechoic.planning.advice import Advice
-from anechoic.planning.chart import plan_figure
-from anechoic.planning.noise_costs import NoiseCost, noise_costs
 from anechoic.planning.page import as_cell
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import plan_text
+from anechoic.plots.plan import plan_figure
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Plan:
     def __str__(self) -> str:
         return plan_text(self.rows, self.reason)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return as_cell(self.rows, self.reason)
 
     def plot(self, axes: Any = None) -> Any:
@@ -64,27 +63,6 @@ class Plan:
             AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
         """
         return plan_figure(self.rows, axes)
-
-    def noise_costs(
-        self, dimension: int, *, bandwidth: float | str | None = None, keystream: float | str | None = None
-    ) -> tuple[NoiseCost, ...]:
-        """Bytes and predicted milliseconds of the choice's noise, for each way to have it in a step.
-
-        Args:
-            dimension: entries of a row, m.
-            bandwidth: bytes that are read and written in a second where the noise is, or a text such as
-                "4TB"; None measures one core of this machine.
-            keystream: bytes of the keystream that become variates there in a second, 8 for each entry;
-                None measures one core of this machine.
-
-        Returns:
-            What keeps rows first; then, where a row is a sum of few fresh ones, what makes these again.
-
-        Raises:
-            ValueError: for a value out of range.
-        """
-        recurrence, number = self.mechanism.strategy.recurrence(), self.chosen.number_bytes
-        return noise_costs(recurrence, dimension, number, bandwidth, keystream)
 
 
 def mechanism_in(given: Any) -> Any:

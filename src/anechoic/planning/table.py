@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from anechoic.planning.records import PlanRow
+from anechoic.statement.rounding import duration, size
 
 HEAD = ("", "strategy", "batches", "B", "σ", "predicted", "one step", "memory", "time")
 BY_LENGTH = ("steps", "predicted / steps")
@@ -17,7 +18,6 @@ LEGEND = (
     " one core, about."
 )
 AGAIN = "again: no noise state; the fresh rows that a row is a sum of are drawn again in each step."
-ESTIMATED = "≈: a Monte Carlo estimate of the noise, which nothing guarantees; no such row is chosen."
 
 
 def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
@@ -32,8 +32,7 @@ def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
 
 def notes(rows: Sequence[PlanRow]) -> list[str]:
     """What the columns mean, and words that stand in them."""
-    again, estimated = any(row.way != "store" for row in rows), any(row.estimated for row in rows)
-    return [LEGEND, *[AGAIN] * again, *[ESTIMATED] * estimated]
+    return [LEGEND, *[AGAIN] * any(row.way != "store" for row in rows)]
 
 
 def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:
@@ -58,37 +57,15 @@ def table(rows: Sequence[PlanRow]) -> list[str]:
 def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
     """One line of the table; `long` with the columns of runs of different length."""
     held = f"{row.history} row{'s' * (row.history != 1)}" if row.memory is None else size(row.memory)
-    about = "≈" if row.estimated else ""  # Monte Carlo without a guarantee
-    numbers = [
-        f"{about}{row.noise_multiplier:.4g}",
-        f"{about}{row.predicted:.4g}",
-        f"{about}{row.step_noise:.3g}",
-    ]
     return (
         "→" if row.chosen else "·" if row.frontier else "",
         row.name,
         row.sampling,
         f"{row.batch_size:g}",
-        *numbers,
+        f"{row.noise_multiplier:.4g}",
+        f"{row.predicted:.4g}",
+        f"{row.step_noise:.3g}",
         held if row.way == "store" else "again",
         "" if row.seconds is None else duration(row.seconds),
-        *((str(row.mechanism.steps), f"{about}{row.relative:.3g}") if long else ()),
+        *((str(row.mechanism.steps), f"{row.relative:.3g}") if long else ()),
     )
-
-
-def duration(seconds: float) -> str:
-    """A time for people: 0.0123 is 12 ms."""
-    for unit in ("s", "ms"):
-        if seconds >= 1:
-            return f"{seconds:.2g} {unit}"
-        seconds *= 1000
-    return f"{seconds:.2g} µs"
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1536 is 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

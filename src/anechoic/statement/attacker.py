@@ -69,15 +69,6 @@ class Attacker:
         best = self.found(1.0 / values)
         return min(best, self.right(0.5)) if self.replaced and values == 2 else best
 
-    def area(self) -> float:
-        """Largest area below the curve of true by false positive rate."""
-        lines = 1.0
-        for epsilon, delta in self.points:
-            x = _corner(epsilon, delta)
-            lines = min(lines, x * (delta + 1.0 - x) / 2 + (1.0 - delta - x) * (2.0 - x) / 2 + delta)
-        gaussian = 1.0 if self.mu is None else float(ndtr(self.mu / math.sqrt(2)))
-        return min(1.0, lines * (1 + _SLACK), gaussian * (1 + _SLACK))
-
     def record(self) -> dict[str, Any]:
         """The figures as plain data."""
         return {

@@ -7,18 +7,17 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable
-from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from anechoic._validate import one_of
 from anechoic.statement.attacker import attacker_of
-from anechoic.statement.forms import OPEN, answers, as_nist_json, registry, sacro
-from anechoic.statement.page import cell, definitions, fold, listed, page, section
+from anechoic.statement.page import cell, definitions, fold, paragraph, render_page
 from anechoic.statement.statement import Statement
 
-Format = Literal["text", "markdown", "html", "json", "nist", "nist-json", "registry", "sacro"]
-FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json", "nist", "nist-json", "registry", "sacro")
+Format = Literal["text", "markdown", "html", "json"]
+FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
 PROOFS = "docs/proofs"
 #: Of the keys in JSON, which docs/statement.md documents: they stay.
 VERSION = 1
@@ -32,29 +31,24 @@ def render(
 
     Args:
         statement: what `statement_of` returned.
-        format: "text", "markdown", "html" or "json"; or a form, see `statement.forms`: "nist" (Markdown),
-            "nist-json", "registry" or "sacro" (JSON).
+        format: "text", "markdown", "html" or "json".
         out: a file to write it to, as UTF-8, besides returning it.
         proofs: folder or address of the proof pages, for the links of Markdown and HTML.
 
     Raises:
         ValueError: for another format.
+        AnechoicError: for HTML without jinja2.
         OSError: if the file cannot be written.
     """
-    one_of("format", format, FORMATS)
-    if format == "markdown":
-        text = as_markdown(statement, proofs)
-    elif format == "html":
-        text = as_html(statement, proofs)
-    elif format == "nist":
-        text = as_nist(statement)
-    elif format == "nist-json":
-        text = as_nist_json(statement)
-    elif format in ("registry", "sacro"):
-        form = registry(statement) if format == "registry" else sacro(statement)
-        text = json.dumps(_finite(form), indent=1, ensure_ascii=False, allow_nan=False)
-    else:
-        text = as_text(statement) if format == "text" else as_json(statement)
+    match one_of("format", format, FORMATS):
+        case "markdown":
+            text = as_markdown(statement, proofs)
+        case "html":
+            text = as_html(statement, proofs)
+        case "json":
+            text = as_json(statement)
+        case _:
+            text = as_text(statement)
     if out is not None:
         Path(out).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     return text
@@ -87,36 +81,26 @@ def _versions(statement: Statement) -> str:
 
 def as_html(statement: Statement, proofs: str) -> str:
     """The statement as a whole HTML document; links lead into `proofs`, a folder or an address."""
-    (_, guarantee), *rest = [*statement.items, *statement.attack]
-    folder = proofs.rstrip("/")
-    said = (f"<b>{escape(each.who)}</b>: {escape(each.what)}" for each in statement.assumptions)
-    links = (
-        f'<a href="{escape(f"{folder}/{proof.page}")}">{escape(proof.title)}</a>'
-        for proof in statement.proofs
+    (_, guarantee), *numbers = [*statement.items, *statement.attack]
+    return render_page(
+        "statement.html",
+        title="Privacy statement",
+        statement=statement,
+        guarantee=guarantee,
+        numbers=numbers,
+        software=_versions(statement),
+        folder=proofs.rstrip("/"),
     )
-    parts = [
-        "<h1>Privacy statement</h1>",
-        f'<p class="guarantee">{escape(guarantee)}</p>',
-        definitions(rest),
-        section("Access to data", listed(said)),
-        section("Observer", listed([escape(statement.observer)])),
-        section("What a deployment must ensure", listed(map(escape, statement.duties))),
-        section("Not covered", listed(map(escape, statement.not_covered))),
-        section("Proofs", listed(links)),
-        section("Identity", f"<p>Fingerprint: <code>{escape(statement.fingerprint)}</code></p>"),
-        f'<p class="soft">Computed with {escape(_versions(statement))}.</p>',
-    ]
-    return page("Privacy statement", "\n".join(parts))
 
 
-def as_cell(statement: Statement) -> str:
-    """The statement in a notebook: the guarantee and its numbers, and what it assumes on a click."""
+def as_cell(statement: Statement) -> str | None:
+    """The statement in a notebook: the guarantee, its numbers, and what it assumes; None without jinja2."""
+    if find_spec("jinja2") is None:
+        return None
     (_, guarantee), *rest = statement.items
     said = definitions(statement.pairs[len(statement.items) :])
-    numbers = definitions(rest)
-    return cell(
-        f"<p><b>{escape(guarantee)}</b></p>", numbers, fold("What it assumes, and why it holds", said)
-    )
+    whole = fold("What it assumes, and why it holds", said)
+    return cell(paragraph(guarantee, "guarantee"), definitions(rest), whole)
 
 
 # -- Markdown ------------------------------------------------------------------------------------
@@ -137,18 +121,6 @@ def as_markdown(statement: Statement, proofs: str) -> str:
         ("Software", (f"{name} {version}" for name, version in statement.software.items())),
     ):
         lines += ["", f"## {heading}", "", *(f"* {entry}" for entry in entries)]
-    return "\n".join([*lines, "", f"Fingerprint: `{statement.fingerprint}`", ""])
-
-
-def as_nist(statement: Statement) -> str:
-    """The answers to NIST SP 800-226 as Markdown, with what the operator must answer marked."""
-    lines, layer = ["# Evaluation of a differential privacy guarantee, after NIST SP 800-226"], ""
-    for each in answers(statement):
-        if each["layer"] != layer:
-            layer = each["layer"]
-            lines += ["", f"## {layer}"]
-        answer = f"**{OPEN}**" if each["answer"] is None else _escaped(each["answer"])
-        lines += ["", f"**{each['question']}**", "", answer]
     return "\n".join([*lines, "", f"Fingerprint: `{statement.fingerprint}`", ""])
 
 

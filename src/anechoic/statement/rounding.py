@@ -1,4 +1,4 @@
-"""Numbers for people, rounded towards privacy."""
+"""Numbers for people: those of a guarantee rounded towards privacy, times, bytes."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ def shortened(value: float, digits: int = 6) -> float:
         return value
     exact = Decimal(value)
     return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=ROUND_CEILING))
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 0.0123 is 12 ms."""
+    for unit in ("s", "ms"):
+        if seconds >= 1:
+            return f"{seconds:.2g} {unit}"
+        seconds *= 1000
+    return f"{seconds:.2g} µs"
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1536 is 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from anechoic.statement.charts import Axis, Line, Panel, panel_figure
+from anechoic.plots.curves import Axis, Line, draw_curves
+from anechoic.plots.style import blank, in_style, shown
 from anechoic.streaming.release import Release
 
 #: Points of one curve, and entries of a statistic that have curves of their own.
@@ -18,6 +20,29 @@ def entries_of(release: Release, name: str) -> list[int]:
     """The entries of a statistic that are drawn: all, or a few that are spread over them."""
     size = release[name].value.size
     return list(range(size)) if size <= CURVES else np.linspace(0, size - 1, CURVES).astype(int).tolist()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of several."""
+
+    heading: str
+    lines: Sequence[Line]
+    x: Axis
+    y: Axis
+
+
+def panel_figure(panels: Sequence[Panel], title: str) -> Any:
+    """Draw pictures in rows of two."""
+    with in_style():
+        columns = min(len(panels), 2)
+        rows = -(-len(panels) // columns)
+        figure = blank((5.2 * columns, 3.9 * rows))
+        for place, panel in enumerate(panels, start=1):
+            axes = figure.add_subplot(rows, columns, place)
+            draw_curves(axes, panel.lines, (), panel.x, panel.y, panel.heading)
+            axes.set_title(panel.heading)
+        return shown(figure, title)
 
 
 def curve_of(name: str, entry: int, made: Sequence[Release], wide: Sequence[Release]) -> Panel:
@@ -33,8 +58,7 @@ def curve_of(name: str, entry: int, made: Sequence[Release], wide: Sequence[Rele
     def part(releases: Sequence[Release], which: str) -> list[float]:
         return [float(getattr(releases[place][name], which).ravel()[entry]) for place in places]
 
-    bands = [(part(one, "low"), part(one, "high")) for one in (wide, made)]
-    curve = Line(label, "planned", places, part(made, "value"), markers=False, bands=bands)
+    curve = Line(label, "planned", places, part(made, "value"), markers=False)
     return Panel(f"{label}, by step", [curve], Axis("step"), Axis("", form=short))
 
 

@@ -17,20 +17,16 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.losses.dispatch import error
 from anechoic.losses.kinds import LossKind
 from anechoic.losses.result import StepErrors
-from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
-from anechoic.planning.designs import designs_of
 from anechoic.planning.given import Permitted
-from anechoic.planning.memory_budget import BYTES, MODELS, Room, room
+from anechoic.planning.memory_budget import BYTES, MODELS, room
 from anechoic.planning.objective import PlanObjective
+from anechoic.planning.promised import PromisedSetting, calibrated_in_integers
+from anechoic.planning.records import Goal
 from anechoic.planning.result import mechanism_in
-from anechoic.planning.run_shape import buffered_schema
-from anechoic.planning.strategies import Strategies
 from anechoic.sampling import External
-from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.rational import rational_blt
@@ -45,8 +41,8 @@ LossOfStream = Literal["max", "rms", "mean"]
 LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
-#: What is compared up to this horizon; beyond, independent noise and BLTs.
-_FAMILIES, _ALL_UP_TO = frozenset({"identity", "banded_toeplitz", "blt", "dense"}), 2048
+#: Everything is compared up to this horizon; beyond, independent noise and BLTs.
+_ALL_UP_TO = 2048
 #: Bytes of noise state that are written with every commit, if four rows are not more.
 _WRITTEN = 2**20
 #: Losses that are relatively closer than this count as equal: optimisers end a little apart elsewhere.
@@ -106,22 +102,19 @@ def planned_mechanism(
             )
         strategy = _endless(over, accurate_to)
     else:
-        space = room(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None)
-        strategy = _finite(over, positive_int("horizon", horizon), participation, loss, space, buffered)
-    sampling = External(participation, 1, steps=strategy.n)
-
-    def made(bits: int | None) -> Mechanism:
-        return calibrate(
-            strategy,
-            sampling=sampling,
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=one_of("adjacency", adjacency, ("zero_out", "replace_one")),  # type: ignore[arg-type]
-            unit=unit,
-            grid_bits=bits,
-        )
-
-    return on_finest_grid(made, dimension)
+        n = positive_int("horizon", horizon)
+        found = PromisedSetting(
+            _objective(over, n, loss),
+            participation,
+            Permitted.of("identity" if buffered else "auto"),
+            room(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None),
+            alike=_ALIKE,
+            few=buffered or n > _ALL_UP_TO,  # few numbers say what they are, however many steps
+        ).best()
+        strategy = found or Identity(n)
+    among = one_of("adjacency", adjacency, ("zero_out", "replace_one"))
+    goal = Goal(epsilon, delta, None, 1.0, among, unit)  # type: ignore[arg-type]
+    return calibrated_in_integers(goal, strategy, External(participation, 1, steps=strategy.n), dimension)
 
 
 @dataclass(frozen=True)
@@ -145,27 +138,6 @@ def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
     """What a stream of n steps is planned for; a window that holds them all is a running sum."""
     workload = (Running() if over.reach >= n else over).workload(n)
     return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
-
-
-def _finite(
-    over: Over, n: int, participation: Participation, loss: LossOfStream, space: Room, buffered: bool
-) -> Strategy:
-    """The best strategy for n steps; of those about as good, the one of least noise state."""
-    designs = designs_of(_objective(over, n, loss))
-    candidates: list[Strategy]
-    if buffered or n > _ALL_UP_TO:  # few numbers say what they are, however many steps
-        candidates = [Identity(n), *designs.buffered(buffered_schema(participation))]
-    else:
-        candidates = list(Strategies(designs, participation, space).of(_FAMILIES))
-    if not buffered:
-        candidates += Permitted.of("auto").made(designs.workload, participation, designs.loss)
-    found = []
-    for strategy in candidates:
-        rows = strategy.recurrence().rows
-        if rows == 0 or space.fits(rows):
-            found.append((designs.of(strategy) * sensitivity(strategy, participation).value, rows, strategy))
-    least = min(value for value, *_ in found)
-    return min((item for item in found if item[0] <= (1 + _ALIKE) * least), key=lambda item: item[1])[2]
 
 
 @singledispatch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anechoic.statement.charts import line_chart
+from anechoic.plots.curves import line_figure
 from anechoic.statement.page import definitions, figure, fold, page, paragraph, section, table
 from anechoic.streaming.chart import CURVES, curve_of, entries_of
 from anechoic.streaming.release import Release
@@ -50,7 +50,10 @@ def _of_statistic(name: str, made: Sequence[Release], wide: Sequence[Release]) -
     for entry in entries_of(made[0], name):
         drawn = curve_of(name, entry, made, wide)
         parts.append(
-            figure(line_chart([drawn.lines[0]], x=drawn.x, y=drawn.y, title=drawn.heading), drawn.heading)
+            figure(
+                line_figure([drawn.lines[0]], x=drawn.x, y=drawn.y, title=drawn.heading)._repr_html_(),
+                drawn.heading,
+            )
         )
     labels = made[0].labels_of(name)
     last = made[-1][name]

@@ -69,7 +69,7 @@ def statement(
 
     Args:
         stream: whose releases are published.
-        format, out, proofs: see `statement.formats.render`, the forms of others among them.
+        format, out, proofs: see `statement.formats.render`.
 
     Returns:
         The statement of its mechanism, with what this stream releases and protects, and who sees to it.

@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
 
-from anechoic.demo.study import Outcome
 from anechoic.errors import CheckpointError
 from anechoic.mechanism.mechanism import Mechanism
+from studies.comparison.study import Outcome
 from studies.federated.command import federate, in_words, task_of
 from studies.federated.record import figures_of
 from studies.federated.study import TUNING_SEED, FederatedStudy

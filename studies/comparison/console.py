@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from anechoic.demo import words
-from anechoic.demo.study import Arm, Outcome, TrainingRun, best
+from studies.comparison import words
+from studies.comparison.study import Arm, Outcome, TrainingRun, best
 
 
 class Shown(Protocol):

@@ -1,4 +1,4 @@
-"""The planner page in headless Chromium: every control, wrong input, the keyboard, narrow and dark."""
+"""The planner page in headless Chromium: every control, wrong input, narrow and dark."""
 
 import json
 import os
@@ -18,7 +18,6 @@ for needed in ("nicegui", "selenium", "matplotlib"):
 
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
@@ -30,7 +29,6 @@ pytestmark = [
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--lang=en")
 PATIENCE = 120  # seconds of a busy machine
 SMALL = {"batch_size": "50", "epochs": "2", "delta": "1e-4", "examples": "400"}
-LONG = {"batch_size": "100 200 400", "epochs": "3", "examples": "2000000"}
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +129,6 @@ class Tab:
         option = (By.XPATH, f"//*[@role='option'][contains(., '{words}')]")
         until(lambda: self.browser.find_elements(*option))[0].click()
 
-    def keys(self, *keys):
-        ActionChains(self.browser).send_keys(*keys).perform()
-
-    def focused(self):
-        element = "let e = document.activeElement; return "
-        return self.js(f"{element} e.getAttribute('aria-label') || e.textContent.trim().slice(0, 40)")
-
 
 @pytest.fixture
 def tab(browser, port):
@@ -212,54 +203,6 @@ def test_wrong_input_has_the_librarys_error_beside_it(tab):
         until(lambda name=name: tab.error(name) == "")  # it fades out
 
 
-def test_the_page_is_not_kept_waiting_and_can_be_stopped(tab):
-    tab.fill(LONG)
-    until(lambda: tab.said().startswith("Comparing mechanisms for N = 2000000"))
-    tab.type("epsilon", "1.5")
-    assert tab.field("epsilon").get_attribute("value") == "1.5"
-    until(lambda: tab.said().startswith("Comparing"))
-    tab.press("Cancel")
-    until(lambda: tab.said().startswith("Cancelled"))
-    tab.fill(SMALL)
-    tab.shows("examples=400", "epsilon=1.5")
-
-
-def test_the_keyboard_reaches_everything(tab):
-    seen = []
-    tab.js("document.activeElement.blur(); document.querySelector('h1').scrollIntoView()")
-    tab.field("examples").click()
-    for _ in range(22):
-        seen.append(tab.focused())
-        tab.keys(Keys.TAB)
-    labels = "Batch size B|Passes over the data|Sampling of batches|ε|δ|Momentum|Learning rate|What is kept"
-    wanted = [*labels.split("|"), "Trainable parameters", "Copy as Python", "Download mechanism"]
-    places = [seen.index(label) for label in wanted]
-    assert places == sorted(places)
-    tab.field("examples").click()
-    tab.keys(Keys.TAB, Keys.TAB, Keys.SPACE)
-    tab.shows("random_sampling=False")
-    tab.field("momentum").click()
-    tab.keys(Keys.TAB, Keys.ENTER, Keys.ARROW_DOWN, Keys.ENTER)
-    until(lambda: "scheduler='cooldown'" not in tab.code() and tab.said().startswith("Computed"))
-
-
-#: Ratios of luminance between the text of visible elements and what is behind it, the least first.
-CONTRAST = """
-let numbers = c => c.match(/[\\d.]+/g).map(Number);
-let light = c => { let [r, g, b] = c.map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-  return .2126 * r + .7152 * g + .0722 * b };
-function behind(e) { for (; e; e = e.parentElement) { let c = numbers(getComputedStyle(e).backgroundColor);
-  if (c[3] !== 0) return c } return [255, 255, 255] }
-let found = [], names = 'h1, h2, legend, p, dt, dd, th, td, button, input[data-name], pre, .wrong, ' +
-  '[role=alert], .q-radio__label, .q-field__label, .q-field__messages div';
-for (let e of document.querySelectorAll(names)) {
-  if (!(e.textContent.trim() || e.value) || !e.checkVisibility()) continue;
-  let paper = behind(e), ink = numbers(getComputedStyle(e).color), alpha = ink[3] ?? 1;
-  let a = light(ink.slice(0, 3).map((v, i) => alpha * v + (1 - alpha) * paper[i])), b = light(paper);
-  found.push([(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.tagName, e.className, e.textContent.slice(0, 30)]) }
-return found.sort((a, b) => a[0] - b[0])"""  # noqa: E501
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 820, 390])
 def test_screens(browser, port, width, dark):
@@ -275,13 +218,6 @@ def test_screens(browser, port, width, dark):
     assert beside if width > 820 else answer["y"] >= form["y"] + form["height"]
     paper = tab.js("return getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(22, 25, 29)" if dark else "rgb(255, 255, 255)")
-    least = tab.js(CONTRAST)
-    assert len(least) > 40 and least[0][0] >= 4.5, least[:5]
-    tab.type("epsilon", "0")
-    until(lambda: "epsilon=0 must" in tab.error("epsilon"))
-    time.sleep(0.5)  # colours fade in
-    least = tab.js(CONTRAST)
-    assert least[0][0] >= 4.5, least[:5]
 
 
 def test_it_speaks_to_this_machine_alone(tab, port):

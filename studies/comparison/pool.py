@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from anechoic._validate import positive_int
-from anechoic.demo.study import Outcome, TrainingRun
 from anechoic.errors import AnechoicError
+from studies.comparison.study import Outcome, TrainingRun
 
 #: Called with the arm's name, the steps made since the last call, and the outcome of a run that ended.
 Listener = Callable[[str, int, Outcome | None], None]

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-from anechoic.demo.study import Arm, Best, Outcome, Study, best, by_rate, gain
-from anechoic.demo.task import load
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.selection.selection import select
 from anechoic.workloads import prefix_sum
+from studies.comparison.study import Arm, Best, Outcome, Study, best, by_rate, gain
+from studies.comparison.task import load
 
 _PACKAGES = ("anechoic", "torch", "opacus", "numpy", "scipy", "dp-accounting")
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from anechoic._validate import positive_int
 from anechoic.demo.flights import flights, flights_design
 from anechoic.demo.metrics import auc
+from anechoic.demo.training import BatchedTensors, as_fetched
 
 
 @dataclass(frozen=True)
@@ -87,28 +88,6 @@ class Flights:
         first = len(logits) // 10
         late = torch.cat([z[:, 1] - z[:, 0] for z in logits[first:]])
         return auc(late.numpy(), torch.cat(labels[first:]).numpy())
-
-
-class BatchedTensors(Dataset[Any]):
-    """Rows of two tensors, fetched a whole batch at a time: collating 256 tensors costs more than a step."""
-
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
-        self.features, self.labels = features, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.features[index], self.labels[index]
-
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        rows = torch.as_tensor(indices, dtype=torch.long)
-        return self.features[rows], self.labels[rows]
-
-
-def as_fetched(batch: Any) -> Any:
-    """Collate function for `BatchedTensors`, whose batches are tensors already."""
-    return batch
 
 
 def loader(task: Any, data: Data, seed: int) -> DataLoader[Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.chart import independent_std, spent
+from anechoic.plots.mechanism import epsilon_stairs, independent_std
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.workloads import prefix_sum
@@ -29,7 +29,7 @@ def test_independent_noise_beside_it_has_the_same_epsilon(sampling):
 @pytest.mark.parametrize("releases", [None, 0, 13, 48])
 def test_the_stairs_never_lie_below_epsilon(releases):
     mechanism = banded(ORDER)
-    steps, epsilons = spent(mechanism, releases)
+    steps, epsilons = epsilon_stairs(mechanism, releases)
     assert steps[0] == 0 and steps[-1] == 48
     assert epsilons[-1] == pytest.approx(mechanism.epsilon(), rel=1e-12)
     assert np.all(np.diff(steps) >= 0) and np.all(np.diff(epsilons) >= 0)

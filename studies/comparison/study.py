@@ -32,7 +32,7 @@ class Arm:
 
     Args:
         kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise),
-            "independent" (DP-SGD), "planned" (correlated noise), "damped" (the root of one tuned
+            "independent", "planned" (correlated noise), "damped" (the root of one tuned
             number ν), or the class of the noise by name.
         scheme: how batches are formed: "fixed" order, "poisson" (secret random batches, of the scheme that
             was planned), or "cool-down" (rounds of clients that rest in between).
@@ -77,7 +77,7 @@ class TrainingRun:
     """One training run: a task, an arm, a learning rate, a seed.
 
     Args:
-        task, arm, learning_rate, seed: what is trained, and how; such as `anechoic.demo.task.Flights`.
+        task, arm, learning_rate, seed: what is trained, and how; such as `studies.comparison.task.Flights`.
         steps: of the optimizer.
         checkpoint: folder to keep state and outcome in; None keeps nothing.
         checkpoint_every: steps between two checkpoints, >= 1.

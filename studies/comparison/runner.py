@@ -10,18 +10,17 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from anechoic.demo import words
-from anechoic.demo.console import print_record, progress
-from anechoic.demo.pool import Executor, execute_all
-from anechoic.demo.record import make_record
-from anechoic.demo.report import experiment_page
-from anechoic.demo.study import Arm, Study
-from anechoic.demo.training import execute
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import examples_of, weak_delta
 from anechoic.participation.base import Participation
 from anechoic.planning.compare import plan
 from anechoic.planning.families import StrategyName
+from studies.comparison import words
+from studies.comparison.console import print_record, progress
+from studies.comparison.pool import Executor, execute_all
+from studies.comparison.record import make_record
+from studies.comparison.report import experiment_page
+from studies.comparison.study import Arm, Study
 
 
 def private_arms(
@@ -106,7 +105,7 @@ def run_study(
     out: Path,
     jobs: int,
     console: Console,
-    execute: Executor = execute,
+    execute: Executor,
     about: About | None = None,
     **options: Any,
 ) -> dict[str, Any]:

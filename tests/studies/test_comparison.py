@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 
 import anechoic as an
-from anechoic.demo import words
-from anechoic.demo.study import Arm, Outcome, Study, best, by_rate, gain
+from studies.comparison import words
+from studies.comparison.study import Arm, Outcome, Study, best, gain
 
 torch = pytest.importorskip("torch")
-from anechoic.demo.record import comparisons  # noqa: E402 - needs torch
-from anechoic.demo.task import Flights  # noqa: E402 - needs torch
+from studies.comparison.record import comparisons  # noqa: E402 - needs torch
+from studies.comparison.task import Flights  # noqa: E402 - needs torch
 from studies.tasks import FashionMNIST  # noqa: E402 - needs torch
 
 
@@ -31,25 +31,11 @@ def test_best_at_an_end_of_the_grid_says_so(table, edge):
     assert best(outcomes("a", table)).edge == edge
 
 
-def test_a_grid_of_one_has_no_ends():
-    assert best(outcomes("a", {1.0: [0.5]})).edge == ""
-
-
-def test_ties_go_to_the_smaller_rate():
-    assert best(outcomes("a", {1.0: [0.5], 0.1: [0.5]})).learning_rate == 0.1
-
-
 def test_best_of_several_arms_is_refused():
     with pytest.raises(ValueError, match="2 arms"):
         best(outcomes("a", {1.0: [0.5]}) + outcomes("b", {1.0: [0.5]}))
     with pytest.raises(ValueError, match="0 arms"):
         best([])
-
-
-def test_each_arm_takes_its_own_rate():
-    quiet, loud = outcomes("quiet", {0.1: [0.6], 1: [0.7]}), outcomes("loud", {0.1: [0.6], 1: [0.5]})
-    assert (best(quiet).learning_rate, best(loud).learning_rate) == (1, 0.1)
-    assert list(by_rate(quiet)) == [0.1, 1]
 
 
 def test_gain_is_paired_by_seed():
@@ -80,19 +66,6 @@ def test_a_comparison_says_what_its_choice_costs_and_what_one_rate_reaches_witho
     assert cells[:2] == ["50", "0.5"] and cells[2].startswith("0.6000") and cells[3].startswith("0.7000")
     (alone,) = comparisons(replace(study, rates=(1.0,)), [o for o in found if o.learning_rate == 1.0])
     assert alone["taken"] is None and alone["chosen_epsilon"] == pytest.approx(given.epsilon())
-
-
-def test_names_and_titles_are_unique():
-    arms = [
-        Arm("plain", "fixed"),
-        Arm("clipped", "fixed", 1.0),
-        Arm("independent", "fixed", 1.0, 0.3, "{}"),
-        Arm("independent", "poisson", 1.0, 0.3, "{}"),
-        Arm("planned", "fixed", 1.0, 0.3, "{}"),
-        Arm("planned", "fixed", 1.0, 1.0, "{}"),
-    ]
-    assert len({arm.name for arm in arms}) == len({arm.title for arm in arms}) == len(arms)
-    assert [arm.private for arm in arms] == [False, False, True, True, True, True]
 
 
 def test_runs_are_arms_by_rates_by_seeds():
