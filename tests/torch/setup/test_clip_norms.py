@@ -12,7 +12,6 @@ from anechoic.runs import ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.setup.clip_norms import GAMMA, fitted, flat_norm
 from anechoic.torch.sources.clipping import GridClipping
 from tests.marks import in_turn, slow
@@ -175,24 +174,6 @@ def test_a_run_goes_on_with_the_clipping_that_it_began_with(tmp_path, monkeypatc
             with pytest.raises(MismatchError, match="clipping=.* was .* when the checkpoint was written"):
                 again.engine.load_checkpoint(path=path)
         path.unlink()
-
-
-@pytest.mark.slow
-def test_files_of_earlier_versions_were_clipped_flat(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "_MADE", {})
-    plain = checkpoint._settings
-
-    def without(run):
-        return {name: value for name, value in plain(run).items() if name != "clipping"}
-
-    run = start()
-    step(run, next(iter(run.loader)))
-    monkeypatch.setattr(checkpoint, "_settings", without)
-    run.engine.save_checkpoint(path=tmp_path / "old.ckpt")
-    monkeypatch.setattr(checkpoint, "_settings", plain)
-    with pytest.raises(MismatchError, match="was flat"):
-        start(clipping="automatic").engine.load_checkpoint(path=tmp_path / "old.ckpt")
-    start().engine.load_checkpoint(path=tmp_path / "old.ckpt")
 
 
 def test_layers_of_units_are_clipped_by_unit():
