@@ -47,7 +47,7 @@ def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
     Args:
         key: 32 bytes.
         domain: what the bytes are for, such as "noise" or "sampling".
-        numbers: integers in [0, 2**64), such as a step and a shard.
+        numbers: integers in [0, 2**64), such as a step.
         size: bytes wanted, >= 1.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Batches of the random schemes: exact laws (chi-square, fixed keys), functions of (key, t), shards."""
+"""Batches of the random schemes: exact laws (chi-square, fixed keys), functions of (key, t)."""
 
 import math
 
@@ -64,18 +64,6 @@ class TestEveryScheme:
             elif isinstance(scheme, RandomAllocation):
                 epochs = taken // scheme.period
                 assert len(set(epochs.tolist())) == len(epochs) >= 30 // scheme.period
-
-    def test_shards_make_up_the_batch(self, scheme):
-        for shards in (1, 3, 4):
-            processes = [batches_of(scheme, KEY) for _ in range(shards)]
-            for t in (0, 5, 29):
-                parts = [p.shard(t, place, shards) for place, p in enumerate(processes)]
-                sizes = [len(part) for part in parts]
-                assert max(sizes) - min(sizes) <= 1
-                whole = np.sort(np.concatenate(parts))
-                np.testing.assert_array_equal(whole, np.sort(batches_of(scheme, KEY).batch(t)))
-        with pytest.raises(ValueError, match="shard=4 must lie between"):
-            batches_of(scheme, KEY).shard(0, 4, 4)
 
     @pytest.mark.few(3)
     def test_expected_size(self, scheme):

@@ -405,21 +405,6 @@ def test_known_groups_spare_limits():
     assert all(limit == 0.5 for t in range(10) for limit in bins.unit_batch(t).limits)
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3, 9])
-def test_shards_never_split_an_item(shards):
-    units = Units(np.arange(40) % 9)
-    batches = UnitBatches(units, batches_of(Poisson(9, 5, 20), KEY), KEY, secret=True)
-    for t in range(10):
-        parts = [batches.shard(t, i, shards) for i in range(shards)]
-        assert sorted(np.concatenate(parts)) == sorted(batches.batch(t))
-        limits = [batches.unit_shard(t, i, shards).limits for i in range(shards)]
-        assert sum(map(len, limits)) == batches.unit_batch(t).count
-        owners = [set(units.owners[1][part].tolist()) for part in parts]
-        assert sum(map(len, owners)) == len(set().union(*owners))
-    with pytest.raises(ValueError, match="shard=3"):
-        batches.shard(0, 3, 3)
-
-
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 45))
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from functools import singledispatch
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic._validate import positive_int
 from anechoic.errors import UnsupportedError
 from anechoic.noise.keystream import Integers
 from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson
@@ -40,15 +39,6 @@ class Batches(ABC):
     @abstractmethod
     def size(self, t: int) -> int:
         """Examples in batch t; their expected number, rounded, where it is random."""
-
-    def shard(self, t: int, shard: int, shards: int) -> Indices:
-        """Every `shards`-th index of batch t from place `shard` on; together the shards make up the batch.
-
-        All processes know the whole batch, so that none can fall out of step, whatever its share.
-        """
-        if not 0 <= shard < positive_int("shards", shards):
-            raise ValueError(f"shard={shard} must lie between 0 and shards - 1 = {shards - 1}.")
-        return self.batch(t)[shard::shards]
 
     @property
     def units(self) -> Units | None:

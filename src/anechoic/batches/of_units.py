@@ -6,7 +6,6 @@ from functools import cached_property
 
 import numpy as np
 
-from anechoic._validate import positive_int
 from anechoic.batches.base import KEEP, Batches, integers
 from anechoic.units.batch import Indices, UnitBatch
 from anechoic.units.ownership import Units
@@ -71,17 +70,6 @@ class UnitBatches(Batches):
         largest = self.units.max_examples or self.units.largest
         mean = np.minimum(self.units.sizes, largest).sum() / self.units.count
         return round(self.inner.size(t) * float(mean))
-
-    def shard(self, t: int, shard: int, shards: int) -> Indices:
-        """The rows of every `shards`-th item of batch t, item by item: none is split."""
-        return self.unit_shard(t, shard, shards).examples
-
-    def unit_shard(self, t: int, shard: int, shards: int) -> UnitBatch:
-        """The same, with items and limits."""
-        if not 0 <= shard < positive_int("shards", shards):
-            raise ValueError(f"shard={shard} must lie between 0 and shards - 1 = {shards - 1}.")
-        batch = self.unit_batch(t)
-        return batch.only(range(shard, batch.count, shards))
 
     @cached_property
     def largest_item(self) -> int:

@@ -114,7 +114,7 @@ class EndlessMechanism(Recorded):
             dimension: m, entries of one row.
             horizon: a number of rows, after which the stream raises; needed where the memory of C^-1 grows
                 with the step. None: the stream does not end.
-            options: of `NoiseStream`: key, backend, dtype, device, shard.
+            options: of `NoiseStream`: key, backend, dtype, device.
 
         Raises:
             UnsupportedError: without a horizon, where every row depends on all rows before it.

@@ -131,8 +131,6 @@ def check_batches(sampling: Sampling) -> None:
         for t in reversed(range(n)):
             same = again is not None and np.array_equal(again.batch(t), drawn[t])
             require(sampling, same, f"batch {t} is not a function of the key and the step")
-        shares = np.sort(np.concatenate([batches.shard(n - 1, place, 2) for place in range(2)]))
-        require(sampling, np.array_equal(shares, np.sort(drawn[-1])), "two shards do not make up a batch")
 
 
 def check_sizes(sampling: Sampling) -> None:
