@@ -4,20 +4,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.audit.draws import draw_test, two_sided_binomial
+from anechoic.audit.draws import draw_test
 from anechoic.audit.law import law_of
 from anechoic.batches.base import batches_of
-from anechoic.errors import UnsupportedError
 from anechoic.noise import derive
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
-    FixedOrder,
     MinSepSampling,
     Poisson,
     RandomAllocation,
 )
-from tests.marks import mostly_slow
+from tests.marks import in_turn, mostly_slow
 
 N, STEPS = 240, 14
 SCHEMES = {
@@ -64,6 +62,11 @@ WRONG = {
 def test_another_law_is_seen(name):
     claimed, made = WRONG[name]
     assert draw_test(SCHEMES[claimed], drawn(made, 0)[0]).p_value < 0.008
+
+
+@in_turn("name", SCHEMES)
+def test_what_the_samplers_draw_passes(name):
+    assert draw_test(SCHEMES[name], *drawn(SCHEMES[name], 1)).p_value > 0.008
 
 
 def test_a_pattern_that_cannot_be_drawn_is_named():
@@ -165,14 +168,3 @@ def test_hazards_are_the_law_of_the_scheme(name):
     trials = law.trials.sum(axis=1)
     expected, found = trials * law.rates, part.sum(axis=1)
     assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - law.rates)) + 1e-9).all()
-
-
-def test_binomial_p_values():
-    assert two_sided_binomial([0, 3], [3, 3], 1.0) == pytest.approx([0, 1])
-    assert two_sided_binomial(0, 0, 0.5) == 1
-    assert two_sided_binomial(9, 10, 0.5) == pytest.approx(2 * 11 / 1024)
-
-
-def test_schemes_that_draw_nothing_are_refused():
-    with pytest.raises(UnsupportedError, match="FixedOrder sampling has no law"):
-        draw_test(FixedOrder(N, 24, steps=STEPS), np.zeros((STEPS, N), bool))

@@ -9,7 +9,7 @@ from anechoic.audit.patterns import strongest_pattern
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import Identity, Tree
+from anechoic.strategies import Tree
 from tests.zoo import STRATEGIES, every
 
 
@@ -36,12 +36,6 @@ def test_the_law_of_the_score():
     assert norms[0] > 1.2 * np.sqrt(strategy.column_norms_squared()[pattern].sum())
     assert scores.mean() == pytest.approx(norms[0], abs=4 * 0.7 / 200)
     assert scores.std() == pytest.approx(0.7, rel=0.02)
-
-
-def test_a_canary_that_never_takes_part_scores_nothing():
-    scores, norms = canary_scores(Identity(3), np.ones((3, 2)), [[True, False]] * 3)
-    assert scores[1] == norms[1] == 0.0
-    assert scores[0] == pytest.approx(np.sqrt(3))
 
 
 @pytest.mark.parametrize(

@@ -113,13 +113,6 @@ def test_a_model_that_is_published_has_neither_key_nor_another_fit(tmp_path):
     assert len(book.account().live) == 2
 
 
-def test_figures_of_a_seed_do_not_depend_on_the_book(tmp_path):
-    data = data_of(Ridge, 300)
-    booked = made(Ridge, delta=1e-5, book=book_of(tmp_path), solver="moments").fit(*data)
-    plain = made(Ridge, delta=1e-5, solver="moments").fit(*data)
-    assert np.array_equal(booked.coef_, plain.coef_)
-
-
 @pytest.mark.parametrize("kind", [LogisticRegression, Ridge])
 def test_a_fit_that_is_refused_leaves_the_model_as_it_was(kind, tmp_path):
     book, (x, y) = book_of(tmp_path), data_of(kind)

@@ -8,7 +8,7 @@ import threadpoolctl
 from scipy.special import expit
 
 from anechoic.linear import integer_rows, moments
-from anechoic.linear.fitting import class_residuals, number_residuals, row_bits, softmax
+from anechoic.linear.fitting import class_residuals, row_bits, softmax
 from anechoic.linear.integer_rows import IntegerRows
 from anechoic.linear.moments import MomentSums
 from anechoic.linear.scaling import FeatureScale
@@ -106,19 +106,6 @@ def test_sums_do_not_depend_on_order_blocks_and_threads(monkeypatch):
     assert same_bits(again.integers, made.rows.integers) and same_bits(again.units, made.rows.units)
 
 
-def test_scores_of_a_row_are_its_own():
-    x = data(4097, 11)
-    made, _ = sums(x, 4)
-    scores = made.rows.scores(weights(4, 11))
-    whole = scores(made.rows.integers.astype(float), made.rows.units)
-    for i in (0, 1, 2048, 4096):
-        part = slice(i, i + 1)
-        assert same_bits(
-            scores(made.rows.integers[part].astype(float), made.rows.units[part]), whole[:, part]
-        )
-    assert whole == pytest.approx(weights(4, 11) @ x.T, abs=2e-3)
-
-
 def test_neighbouring_data_differ_by_the_row_alone():
     """Without one row, wherever it stood: the sum loses what that row adds alone, and nothing else moves."""
     x = data(300, 6)
@@ -148,15 +135,6 @@ def test_units_are_clipped_as_a_whole(combine):
     assert found * 0.5 * 2.0**-30 == pytest.approx(expected, abs=1e-3)
     rest = units.grouped(np.arange(5, 40))
     assert same_bits(found - made.of_units(w, rest), made.of_units(w, units.grouped(np.arange(5))))
-
-
-def test_numbers_are_clipped_too():
-    x, y = data(30, 3), data(30, 1, 3)[:, 0]
-    rows = IntegerRows.of(x, 15, lambda block: block)
-    made = RankOneSums(rows, number_residuals(y), 0.4, 30)
-    w = weights(1, 3)
-    expected = clipped(x, w @ x.T - y, 0.4).sum(axis=0)
-    assert made.of_rows(w) * 0.4 * 2.0**-30 == pytest.approx(expected, abs=1e-3)
 
 
 def moment_sums(features=4):

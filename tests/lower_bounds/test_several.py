@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from anechoic import strategies, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
-from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.dual import (
     Multiplier,
     ParticipationDual,
@@ -165,20 +164,6 @@ def test_gradient(barrier, free, overlapping):
         assert gradient @ direction == pytest.approx(slope, rel=1e-6, abs=1e-8)
 
 
-def test_gram_of_a_point_minimises_the_lagrangian():
-    n = 9
-    a, patterns = np.tril(np.ones((n, n))), cycles(4, n)
-    weights = np.full(n, 1 / n)
-    dual = ParticipationDual(a, patterns, weights)
-    point = dual.at(dual.pack(start(a, weights, patterns)))
-    m = point.gram()
-    factors = point.multiplier.images(np.eye(n))
-    w = factors @ factors.T
-    assert np.allclose(m @ w @ m, a.T @ a / n)
-    assert point.value == pytest.approx(np.trace(np.linalg.solve(m, a.T @ a / n)))
-    assert point.value == pytest.approx(nuclear_bound(a, weights, point.multiplier), rel=1e-9)
-
-
 # Prefix sums of any length.
 
 
@@ -264,17 +249,6 @@ def test_the_bound_of_long_runs_is_near_the_optimum():
         bound = strings_bound(n, period, free=False)
         assert np.isfinite(bound)
         assert strings_bound(n // 2, period // 2, free=False) < bound
-
-
-@pytest.mark.slow
-def test_large_runs_are_bounded_below_published_losses():
-    # BLT, max loss, minimum separation (recomputed before the project began): 9.43056 and 29.963
-    for n, separation, count, reached in [(2000, 400, 5, 9.43056), (10**9, 10**8, 10, 29.963)]:
-        bound = lower_bound(workloads.prefix_sum(n), MinSep(separation, count), "max")
-        assert 0.7 * reached < bound.value < reached
-    # n = 3900, k = 10, b = 390 (arXiv 2601.22334): RMSE at sigma = .6003, optimised BandMF 7.77
-    bound = lower_bound(workloads.prefix_sum(3900), MinSep(390, 10), "rms")
-    assert 6.9 < 0.6003 * bound.value < 7.77
 
 
 # Which schema contains which.

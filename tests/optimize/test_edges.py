@@ -14,7 +14,6 @@ from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.dispatch import lower_bound
-from anechoic.lower_bounds.dual import cycles
 from anechoic.lower_bounds.listed import maximal
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import contained_patterns
@@ -91,16 +90,6 @@ def test_steps_on_which_no_error_that_counts_depends_have_no_bound(workload, pat
     assert lower_bound(workload, Patterns(patterns), kind) is None
 
 
-@pytest.mark.slow
-def test_listed_patterns_of_a_long_run_have_a_bound():
-    n = 3000
-    schema = Patterns([tuple(range(first, n, 500)) for first in range(0, 400, 7)])
-    for kind in KINDS:
-        bound = lower_bound(workloads.prefix_sum(n), schema, kind)
-        reached = loss(workloads.prefix_sum(n), Toeplitz.square_root(workloads.prefix_sum(n)), schema, kind)
-        assert 1 < bound.value < reached
-
-
 def test_only_maximal_patterns_are_kept():
     assert maximal([(0, 1), (1,), (0, 1, 3), (2,), (2, 3)]) == [(0, 1, 3), (2, 3)]
 
@@ -128,15 +117,6 @@ def test_toeplitz_optimum_where_the_root_is_no_start(name, kind):
     assert found.loss <= loss(workload, Identity(64), Single(), kind)
 
 
-def test_reported_cases():
-    assert optimize.toeplitz(workloads.from_coefficients([1.0, 2.0], 32), loss="max").loss == pytest.approx(
-        2.1271, abs=1e-4
-    )
-    for column in (INSIDE["four"], INSIDE["rising"]):
-        assert optimize.toeplitz(workloads.from_coefficients(column, 256)).gap < 1e-6
-    assert optimize.banded_toeplitz(workloads.from_coefficients([1.0, 2.0], 256), bands=128).gap < 1e-6
-
-
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     st.lists(st.floats(-3, 3), min_size=1, max_size=5),
@@ -153,17 +133,6 @@ def test_toeplitz_is_no_worse_than_what_it_contains(rest, n, schema):
     contained += [optimize.banded_toeplitz(workload, bands=b, participation=schema).loss for b in (2, 5)]
     assert found.loss <= (1 + 1e-6) * min(contained)
     assert found.gap is None or found.gap >= 0
-
-
-@pytest.mark.slow
-def test_combs_at_every_offset_bound_limited_participation():
-    schema, workload = MinSep(1, 8), workloads.prefix_sum(64)
-    patterns = contained_patterns(schema, 64)
-    assert patterns.shape == (57, 8)
-    assert [int(step) for step in patterns[-1]] == list(range(56, 64))
-    # what cycles over the whole run show is far less
-    assert len(cycles(schema.contained_period(64), 64)) == 8
-    assert lower_bound(workload, schema, "rms").value > 11.0
 
 
 @in_turn("schema", [MinSep(3, 2), MinSep(2, 4), MinSep(4), MinSep(9, 2), MinSep(20)])

@@ -143,18 +143,3 @@ def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):
     (tmp_path / f"{run.name}.json").write_text("{")
     with pytest.raises(CheckpointError, match="damaged"):
         training.execute(run)
-
-
-@pytest.mark.slow
-def test_workers_agree_with_this_process_and_report_progress():
-    study = Study(TASK, (*plain_arms(TASK), arms_of()[1]), (1.0,), (104,), STEPS, 1e-6)
-    heard = []
-    found = execute_all(
-        study.runs(),
-        execute=training.execute,
-        jobs=2,
-        listen=lambda name, steps, outcome: heard.append(steps),
-    )
-    here = execute_all(study.runs(), execute=training.execute, jobs=0)
-    assert [o.metric for o in found] == pytest.approx([o.metric for o in here], abs=1e-6)
-    assert sum(heard) == 3 * STEPS

@@ -28,15 +28,6 @@ def test_steps_carry_a_certificate(potential, domain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_two_hundred_random_steps(seed):
-    rng = np.random.default_rng(seed)
-    for potential in POTENTIALS:
-        for domain in DOMAINS:
-            check(potential, domain, rng)
-
-
-@pytest.mark.slow
 def test_steps_of_any_size_carry_a_certificate():
     """Sums and rates over eight orders of magnitude, all of space included."""
     rng = np.random.default_rng(5)

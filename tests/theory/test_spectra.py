@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from anechoic import calibrate_endless
-from anechoic.algebra.circle import circle, gap_power
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import (
     BLT,
@@ -58,20 +57,6 @@ def test_gamma_grows_to_its_limit(name):
 def test_a_mechanism_has_the_spectrum_of_its_strategy():
     mechanism = calibrate_endless(NOISES["damped"], batch_size=1, epsilon=1.0, delta=1e-6)
     assert spectrum(mechanism).power(0.7) == spectrum(NOISES["damped"]).power(0.7)
-
-
-def test_means_of_narrow_kernels():
-    """The Poisson kernel of a has mean 1, however near a is to 1, and cos(k w) under it has a^k."""
-    gap = 1e-9
-
-    def rows(angles):
-        return gap * (2 - gap) / gap_power(gap, np.sin(angles / 2) ** 2)[None, :]
-
-    points = circle(rows, gap / 4)
-    kernel = rows(points.angles)[0]
-    assert points.mean(kernel) == pytest.approx(1.0, abs=1e-13)
-    assert points.mean(kernel * np.cos(3 * points.angles)) == pytest.approx((1 - gap) ** 3, abs=1e-12)
-    assert points.weights.sum() == pytest.approx(1.0, abs=1e-13)
 
 
 def test_narrow_features_away_from_one_are_found():

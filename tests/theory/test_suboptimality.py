@@ -147,12 +147,6 @@ def test_a_run_has_the_exact_suboptimality():
     check_run(seed=2, steps=12, runs=4000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_runs_of_random_problems_have_the_exact_suboptimality(seed):
-    check_run(seed, steps=60, runs=8000)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

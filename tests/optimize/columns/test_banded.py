@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
 from anechoic.errors import UnsupportedError
-from anechoic.losses.dispatch import error, loss
+from anechoic.losses.dispatch import loss
 from anechoic.losses.kinds import row_weights
 from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
@@ -81,16 +81,6 @@ def test_bands_below_the_dense_size_use_either_objective(monkeypatch):
     monkeypatch.setattr(objectives, "recursion_columns", lambda workload: None)
     dense = banded(workload, bands=5)
     assert dense.loss == pytest.approx(blocks.loss, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_the_ends_apart_reach_the_same_optimum(monkeypatch):
-    workload = workloads.prefix_sum(1201)
-    whole = banded(workload, bands=4)
-    monkeypatch.setattr(searches, "END", (16, 4))
-    apart = banded(workload, bands=4)
-    assert apart.loss == pytest.approx(whole.loss, rel=1e-9)
-    assert max(apart.gap, whole.gap) < 3e-5 and max(apart.gradient, whole.gradient) < 1e-5
 
 
 @pytest.mark.parametrize(("n", "bands"), [(300, 1), (300, 8), (500, 16)])
@@ -184,13 +174,6 @@ def test_bound_by_its_definition(schema):
 
 
 # ---- other losses
-
-
-def test_the_last_step_alone():
-    # the infimum, 1, is approached by C with equal rows; steps without weight are kept from running away
-    found = banded(workloads.prefix_sum(8), bands=8, loss="last")
-    assert 1.0 < found.loss < 1.001
-    assert error(workloads.prefix_sum(8), found.strategy).max < 1e3
 
 
 @pytest.mark.slow

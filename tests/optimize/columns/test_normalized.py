@@ -81,13 +81,6 @@ def test_gradient(n, bands):
     assert gradient @ column == pytest.approx(0.0, abs=1e-12)  # the scale of c changes nothing
 
 
-def test_gains_where_the_last_steps_count():
-    workload = workloads.prefix_sum(64)
-    plain = ColumnNormalized(optimize.banded_toeplitz(workload, bands=16, loss="last").strategy)
-    found = column_normalized(workload, bands=16, loss="last")
-    assert found.loss < 0.92 * loss(workload, plain, Single(), "last")
-
-
 @pytest.mark.parametrize("schema", [Cyclic(5), MinSep(6, 2)], ids=repr)
 def test_several_participations(schema):
     n, bands = 23, 5

@@ -65,14 +65,6 @@ def test_max_losses_of_the_monograph_that_no_factorisation_has(n, printed):
     assert bound == pytest.approx({128: 2.320794, 256: 2.532716, 1024: 2.961464}[n], abs=1.5e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind, value", [("rms", 3.172), ("max", 3.1775)])
-def test_two_thousand_steps(kind, value):
-    best = optimize.dense(workloads.prefix_sum(2048), loss=kind)
-    assert best.loss == pytest.approx(value, abs=6e-4)
-    assert best.gap <= 1e-5
-
-
 def smallest_by_search(workload, kind, seed=0):
     """The least loss over free lower-triangular C, by BFGS on ever sharper means in place of the maxima."""
     n, a = workload.n, workload.to_dense()

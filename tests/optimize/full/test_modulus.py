@@ -82,17 +82,6 @@ def test_the_curvature_is_the_second_difference_of_the_nuclear_norm(symmetric, b
     assert curvature * (2 if symmetric else 1) == pytest.approx(-2 * second, rel=1e-3)
 
 
-@pytest.mark.parametrize("name, kind, most", [
-    ("prefix", "rms", 18),
-    ("prefix", "max", 22),
-    ("momentum", "rms", 12),
-    ("momentum", "max", 22),
-    ("momentum-rates", "max", 30),
-])  # fmt: skip
-def test_few_evaluations_are_needed(name, kind, most):
-    assert optimize.dense(catalogue(100)[name], loss=kind).evaluations <= most
-
-
 def test_weights_that_vanish_do_not_slow_newton_down():
     # many rows of B stay short here: their weights are 0 at the optimum
     workload = workloads.momentum(100, 0.9, learning_rates=np.linspace(1.0, 0.01, 100))

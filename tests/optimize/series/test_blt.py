@@ -98,17 +98,6 @@ def test_gradient(n, separation, count, kind):
     assert objective.evaluations == sum(1 + 2 * points for points in (2, 4, 6))
 
 
-def test_gradient_where_points_nearly_coincide():
-    objective = BLTObjective(2000, 400, 5, "max")
-    gaps = np.array([1e-14, 3e-4, 5e-3, 1e-9, 1e-9, 0.7])
-    _, gradient = objective(gaps)
-    for m in range(len(gaps)):
-        step = np.zeros(len(gaps))
-        step[m] = max(1e-5 * gaps[m], 1e-9)  # from one side: the small ones are smaller than the step
-        difference = (objective(gaps + step)[0] - objective(gaps)[0]) / step[m]
-        assert gradient[m] == pytest.approx(difference, rel=2e-4, abs=1e-6)
-
-
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.lists(st.floats(-9, 0.5), min_size=2, max_size=8).filter(lambda logs: len(logs) % 2 == 0), st.data()
@@ -237,17 +226,6 @@ def test_what_cannot_be_designed_for_is_refused():
         blt(30, buffers=2)
     with pytest.raises(ValueError, match="weights of the steps must be >= 0"):
         blt(workloads.prefix_sum(3), buffers=2, loss=[1.0, -1.0, 1.0])
-
-
-@pytest.mark.slow
-def test_prefix_sums_by_another_name():
-    expected = blt(workloads.prefix_sum(30), buffers=2).loss
-    assert blt(workloads.momentum(30, 0.0), buffers=2).loss == pytest.approx(expected, rel=1e-9)
-    assert blt(workloads.prefix_sum(30), buffers=2, loss="last").loss == pytest.approx(expected, rel=1e-12)
-    even = blt(workloads.prefix_sum(30), buffers=2, loss=np.ones(30))  # through the coefficients
-    assert even.loss == pytest.approx(blt(workloads.prefix_sum(30), buffers=2, loss="rms").loss, rel=1e-9)
-    last = blt(workloads.prefix_sum(30), buffers=2, loss=np.eye(30)[-1])
-    assert last.loss == pytest.approx(expected, rel=1e-9)
 
 
 OTHERS = {

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.algebra.systems import realisation
 from anechoic.losses.kinds import tail_weights
 from anechoic.optimize.series.blt import _error_of
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
@@ -187,11 +186,3 @@ def test_poles_of_the_workload_among_those_of_the_strategy():
         gaps = np.array([0.02, 0.02, 0.02, inverse - 0.06])
         values.append(RecurrentError.of(workloads.momentum(n, 0.9), 9, last=0.0)(gaps)[0])
     assert np.ptp(values) < 1e-4 * values[0] and np.ptp(values[1:4]) < 1e-10 * values[0]
-
-
-def test_long_recursions_are_left_to_the_coefficients():
-    assert RecurrentError.of(workloads.sliding_window(50, 20), 9, last=0.0) is None
-    one = RecurrentError(realisation(np.ones(1), np.array([1.0, -0.7])), 0.0, 50, last=0.0)
-    other = RecurrentError.of(workloads.exponential_decay(50, 0.7), 9, last=0.0)
-    gaps = np.array([0.1, 0.2])
-    assert one(gaps)[0] == pytest.approx(other(gaps)[0], rel=1e-13)

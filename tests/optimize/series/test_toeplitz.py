@@ -78,15 +78,6 @@ def test_certified_for_every_workload(name, n, kind):
     assert np.linalg.norm(found.strategy.band) == pytest.approx(1.0)
 
 
-def test_weights_of_early_steps_only():
-    workload, weights = workloads.prefix_sum(60), np.zeros(60)
-    weights[[5, 19]] = 1.0, 2.0
-    found = optimize.toeplitz(workload, loss=weights)
-    shorter = optimize.toeplitz(workloads.prefix_sum(20), loss=weights[:20])
-    assert found.loss == pytest.approx(shorter.loss, rel=1e-9) and found.gap < 1e-8
-    assert np.abs(found.strategy.coefficients[20:]).max() < 1e-6
-
-
 @pytest.mark.parametrize(
     ("kind", "schema"), each_once(["rms", "max"], [MinSep(7, 3), Cyclic(10), FullBatch(), MinSep(30)])
 )
