@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from anechoic.runs.exclusive_file import HeldFile
 
 from anechoic.errors import GuaranteeError
-from anechoic.runs.exclusive_file import HeldFile
 
 
 def test_a_second_holder_in_this_process_is_told_to_close_the_first(tmp_path):

@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from anechoic.runs.exclusive_file import HeldFile
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
@@ -24,7 +25,6 @@ from hypothesis import strategies as st
 from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs import Journal, conflicts, digest_key_of, state_file
 from anechoic.runs.digests import digest_of
-from anechoic.runs.exclusive_file import HeldFile
 from anechoic.runs.journal import read_journal
 from anechoic.runs.releases import ReleaseChain, begun
 

@@ -1,9 +1,9 @@
 """The count of commits outside of a state file."""
 
 import pytest
+from anechoic.runs.rollback_counter import Counter
 
 from anechoic.errors import CheckpointError, ReplayError
-from anechoic.runs.rollback_counter import Counter
 
 
 def test_a_counter_whose_writer_was_killed_before_the_first_line_counts_as_missing(tmp_path):

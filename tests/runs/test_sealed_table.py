@@ -3,11 +3,11 @@
 import contextlib
 
 import pytest
+from anechoic.runs.sealed_table import SealedTable
+from anechoic.runs.sealing import Sealer
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.database import Database
-from anechoic.runs.sealed_table import SealedTable
-from anechoic.runs.sealing import Sealer
 
 KEY = bytes(range(32))
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from anechoic.runs.file_head import MECHANISM
 
 import anechoic.runs
 import anechoic.streaming
-from anechoic.runs.file_head import MECHANISM
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.store import Store
 from tests.streaming.test_store import KEY, board, feed

@@ -6,11 +6,11 @@ import sqlite3
 
 import numpy as np
 import pytest
+from anechoic.runs.sealing import SEALED, Sealer, filled
 
 from anechoic import streaming
 from anechoic.errors import CheckpointError, MismatchError
 from anechoic.participation import Single
-from anechoic.runs.sealing import SEALED, Sealer, filled
 
 KEY = bytes(range(32))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.budget.account import Account, Booked, Cost, Grant, account_of, changed, charges_of
-from anechoic.budget.entries import Entries
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
+from anechoic.budget.entries import Entries, Mark, Marks
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.keys import derive
 from anechoic.mechanism.composition import Composition
+from anechoic.runs.state_file import StateFile
 
 
 class BudgetBook:
@@ -91,7 +92,7 @@ class BudgetBook:
             GuaranteeError: if a limit would shrink.
         """
         wanted = Grant(self.data, epsilon, delta, unit, adjacency, amplified)
-        with self._open(create=True) as (accounts, add):
+        with self._open(create=True) as (accounts, add, _):
             if self.data in accounts:
                 wanted.check_raises(accounts[self.data].grant)
             add(kind="grant", **asdict(wanted))
@@ -102,7 +103,7 @@ class BudgetBook:
         Raises:
             GuaranteeError: if it was spent, or there is none of this token.
         """
-        with self._open() as (accounts, add):
+        with self._open() as (accounts, add, _):
             self._still_reserved(accounts, token)
             add(kind="cancel", token=token)
 
@@ -112,7 +113,7 @@ class BudgetBook:
         Raises:
             GuaranteeError: where nothing was granted.
         """
-        with self._open() as (accounts, _):
+        with self._open() as (accounts, *_):
             return account_of(accounts, self.data)
 
     # -- the runs' side ------------------------------------------------------------------------
@@ -132,52 +133,91 @@ class BudgetBook:
             if isinstance(error, MismatchError) or not known:
                 raise
 
-    def reserve(self, what: Cost, *, run: str | None = None, goes_on: bool = False) -> Reservation:
-        """Charge a run before it begins; one that is reserved, or goes on, is not charged again.
+    def reserve(self, what: Cost, *, run: str | None = None) -> Reservation:
+        """Charge a run before it begins; one that is reserved is not charged again.
 
         Args:
             what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
                 OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
                 adjacency, on your word.
-            run: by what the run is known when it goes on; None for a new one.
-            goes_on: on your word, that this is the run of that name, which goes on from a state file or a
-                checkpoint that it wrote: it makes no release again otherwise than it was.
+            run: by what the run is known until it is spent; None for a new one.
 
         Raises:
-            GuaranteeError: if the budget does not cover it, if a run of this name was spent and this one does
-                not go on from it, or if nothing was granted.
+            GuaranteeError: if the budget does not cover it, if a run of this name was spent, or if nothing
+                was granted.
             MismatchError: for another unit or adjacency, or a run of this name with another mechanism.
             ValueError: for what has no cost.
         """
-        fingerprint, said = _fingerprint(what), f"{what!r}"
-        with self._open() as (accounts, add):
+        with self._open() as (accounts, add, _):
             account = account_of(accounts, self.data)
             known = next((one for one in account.live if run is not None and one.run == run), None)
-            if known is not None:
-                if (known.fingerprint, known.what) != (fingerprint, said):
-                    raise MismatchError(
-                        f"run {run!r} is in the book with another mechanism ({known.what}): a run keeps its"
-                        " mechanism. Give the new one another name, or fresh keys."
-                    )
-                if known.status == "spent" and not goes_on:
-                    raise GuaranteeError(
-                        f"run {run!r} is in the book, and spent: one run was charged, and this may be"
-                        " another. Go on from a checkpoint or state file of it, with its journal; or give the"
-                        " new one another name, or fresh keys."
-                    )
-                return Reservation(self, known.token, goes_on)
-            token, charge = secrets.token_hex(8), account.choose(what)
-            run = token if run is None else str(run)
-            entry = {"token": token, "run": run, "what": said, "fingerprint": fingerprint}
-            add(kind="reserve", charge=asdict(charge), **entry)
-        return Reservation(self, token)
+            if known is None:
+                return Reservation(self, self._charge(account, add, what, run))
+            _check_same(known, what)
+            if known.status == "spent":
+                raise GuaranteeError(
+                    f"run {run!r} is in the book, and spent: one run was charged, and this may be another. Go"
+                    " on from a checkpoint or state file of it, with its journal; or give the new one another"
+                    " name, or fresh keys."
+                )
+            return Reservation(self, known.token)
 
-    def _spend(self, token: str, goes_on: bool) -> None:
-        with self._open() as (accounts, add):
-            one = account_of(accounts, self.data).runs[token]
-            if one.status != "spent" or not goes_on:  # two may have reserved one run: one of them is it
-                self._still_reserved(accounts, token)
-                add(kind="spend", token=token)
+    def _charge(self, account: Account, add: Any, what: Cost, run: str | None) -> str:
+        """Reserve a new run; its token."""
+        token, charge = secrets.token_hex(8), account.choose(what)
+        entry = {"token": token, "run": token if run is None else str(run), "what": f"{what!r}"}
+        add(kind="reserve", charge=asdict(charge), fingerprint=_fingerprint(what), **entry)
+        return token
+
+    def follow(self, what: Cost, state: StateFile, run: str) -> Reservation:
+        """Charge the run of a state that was opened, once, as long as that state is the newest.
+
+        The run is the one whose last opening is among those of the state. From here on this opening alone
+        goes on with it.
+
+        Args:
+            run: the name of the run, for a state that the book does not know.
+
+        Raises:
+            ReplayError: if the state is behind what was released, or another opening went on from it; with
+                `adopt` it is charged as a run of its own, where its noise is not drawn again.
+            GuaranteeError, MismatchError: as `reserve`.
+        """
+        openings, step = state.opened_by(), state.steps
+        with self._open() as (accounts, add, marks):
+            account = account_of(accounts, self.data)
+            held = {one.token: marks.get(one.token) for one in account.live}
+            known = next((one for one in account.live if held[one.token].opening in openings), None)
+            known = known or next((one for one in account.live if one.run == run), None)
+            fault = known and _fault_of(known, held[known.token], openings, step, state.adopted)
+            if fault and not (state.adopted and state.FRESH_NOISE):
+                raise ReplayError(
+                    f"{state.path} is not the newest state of its run: {fault}. {_remedy(state)}"
+                )
+            if known and not fault:
+                _check_same(known, what)
+                token, spent = known.token, known.status == "spent"
+            else:
+                token, spent = self._charge(account, add, what, openings[-1] if fault else run), False
+            marks.set(token, Mark(openings[-1], step))
+        state.counter = found = Reservation(self, token, openings[-1], spent)
+        return found
+
+    def _mark(self, token: str, mark: Mark, before: Collection[str]) -> None:
+        """Write the mark of a run that one of the openings `before` goes on with."""
+        with self._there().marks() as marks:
+            held = marks.get(token)
+            if held.opening not in before or held.step > mark.step:
+                raise GuaranteeError(
+                    f"run {token} of {self.data!r} goes on in another opening of its state, or the book was"
+                    " put back: nothing more is released here. Open the newest state again."
+                )
+            marks.set(token, mark)
+
+    def _spend(self, token: str) -> None:
+        with self._open() as (accounts, add, _):
+            self._still_reserved(accounts, token)
+            add(kind="spend", token=token)
 
     def _still_reserved(self, accounts: dict[str, Account], token: str) -> None:
         one = account_of(accounts, self.data).runs.get(token)
@@ -195,7 +235,7 @@ class BudgetBook:
 
         The last line is the end of the book: kept elsewhere, it shows that an older copy was put back.
         """
-        with self._open() as (accounts, _):
+        with self._open() as (accounts, *_):
             shown = accounts.values() if every else [account_of(accounts, self.data)]
             lines = [line for one in shown for line in (str(one), *map(_line, one.runs.values()))]
             return "\n".join([*lines, f"{self._entries.end}"])
@@ -209,13 +249,9 @@ class BudgetBook:
     # -- inside --------------------------------------------------------------------------------
 
     @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Any]]:
-        place = self._entries
-        if not create and not place.remote and not Path(place.place).exists():
-            raise GuaranteeError(
-                f"there is no budget book {place.name}, so nothing was granted: BudgetBook.grant makes it."
-            )
-        with place.open() as (entries, write):
+    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Any, Marks]]:
+        place = self._there(create)
+        with place.open() as (entries, write, marks):
             accounts: dict[str, Account] = {}
             try:
                 for entry in entries:
@@ -227,7 +263,20 @@ class BudgetBook:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 write({"data": self.data, "who": self.who, "time": now, **entry})
 
-            yield accounts, add
+            yield accounts, add, marks
+
+    def _there(self, create: bool = False) -> Entries:
+        """The entries of a book that is there.
+
+        Raises:
+            GuaranteeError: where there is none.
+        """
+        place = self._entries
+        if not create and not place.remote and not Path(place.place).exists():
+            raise GuaranteeError(
+                f"there is no budget book {place.name}, so nothing was granted: BudgetBook.grant makes it."
+            )
+        return place
 
 
 class Reservation:
@@ -237,33 +286,90 @@ class Reservation:
         token: by which the book knows it.
     """
 
-    def __init__(self, book: BudgetBook, token: str, goes_on: bool = False) -> None:
+    def __init__(self, book: BudgetBook, token: str, opening: str = "", spent: bool = False) -> None:
         self._book, self.token = book, token
-        self._goes_on, self._spent = goes_on, False
+        self._opening, self._spent = opening, spent
 
     def spend(self) -> None:
         """Something is about to be released: from here on the reservation cannot be given back."""
         if not self._spent:
-            self._book._spend(self.token, self._goes_on)
+            self._book._spend(self.token)
             self._spent = True
 
+    def begin(self, steps: int) -> None:
+        """Note that releases up to so many are about to be made, before the state holds them.
 
-def booked(book: BudgetBook, cost: Cost, run: Any) -> Reservation:
-    """The cost of a stream or server in a book, once however often its state is opened.
+        Raises:
+            GuaranteeError: where another opening of the state goes on, or the reservation was given back.
+        """
+        self.spend()
+        if self._opening:
+            self._book._mark(self.token, Mark(self._opening, steps, done=False), [self._opening])
+
+    def done(self, steps: int) -> None:
+        """Note that the state holds so many releases; then they may be seen.
+
+        Raises:
+            GuaranteeError: as `begin`.
+        """
+        self._book._mark(self.token, Mark(self._opening, steps), [self._opening])
+
+    def follow(self, state: StateFile) -> None:
+        """Go on in a state that this process has begun for the run, or has opened again."""
+        opened = state.opened_by()
+        self._book._mark(self.token, Mark(opened[-1], state.steps), [self._opening, *opened])
+        self._opening, state.counter = opened[-1], self
+
+
+def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) -> Reservation:
+    """Charge a run, once however often its state is opened; the state is closed where that is refused.
+
+    Args:
+        state: a `StateFile` that was opened, or a state in memory.
+        name: of the run; None for one that follows from the state.
 
     Raises:
-        GuaranteeError, MismatchError: as `BudgetBook.reserve`; the state is closed then.
+        GuaranteeError, MismatchError: as `BudgetBook.reserve` and `BudgetBook.follow`.
     """
-    state, goes_on = run._state, run.step > 0
-    name = derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
-    if not goes_on and any((one.run, one.status) == (name, "spent") for one in book.account().live):
-        # its first release failed, or is missing here: what is made now has other noise, and another cost
-        name = derive(state.key, f"budget {state.openings[-1][1].hex()}", size=16).hex()
+    if not isinstance(state, StateFile):
+        return book.reserve(cost, run=name)
     try:
-        return book.reserve(cost, run=name, goes_on=goes_on)
+        name = name or derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
+        return book.follow(cost, state, name)
     except BaseException:
-        run._give_back()
+        state.close()
         raise
+
+
+def _fault_of(known: Booked, mark: Mark, openings: list[str], step: int, adopted: bool) -> str:
+    """Why a state that is at `step` does not go on with a run, or ""."""
+    if mark.opening not in openings:
+        # under an opening that released nothing there is nothing to go on from
+        began = mark.step or not mark.done or (not mark.opening and known.status == "spent")
+        return "another opening of it, or of a copy, went on" if began else ""
+    if mark.step > step and (mark.done or adopted):
+        return f"{mark.step} releases were made, and it holds {step}"
+    return ""  # at most, a process was ended between the book and the state, and nobody saw the release
+
+
+def _remedy(state: StateFile) -> str:
+    if not state.FRESH_NOISE:
+        return (
+            "One run was charged, and this would be another with the same noise. Put back the newest journal;"
+            " if it is lost, begin a new run with fresh keys."
+        )
+    return (
+        "Put back the newest one. If it is lost, begin a new run, or say adopt=True (--adopt): either is"
+        " charged as a run of its own."
+    )
+
+
+def _check_same(known: Booked, what: Cost) -> None:
+    if (known.fingerprint, known.what) != (_fingerprint(what), f"{what!r}"):
+        raise MismatchError(
+            f"run {known.run!r} is in the book with another mechanism ({known.what}): a run keeps its"
+            " mechanism. Give the new one another name, or fresh keys."
+        )
 
 
 def _fingerprint(what: Cost) -> str:

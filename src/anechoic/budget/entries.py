@@ -1,8 +1,10 @@
-"""Where the entries of a book are kept: an SQLite file, or a PostgreSQL database; one writer at a time.
+"""Where a book is kept: an SQLite file, or a PostgreSQL database; one writer at a time.
 
 Entries are only added. Each has a link, a digest of its text and of the link before it: whoever changes or
 takes out an entry has to write all links after it anew, and cannot without the key, where there is one.
 That the last entries are missing, as in an older copy of the file, is not seen.
+
+Beside them each run has a mark: how far it is. That is written over with every release.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,59 @@ from anechoic.runs.database import Database
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)"
 )
+_MARKS = "CREATE TABLE IF NOT EXISTS marks (token TEXT PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)"
+_SET = (
+    "INSERT INTO marks VALUES (?, ?, ?)"
+    " ON CONFLICT (token) DO UPDATE SET body = excluded.body, link = excluded.link"
+)
 _START = "anechoic budget 1"
 _DAMAGED = "Take the last whole copy of the book, and enter what was spent since"
 _LOCK = 6_022_140_760  # of PostgreSQL's advisory locks: the book's
 
 #: A statement with ? for its values, to the rows of its answer.
 Run = Callable[..., list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a run with a state is.
+
+    Attributes:
+        opening: name of the opening of its state that goes on; "" for a run without one.
+        step: releases made.
+        done: whether the state holds them all; False from before the last one until after it.
+    """
+
+    opening: str
+    step: int = 0
+    done: bool = True
+
+
+class Marks:
+    """The marks of all runs, by token, inside of a transaction."""
+
+    def __init__(
+        self, run: Run, link: Callable[[str, str], str], edited: Callable[[str], CheckpointError]
+    ) -> None:
+        self._run, self._link, self._edited = run, link, edited
+        run(_MARKS)
+
+    def get(self, token: str) -> Mark:
+        """Return the mark of a run, or that of a run without a state.
+
+        Raises:
+            CheckpointError: for one that was edited.
+        """
+        for body, link in self._run("SELECT body, link FROM marks WHERE token = ?", (token,)):
+            if not hmac.compare_digest(self._link(token, body), str(link)):
+                raise self._edited(f"the mark of run {token}")
+            return Mark(**json.loads(body))
+        return Mark("")
+
+    def set(self, token: str, mark: Mark) -> None:
+        """Write a mark in the place of the one before."""
+        body = json.dumps(asdict(mark))
+        self._run(_SET, (token, body, self._link(token, body)))
 
 
 class Entries:
@@ -43,23 +93,20 @@ class Entries:
         self.remote = place.startswith(("postgresql://", "postgres://"))
 
     @contextmanager
-    def open(self) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None]]]:
-        """All entries, and what adds one; nobody else writes meanwhile. What was added is kept at the end.
+    def open(self) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None], Marks]]:
+        """All entries, what adds one, and the marks; nobody else writes meanwhile. It is kept at the end.
 
         Raises:
             CheckpointError: for a book that was edited or made with another key, and where it cannot be used.
         """
-        with self._postgres() if self.remote else self._sqlite() as run:
+        with self.transaction() as run:
             run(_TABLE)
             rows = run("SELECT place, body, link FROM budget ORDER BY place")
             link, entries = _START, []
             for number, (place, body, stored) in enumerate(rows):
                 link = self._link(link, body)
                 if place != number or not hmac.compare_digest(link, str(stored)):
-                    raise CheckpointError(
-                        f"entry {number} of the budget book {self.name} is not what was written, or the book"
-                        f" was made with another key: what was spent cannot be told. {_DAMAGED}."
-                    )
+                    raise self._edited(f"entry {number}")
                 entries.append(json.loads(body))
             self._last = link
 
@@ -71,7 +118,27 @@ class Entries:
                 self._last = link
 
             self.end = f"{len(entries)} entries, the last is {link[:32]}"
-            yield entries, add
+            yield entries, add, Marks(run, self._link, self._edited)
+
+    @contextmanager
+    def marks(self) -> Iterator[Marks]:
+        """The marks alone, without a look at the entries.
+
+        Raises:
+            CheckpointError: as `open`.
+        """
+        with self.transaction() as run:
+            yield Marks(run, self._link, self._edited)
+
+    def _edited(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{what} of the budget book {self.name} is not what was written, or the book was made with"
+            f" another key: what was spent cannot be told. {_DAMAGED}."
+        )
+
+    def transaction(self) -> AbstractContextManager[Run]:
+        """What runs a statement; all of them are kept at the end, or none."""
+        return self._postgres() if self.remote else self._sqlite()
 
     @property
     def name(self) -> str:

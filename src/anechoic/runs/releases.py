@@ -12,7 +12,7 @@ from typing import Any
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.database import PATIENCE, source_of
-from anechoic.runs.file_head import FileKind
+from anechoic.runs.meta import FORMAT, FileKind
 
 #: Rows of the table, in order.
 ROWS = "SELECT step, time, row FROM releases ORDER BY step"
@@ -65,20 +65,6 @@ class ReleaseChain:
             )
 
 
-def begun(path: Path) -> bool:
-    """Whether a state file is at `path`: a process killed as it made one may leave one without tables.
-
-    Of a damaged file it is True: whoever reads it says what is wrong.
-    """
-    if not path.exists() or not path.stat().st_size:
-        return False
-    try:
-        with closing(sqlite3.connect(source_of(path), uri=True, timeout=PATIENCE)) as database:
-            return bool(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-    except sqlite3.Error:
-        return True
-
-
 @contextmanager
 def reading(
     path: str | os.PathLike[str], of: FileKind, *, still: bool = False
@@ -100,8 +86,8 @@ def reading(
         with closing(sqlite3.connect(source_of(target, still), uri=True, timeout=PATIENCE)) as database:
             database.execute("BEGIN")  # all of it as it is now
             meta = dict(database.execute("SELECT name, value FROM meta"))
-            if int(meta["format"]) != of.FORMAT:
-                raise ValueError(f"format {meta['format']}, and this version reads format {of.FORMAT}")
+            if int(meta["format"]) != FORMAT:
+                raise ValueError(f"format {meta['format']}, and this version reads format {FORMAT}")
             chain = ReleaseChain(of, target, meta)
             yield meta, chain, chain.read(database.execute(ROWS))
     except CheckpointError:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import StateFile
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)  # nobody can change them
@@ -92,7 +91,6 @@ class SelectionFile(StateFile):
     """
 
     KIND = "selection"
-    FORMAT = 1
     SHOWN: ClassVar[tuple[str, ...]] = ()
     NEW_RUN = "Start a new selection in another file, whose epsilon adds to this one's."
     AGAIN = "call run again with the same state and key"
@@ -131,7 +129,7 @@ class SelectionFile(StateFile):
             "place": None if best is None else best.place,
             "score": None if best is None else best.score,
         }
-        written = filled(json.dumps(head))
+        written = json.dumps(head).encode()
         content = [len(written).to_bytes(_HEAD, "little"), written, b"" if best is None else best.result]
         with self.transaction():
             self.keep(b"".join(content))
