@@ -23,7 +23,7 @@ from anechoic.runs.digests import digest_key_of, digest_of, identity_of
 from anechoic.runs.files import sync_folder
 from anechoic.runs.meta import difference
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.state_file import StateFile, tag_key
+from anechoic.runs.state_file import StateFile, check_tag, tag_key
 
 _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.charge)."
 
@@ -322,7 +322,7 @@ def read_journal(path: str | os.PathLike[str], *, key: bytes | None = None) -> R
         digests = tuple(row.hex() for _, row in rows)
         if key is not None:
             secret = tag_key(derive(key, "journal", size=32), bytes(meta["salt"]))
-            check_tag(secret, chain.link, meta["private"], f"journal {path} was written without this key.")
+            check_tag(secret, chain.link, meta["private"], f"journal {path} is damaged, or of another key.")
         about = json.loads(meta["identity"])
         return Record(about["run"], about["fingerprint"], chain.first, digests)
 

@@ -297,6 +297,8 @@ class StateFile:
             "format": str(FORMAT),
             "identity": identity,
             **shown,
+            "place": self._file.place,
+            "closed": "0",
             "salt": digests.new_salt(),
             "key_check": derive(secret, "state file", size=16),
             **({"key": secret} if key is None else {}),
