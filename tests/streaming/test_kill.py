@@ -20,31 +20,6 @@ ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, an
 STEPS = range(4)
 
 
-def killed_at(run, line, *given, rooms=ROOM):
-    """Call `run` in a child process that dies before the given line of the rooms; whether it died."""
-    child = os.fork()
-    if child == 0:
-        left = line
-
-        def trace(frame, event, _):
-            nonlocal left
-            if not frame.f_code.co_filename.startswith(rooms):
-                return None
-            if event == "line":
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        try:
-            run(*given)
-        finally:
-            sys.settrace(None)
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
 def run(path, counter, published):
     """What an operator's program does: go on where the file stands, and append what is released to a log."""
     with board(path, key=KEY, counter=counter) as stream:
@@ -97,25 +72,6 @@ def log_of(published):
         found.append((data[0], data[5 : 5 + size]))
         data = data[5 + size :]
     return found
-
-
-def lines_of_a_run(run, *given, rooms=ROOM):
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        if not frame.f_code.co_filename.startswith(rooms):
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run(*given)
-    finally:
-        sys.settrace(before)  # that of coverage, say
-    return count
 
 
 def try_kills(tmp_path, kills, run=run):
