@@ -1,4 +1,4 @@
-"""Attacks on the book by states: put back, copied, adopted, continued twice; and kills between book and state."""
+"""Attacks on the book by states: put back, copied, adopted, continued twice; and kills between both."""
 
 import shutil
 
@@ -187,7 +187,7 @@ def test_while_the_book_is_away_nothing_is_released_and_nothing_lost(tmp_path):
 
 
 def try_kills(tmp_path, kills, kind):
-    """After a death: the state as it is goes on under its charge; one from before does, if nothing was seen."""
+    """After a death: the state as it is goes on under its charge; one from before too, if none was seen."""
     rooms = folders(anechoic.runs, anechoic.budget)
 
     def one_more(run, log):

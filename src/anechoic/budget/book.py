@@ -355,8 +355,8 @@ def _fault_of(known: Booked, mark: Mark, openings: list[str], step: int, adopted
 def _remedy(state: StateFile) -> str:
     if not state.FRESH_NOISE:
         return (
-            "One run was charged, and this would be another with the same noise. Put back the newest journal;"
-            " if it is lost, begin a new run with fresh keys."
+            "One run was charged, and this would be another, with the same noise. Put back the newest one; if"
+            " it is lost, begin a new run with fresh keys."
         )
     return (
         "Put back the newest one. If it is lost, begin a new run, or say adopt=True (--adopt): either is"

@@ -227,7 +227,7 @@ class StateFile:
         if int(said["format"]) != FORMAT:
             raise MismatchError(
                 f"state file {path} has format {said['format']}, and this version reads format {FORMAT}"
-                f" alone. Finish the {self.KIND} with the version of anechoic that began it. {self.NEW_RUN}"
+                f" alone. {self.NEW_RUN}"
             )
         if said["identity"] != identity:
             what = difference(said["identity"], identity)
