@@ -84,9 +84,7 @@ class TestAttacks:
     @pytest.mark.slow
     def test_a_kill_inside_a_transaction_leaves_nothing_half(self, place):
         book = granted(place, amplified=(0.5, 0.0))
-        code = (
-            "with book._open() as (_, add, _):\n    add(kind='spend', token='none')\n    os._exit(9)"
-        )
+        code = "with book._open() as (_, entries):\n    book._add(entries, kind='spend', token='none')\n    os._exit(9)"
         killed = process(place, code)
         killed.communicate()
         assert killed.returncode == 9

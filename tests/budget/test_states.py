@@ -162,12 +162,12 @@ def test_opened_again_and_again_it_is_one_run(run):
     assert run.charged == ["spent"]
 
 
-def test_a_mark_that_was_edited_is_seen(tmp_path):
+def test_progress_that_was_edited_is_seen(tmp_path):
     run = Run(str(tmp_path / "b.db"), tmp_path, *RUNS["stream"])
     run.go_on(1)
-    with run.book._entries.transaction() as ask:
-        ask("UPDATE marks SET body = replace(body, '1', '0')")
-    with pytest.raises(CheckpointError, match="the mark of run .* is not what was written"):
+    with run.book._place.transaction() as ask:
+        ask("UPDATE progress SET body = replace(body, '1', '0')")
+    with pytest.raises(CheckpointError, match="the progress of run .* is not what was written"):
         run.open()
 
 

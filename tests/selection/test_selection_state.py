@@ -108,7 +108,7 @@ def test_what_does_not_fit_the_state_is_refused_by_name(tmp_path, selection, key
         selection.run(stopped, CANDIDATES, key=key, state=state)
     others = {
         "another selection: candidates differs": (selection, [*CANDIDATES, 2.0], key),
-        "another selection: repetitions.mean .was 5.0, is 6": (
+        "another selection: repetitions.mean .was 5, is 6": (
             an.select(mechanism(), mean=6, score_on="public"), CANDIDATES, key,
         ),
         "another selection: mechanism, repetitions.shape": (

@@ -72,11 +72,11 @@ def test_a_script_with_fixed_keys_that_runs_again_is_refused(book, monkeypatch, 
     train(begun_again(book, monkeypatch), 4)
     for journal in (None, tmp_path / "new", tmp_path / "new"):
         again = begun_again(book, monkeypatch, journal, rate=0.2)
-        with pytest.raises(GuaranteeError, match="[oO]ne run was charged"):
+        with pytest.raises(GuaranteeError, match="one run was charged"):
             next(iter(again.loader))
         assert again.engine.releases == 0
     run = begun_again(book, monkeypatch)
-    with pytest.raises(GuaranteeError, match="[oO]ne run was charged"):
+    with pytest.raises(GuaranteeError, match="one run was charged"):
         run.engine.save_checkpoint(path=tmp_path / "checkpoint")
         run.engine._run.recorder.journal.close()
         begun_again(book, monkeypatch).engine.load_checkpoint(path=tmp_path / "checkpoint")
@@ -114,7 +114,7 @@ def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, monkeypat
         path.write_bytes(content)
     for adopt in (False, True):
         monkeypatch.setattr(ledger, "_MADE", {})
-        with pytest.raises(ReplayError, match="not the newest state of its run.*fresh keys"):
+        with pytest.raises(ReplayError, match="not the newest state of its run: .*fresh keys"):
             start(engine={"book": book}, keys=False).engine.load_checkpoint(
                 path=folder / "checkpoint", adopt_journal=adopt
             )

@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.budget.account import Account, Booked, Cost, Grant, account_of, changed, charges_of
-from anechoic.budget.entries import Entries, Mark, Marks
+from anechoic.budget.entries import Entries, Place
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.keys import derive
 from anechoic.mechanism.composition import Composition
+from anechoic.runs.progress import Progress
 from anechoic.runs.state_file import StateFile
+
+_ONE = (
+    "one run was charged, and this may be another. Go on from the newest state file, or from a checkpoint with"
+    " its whole journal; or begin a new run, with fresh keys where keys are given (adopt=True, --adopt, makes"
+    " one of the state of a stream or server), which is charged too."
+)
 
 
 class BudgetBook:
@@ -62,7 +69,7 @@ class BudgetBook:
             raise ValueError(f"data={data!r} must be the name of a data set.")
         if key is not None and (not isinstance(key, bytes) or len(key) < 16):
             raise ValueError("key must be at least 16 secret bytes, such as anechoic.noise.new_key() gives.")
-        self._entries = Entries(os.fspath(place), key)
+        self._place = Place(os.fspath(place), key)
         self.data = data
         self.who = _user() if who is None else who
 
@@ -92,10 +99,10 @@ class BudgetBook:
             GuaranteeError: if a limit would shrink.
         """
         wanted = Grant(self.data, epsilon, delta, unit, adjacency, amplified)
-        with self._open(create=True) as (accounts, add, _):
+        with self._open(create=True) as (accounts, entries):
             if self.data in accounts:
                 wanted.check_raises(accounts[self.data].grant)
-            add(kind="grant", **asdict(wanted))
+            self._add(entries, kind="grant", **asdict(wanted))
 
     def cancel(self, token: str) -> None:
         """Give a reservation back, on the caller's word that nothing was released under it.
@@ -103,9 +110,7 @@ class BudgetBook:
         Raises:
             GuaranteeError: if it was spent, or there is none of this token.
         """
-        with self._open() as (accounts, add, _):
-            self._still_reserved(accounts, token)
-            add(kind="cancel", token=token)
+        self._close(token, "cancel")
 
     def account(self) -> Account:
         """The grant and the runs of these data, as they are now.
@@ -113,7 +118,7 @@ class BudgetBook:
         Raises:
             GuaranteeError: where nothing was granted.
         """
-        with self._open() as (accounts, *_):
+        with self._open() as (accounts, _):
             return account_of(accounts, self.data)
 
     # -- the runs' side ------------------------------------------------------------------------
@@ -148,26 +153,15 @@ class BudgetBook:
             MismatchError: for another unit or adjacency, or a run of this name with another mechanism.
             ValueError: for what has no cost.
         """
-        with self._open() as (accounts, add, _):
+        with self._open() as (accounts, entries):
             account = account_of(accounts, self.data)
             known = next((one for one in account.live if run is not None and one.run == run), None)
             if known is None:
-                return Reservation(self, self._charge(account, add, what, run))
+                return Reservation(self, self._charge(account, entries, what, run))
             _check_same(known, what)
             if known.status == "spent":
-                raise GuaranteeError(
-                    f"run {run!r} is in the book, and spent: one run was charged, and this may be another. Go"
-                    " on from a checkpoint or state file of it, with its journal; or give the new one another"
-                    " name, or fresh keys."
-                )
+                raise GuaranteeError(f"run {run!r} is in the book, and spent: {_ONE}")
             return Reservation(self, known.token)
-
-    def _charge(self, account: Account, add: Any, what: Cost, run: str | None) -> str:
-        """Reserve a new run; its token."""
-        token, charge = secrets.token_hex(8), account.choose(what)
-        entry = {"token": token, "run": token if run is None else str(run), "what": f"{what!r}"}
-        add(kind="reserve", charge=asdict(charge), fingerprint=_fingerprint(what), **entry)
-        return token
 
     def follow(self, what: Cost, state: StateFile, run: str) -> Reservation:
         """Charge the run of a state that was opened, once, as long as that state is the newest.
@@ -183,50 +177,58 @@ class BudgetBook:
                 `adopt` it is charged as a run of its own, where its noise is not drawn again.
             GuaranteeError, MismatchError: as `reserve`.
         """
-        openings, step = state.opened_by(), state.steps
-        with self._open() as (accounts, add, marks):
+        opened = state.opened_by()
+        with self._open() as (accounts, entries):
             account = account_of(accounts, self.data)
-            held = {one.token: marks.get(one.token) for one in account.live}
-            known = next((one for one in account.live if held[one.token].opening in openings), None)
+            by_opening = {entries.progress(one.token).opening: one for one in account.live}
+            known = next((one for name, one in by_opening.items() if name in opened), None)
             known = known or next((one for one in account.live if one.run == run), None)
-            fault = known and _fault_of(known, held[known.token], openings, step, state.adopted)
-            if fault and not (state.adopted and state.FRESH_NOISE):
-                raise ReplayError(
-                    f"{state.path} is not the newest state of its run: {fault}. {_remedy(state)}"
+            fault = ""
+            if known is not None:
+                progress = entries.progress(known.token)
+                fault = progress.fault(state) or (
+                    "it was spent without a state" if not progress.opening and known.status == "spent" else ""
                 )
-            if known and not fault:
+            if fault and not (state.adopted and state.FRESH_NOISE):
+                raise ReplayError(f"{state.path} is not the newest state of its run: {fault}: {_ONE}")
+            if known is not None and not fault:
                 _check_same(known, what)
                 token, spent = known.token, known.status == "spent"
             else:
-                token, spent = self._charge(account, add, what, openings[-1] if fault else run), False
-            marks.set(token, Mark(openings[-1], step))
-        state.counter = found = Reservation(self, token, openings[-1], spent)
+                token, spent = self._charge(account, entries, what, opened[-1] if fault else run), False
+            entries.note(token, Progress(opened[-1], state.steps))
+        state.counter = found = Reservation(self, token, opened[-1], spent)
         return found
 
-    def _mark(self, token: str, mark: Mark, before: Collection[str]) -> None:
-        """Write the mark of a run that one of the openings `before` goes on with."""
-        with self._there().marks() as marks:
-            held = marks.get(token)
-            if held.opening not in before or held.step > mark.step:
+    def _charge(self, account: Account, entries: Entries, what: Cost, run: str | None) -> str:
+        """Reserve a new run; its token."""
+        token, charge = secrets.token_hex(8), asdict(account.choose(what))
+        said = {"token": token, "run": token if run is None else str(run), "what": f"{what!r}"}
+        self._add(entries, kind="reserve", charge=charge, fingerprint=_fingerprint(what), **said)
+        return token
+
+    def _note(self, token: str, progress: Progress, before: Collection[str]) -> None:
+        """Write how far a run is that one of the openings `before` goes on with."""
+        with self._there().open() as entries:
+            held = entries.progress(token)
+            if held.opening not in before or held.step > progress.step:
                 raise GuaranteeError(
                     f"run {token} of {self.data!r} goes on in another opening of its state, or the book was"
                     " put back: nothing more is released here. Open the newest state again."
                 )
-            marks.set(token, mark)
+            entries.note(token, progress)
 
-    def _spend(self, token: str) -> None:
-        with self._open() as (accounts, add, _):
-            self._still_reserved(accounts, token)
-            add(kind="spend", token=token)
-
-    def _still_reserved(self, accounts: dict[str, Account], token: str) -> None:
-        one = account_of(accounts, self.data).runs.get(token)
-        if one is None or one.status != "reserved":
-            state = "unknown" if one is None else one.status
-            raise GuaranteeError(
-                f"reservation {token!r} of {self.data!r} is {state}: only one that is reserved can be spent"
-                " or given back."
-            )
+    def _close(self, token: str, kind: str) -> None:
+        """Spend or cancel a reservation."""
+        with self._open() as (accounts, entries):
+            one = account_of(accounts, self.data).runs.get(token)
+            if one is None or one.status != "reserved":
+                state = "unknown" if one is None else one.status
+                raise GuaranteeError(
+                    f"reservation {token!r} of {self.data!r} is {state}: only one that is reserved can be"
+                    " spent or given back."
+                )
+            self._add(entries, kind=kind, token=token)
 
     # -- for people ----------------------------------------------------------------------------
 
@@ -235,48 +237,43 @@ class BudgetBook:
 
         The last line is the end of the book: kept elsewhere, it shows that an older copy was put back.
         """
-        with self._open() as (accounts, *_):
+        with self._open() as (accounts, entries):
             shown = accounts.values() if every else [account_of(accounts, self.data)]
             lines = [line for one in shown for line in (str(one), *map(_line, one.runs.values()))]
-            return "\n".join([*lines, f"{self._entries.end}"])
+            return "\n".join([*lines, entries.end])
 
     def __deepcopy__(self, memo: Any) -> BudgetBook:
         return self  # there is nothing to change in it; scikit-learn's `clone` hands it on
 
     def __repr__(self) -> str:
-        return f"BudgetBook({self._entries.name}, {self.data!r})"
+        return f"BudgetBook({self._place.name}, {self.data!r})"
 
     # -- inside --------------------------------------------------------------------------------
 
     @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Any, Marks]]:
-        place = self._there(create)
-        with place.open() as (entries, write, marks):
+    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Entries]]:
+        with self._there(create).open() as entries:
             accounts: dict[str, Account] = {}
             try:
-                for entry in entries:
+                for entry in entries.all():
                     changed(accounts, entry)
             except (KeyError, TypeError, ValueError) as error:
-                raise CheckpointError(f"{place.name} is no budget book of this version: {error}.") from error
+                raise CheckpointError(
+                    f"{self._place.name} is no budget book of this version: {error}."
+                ) from error
+            yield accounts, entries
 
-            def add(**entry: Any) -> None:
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                write({"data": self.data, "who": self.who, "time": now, **entry})
+    def _add(self, entries: Entries, **entry: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        entries.add({"data": self.data, "who": self.who, "time": now, **entry})
 
-            yield accounts, add, marks
-
-    def _there(self, create: bool = False) -> Entries:
-        """The entries of a book that is there.
-
-        Raises:
-            GuaranteeError: where there is none.
-        """
-        place = self._entries
-        if not create and not place.remote and not Path(place.place).exists():
+    def _there(self, create: bool = False) -> Place:
+        if not create and not self._place.remote and not Path(self._place.place).exists():
             raise GuaranteeError(
-                f"there is no budget book {place.name}, so nothing was granted: BudgetBook.grant makes it."
+                f"there is no budget book {self._place.name}, so nothing was granted: BudgetBook.grant makes"
+                " it."
             )
-        return place
+        return self._place
 
 
 class Reservation:
@@ -293,7 +290,7 @@ class Reservation:
     def spend(self) -> None:
         """Something is about to be released: from here on the reservation cannot be given back."""
         if not self._spent:
-            self._book._spend(self.token)
+            self._book._close(self.token, "spend")
             self._spent = True
 
     def begin(self, steps: int) -> None:
@@ -304,7 +301,7 @@ class Reservation:
         """
         self.spend()
         if self._opening:
-            self._book._mark(self.token, Mark(self._opening, steps, done=False), [self._opening])
+            self._book._note(self.token, Progress(self._opening, steps, done=False), [self._opening])
 
     def done(self, steps: int) -> None:
         """Note that the state holds so many releases; then they may be seen.
@@ -312,12 +309,12 @@ class Reservation:
         Raises:
             GuaranteeError: as `begin`.
         """
-        self._book._mark(self.token, Mark(self._opening, steps), [self._opening])
+        self._book._note(self.token, Progress(self._opening, steps), [self._opening])
 
     def follow(self, state: StateFile) -> None:
         """Go on in a state that this process has begun for the run, or has opened again."""
         opened = state.opened_by()
-        self._book._mark(self.token, Mark(opened[-1], state.steps), [self._opening, *opened])
+        self._book._note(self.token, Progress(opened[-1], state.steps), [self._opening, *opened])
         self._opening, state.counter = opened[-1], self
 
 
@@ -339,29 +336,6 @@ def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) ->
     except BaseException:
         state.close()
         raise
-
-
-def _fault_of(known: Booked, mark: Mark, openings: list[str], step: int, adopted: bool) -> str:
-    """Why a state that is at `step` does not go on with a run, or ""."""
-    if mark.opening not in openings:
-        # under an opening that released nothing there is nothing to go on from
-        began = mark.step or not mark.done or (not mark.opening and known.status == "spent")
-        return "another opening of it, or of a copy, went on" if began else ""
-    if mark.step > step and (mark.done or adopted):
-        return f"{mark.step} releases were made, and it holds {step}"
-    return ""  # at most, a process was ended between the book and the state, and nobody saw the release
-
-
-def _remedy(state: StateFile) -> str:
-    if not state.FRESH_NOISE:
-        return (
-            "One run was charged, and this would be another, with the same noise. Put back the newest one; if"
-            " it is lost, begin a new run with fresh keys."
-        )
-    return (
-        "Put back the newest one. If it is lost, begin a new run, or say adopt=True (--adopt): either is"
-        " charged as a run of its own."
-    )
 
 
 def _check_same(known: Booked, what: Cost) -> None:

@@ -1,10 +1,9 @@
-"""Where a book is kept: an SQLite file, or a PostgreSQL database; one writer at a time.
+"""Where the entries of a book are kept: an SQLite file, or a PostgreSQL database; one writer at a time.
 
 Entries are only added. Each has a link, a digest of its text and of the link before it: whoever changes or
 takes out an entry has to write all links after it anew, and cannot without the key, where there is one.
-That the last entries are missing, as in an older copy of the file, is not seen.
-
-Beside them each run has a mark: how far it is. That is written over with every release.
+That the last entries are missing, as in an older copy of the file, is not seen. Beside them stands how far
+each run is, which is written over with every release.
 """
 
 from __future__ import annotations
@@ -14,19 +13,20 @@ import hmac
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from anechoic.errors import AnechoicError, CheckpointError
 from anechoic.runs.database import Database
+from anechoic.runs.progress import Progress
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS progress (token TEXT PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
 )
-_MARKS = "CREATE TABLE IF NOT EXISTS marks (token TEXT PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)"
-_SET = (
-    "INSERT INTO marks VALUES (?, ?, ?)"
+_NOTE = (
+    "INSERT INTO progress VALUES (?, ?, ?)"
     " ON CONFLICT (token) DO UPDATE SET body = excluded.body, link = excluded.link"
 )
 _START = "anechoic budget 1"
@@ -37,50 +37,8 @@ _LOCK = 6_022_140_760  # of PostgreSQL's advisory locks: the book's
 Run = Callable[..., list[tuple[Any, ...]]]
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How far a run with a state is.
-
-    Attributes:
-        opening: name of the opening of its state that goes on; "" for a run without one.
-        step: releases made.
-        done: whether the state holds them all; False from before the last one until after it.
-    """
-
-    opening: str
-    step: int = 0
-    done: bool = True
-
-
-class Marks:
-    """The marks of all runs, by token, inside of a transaction."""
-
-    def __init__(
-        self, run: Run, link: Callable[[str, str], str], edited: Callable[[str], CheckpointError]
-    ) -> None:
-        self._run, self._link, self._edited = run, link, edited
-        run(_MARKS)
-
-    def get(self, token: str) -> Mark:
-        """Return the mark of a run, or that of a run without a state.
-
-        Raises:
-            CheckpointError: for one that was edited.
-        """
-        for body, link in self._run("SELECT body, link FROM marks WHERE token = ?", (token,)):
-            if not hmac.compare_digest(self._link(token, body), str(link)):
-                raise self._edited(f"the mark of run {token}")
-            return Mark(**json.loads(body))
-        return Mark("")
-
-    def set(self, token: str, mark: Mark) -> None:
-        """Write a mark in the place of the one before."""
-        body = json.dumps(asdict(mark))
-        self._run(_SET, (token, body, self._link(token, body)))
-
-
-class Entries:
-    """The entries of one book.
+class Place:
+    """Where a book is.
 
     Args:
         place: path of a file; or the address of a database, postgresql://…
@@ -89,63 +47,29 @@ class Entries:
 
     def __init__(self, place: str, key: bytes | None) -> None:
         self.place, self._key = place, key
-        self.end, self._last = "", ""
         self.remote = place.startswith(("postgresql://", "postgres://"))
-
-    @contextmanager
-    def open(self) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None], Marks]]:
-        """All entries, what adds one, and the marks; nobody else writes meanwhile. It is kept at the end.
-
-        Raises:
-            CheckpointError: for a book that was edited or made with another key, and where it cannot be used.
-        """
-        with self.transaction() as run:
-            run(_TABLE)
-            rows = run("SELECT place, body, link FROM budget ORDER BY place")
-            link, entries = _START, []
-            for number, (place, body, stored) in enumerate(rows):
-                link = self._link(link, body)
-                if place != number or not hmac.compare_digest(link, str(stored)):
-                    raise self._edited(f"entry {number}")
-                entries.append(json.loads(body))
-            self._last = link
-
-            def add(entry: dict[str, Any]) -> None:
-                body = json.dumps(entry, sort_keys=True, allow_nan=False)
-                link = self._link(self._last, body)
-                run("INSERT INTO budget VALUES (?, ?, ?)", (len(entries), body, link))
-                entries.append(entry)
-                self._last = link
-
-            self.end = f"{len(entries)} entries, the last is {link[:32]}"
-            yield entries, add, Marks(run, self._link, self._edited)
-
-    @contextmanager
-    def marks(self) -> Iterator[Marks]:
-        """The marks alone, without a look at the entries.
-
-        Raises:
-            CheckpointError: as `open`.
-        """
-        with self.transaction() as run:
-            yield Marks(run, self._link, self._edited)
-
-    def _edited(self, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"{what} of the budget book {self.name} is not what was written, or the book was made with"
-            f" another key: what was spent cannot be told. {_DAMAGED}."
-        )
-
-    def transaction(self) -> AbstractContextManager[Run]:
-        """What runs a statement; all of them are kept at the end, or none."""
-        return self._postgres() if self.remote else self._sqlite()
 
     @property
     def name(self) -> str:
         """For people: without what an address may hold of a password."""
         return "in PostgreSQL" if self.remote else self.place
 
-    def _link(self, before: str, body: str) -> str:
+    @contextmanager
+    def open(self) -> Iterator[Entries]:
+        """The book; nobody else writes meanwhile. What was added is kept at the end, or nothing.
+
+        Raises:
+            CheckpointError: where it cannot be used.
+        """
+        with self.transaction() as run:
+            yield Entries(run, self)
+
+    def transaction(self) -> AbstractContextManager[Run]:
+        """What runs a statement; all of them are kept at the end, or none."""
+        return self._postgres() if self.remote else self._sqlite()
+
+    def link(self, before: str, body: str) -> str:
+        """Digest of a text and of what comes before it."""
         text = f"{before}\n{body}".encode()
         return (
             hmac.new(self._key, text, "sha256").hexdigest() if self._key else hashlib.sha256(text).hexdigest()
@@ -190,3 +114,59 @@ class Entries:
                 yield run
         except psycopg.Error as error:
             raise CheckpointError(f"the budget book {self.name}: {error}") from error
+
+
+class Entries:
+    """A book that is open; every method raises CheckpointError for one that was edited, or of another key."""
+
+    def __init__(self, run: Run, place: Place) -> None:
+        self._run, self._place, self._link, self._count = run, place, _START, 0
+        for table in _TABLES:
+            run(table)
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all entries; `add` is for after that."""
+        found = []
+        for number, body, link in self._run("SELECT place, body, link FROM budget ORDER BY place"):
+            self._link = self._checked(f"entry {self._count}", self._link, body, link)
+            if number != self._count:
+                raise self._edited(f"entry {self._count}")
+            self._count += 1
+            found.append(json.loads(body))
+        return found
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Add an entry."""
+        body = json.dumps(entry, sort_keys=True, allow_nan=False)
+        self._link = self._place.link(self._link, body)
+        self._run("INSERT INTO budget VALUES (?, ?, ?)", (self._count, body, self._link))
+        self._count += 1
+
+    @property
+    def end(self) -> str:
+        """How many entries there are, and the link of the last."""
+        return f"{self._count} entries, the last is {self._link[:32]}"
+
+    def progress(self, token: str) -> Progress:
+        """Return how far a run is."""
+        for body, link in self._run("SELECT body, link FROM progress WHERE token = ?", (token,)):
+            self._checked(f"the progress of run {token}", token, body, link)
+            return Progress(**json.loads(body))
+        return Progress()
+
+    def note(self, token: str, progress: Progress) -> None:
+        """Write how far a run is."""
+        body = json.dumps(asdict(progress))
+        self._run(_NOTE, (token, body, self._place.link(token, body)))
+
+    def _checked(self, what: str, before: str, body: str, stored: Any) -> str:
+        link = self._place.link(before, body)
+        if not hmac.compare_digest(link, str(stored)):
+            raise self._edited(what)
+        return link
+
+    def _edited(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{what} of the budget book {self._place.name} is not what was written, or the book was made with"
+            f" another key: what was spent cannot be told. {_DAMAGED}."
+        )
