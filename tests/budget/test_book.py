@@ -1,6 +1,6 @@
 """Attacks on the book: races, kills, edits, second units, copies, and runs that go on."""
 
-import hashlib
+import hmac
 import json
 import shutil
 import signal
@@ -84,7 +84,7 @@ class TestAttacks:
     @pytest.mark.slow
     def test_a_kill_inside_a_transaction_leaves_nothing_half(self, place):
         book = granted(place, amplified=(0.5, 0.0))
-        code = "with book._open() as (_, entries):\n    book._add(entries, kind='spend', token='none')\n    os._exit(9)"
+        code = "with book._open() as (_, of):\n    book._add(of, kind='spend', token='none')\n    os._exit(9)"
         killed = process(place, code)
         killed.communicate()
         assert killed.returncode == 9
@@ -156,11 +156,15 @@ def cheaper(body):
     return json.dumps(entry, sort_keys=True)
 
 
+def linked(link, body):
+    return hmac.digest(b"anechoic budget 1", f"{link}\n{body}".encode(), "sha256").hex()
+
+
 def linked_again(rows):
     """All links after the edit as whoever has no key would make them."""
     link, found = "anechoic budget 1", []
     for place, body, _ in rows:
-        link = hashlib.sha256(f"{link}\n{body}".encode()).hexdigest()
+        link = linked(link, body)
         found.append((place, body, link))
     return found
 
@@ -218,7 +222,7 @@ class TestEdits:
         with sqlite3.connect(path) as connection:
             body = json.dumps({"kind": "gift", "data": "visits"})
             (link,) = connection.execute("SELECT link FROM budget").fetchone()
-            rows = [(1, body, hashlib.sha256(f"{link}\n{body}".encode()).hexdigest())]
+            rows = [(1, body, linked(link, body))]
             connection.executemany("INSERT INTO budget VALUES (?, ?, ?)", rows)
         connection.close()
         with pytest.raises(CheckpointError, match="no budget book of this version"):

@@ -109,7 +109,7 @@ def test_a_state_put_back_after_the_end_is_another_run(run):
     run.go_on(ROUNDS - 1)
     for _ in range(2):
         run.put_back(old)
-        with pytest.raises(ReplayError, match="not the newest state of its run: another opening"):
+        with pytest.raises(ReplayError, match="not its newest state: another opening"):
             run.open()
         run.is_refused()
     assert run.charged == ["spent"]
@@ -165,8 +165,8 @@ def test_opened_again_and_again_it_is_one_run(run):
 def test_progress_that_was_edited_is_seen(tmp_path):
     run = Run(str(tmp_path / "b.db"), tmp_path, *RUNS["stream"])
     run.go_on(1)
-    with run.book._place.transaction() as ask:
-        ask("UPDATE progress SET body = replace(body, '1', '0')")
+    with run.book._place.open() as entries:
+        entries._run("UPDATE progress SET body = replace(body, '1', '0')")
     with pytest.raises(CheckpointError, match="the progress of run .* is not what was written"):
         run.open()
 

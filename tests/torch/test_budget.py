@@ -114,7 +114,7 @@ def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, monkeypat
         path.write_bytes(content)
     for adopt in (False, True):
         monkeypatch.setattr(ledger, "_MADE", {})
-        with pytest.raises(ReplayError, match="not the newest state of its run: .*fresh keys"):
+        with pytest.raises(ReplayError, match="not its newest state: .*fresh keys"):
             start(engine={"book": book}, keys=False).engine.load_checkpoint(
                 path=folder / "checkpoint", adopt_journal=adopt
             )

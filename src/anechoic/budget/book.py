@@ -12,18 +12,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from anechoic.budget.account import Account, Booked, Cost, Grant, account_of, changed, charges_of
+from anechoic.budget.account import Account, Cost, Grant, account_of, changed, charges_of
 from anechoic.budget.entries import Entries, Place
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
-from anechoic.keys import derive
 from anechoic.mechanism.composition import Composition
 from anechoic.runs.progress import Progress
 from anechoic.runs.state_file import StateFile
 
 _ONE = (
-    "one run was charged, and this may be another. Go on from the newest state file, or from a checkpoint with"
-    " its whole journal; or begin a new run, with fresh keys where keys are given (adopt=True, --adopt, makes"
-    " one of the state of a stream or server), which is charged too."
+    "one run was charged, and this may be another. Go on from its newest state file, or from a checkpoint and"
+    " the whole journal; or begin a new run, with fresh keys, or by adopt=True of a stream or server."
 )
 
 
@@ -46,20 +44,6 @@ class BudgetBook:
 
     Raises:
         ValueError: without a name of the data set, or for a key of fewer than 16 bytes.
-
-    Example:
-        >>> import tempfile, os, anechoic as an
-        >>> from anechoic.budget import BudgetBook
-        >>> book = BudgetBook(os.path.join(tempfile.mkdtemp(), "budget.db"), "visits")
-        >>> book.grant(epsilon=2.0, delta=1e-6)
-        >>> sampling = an.sampling.External(an.participation.Single(), 1, steps=24)
-        >>> mechanism = an.calibrate(an.strategies.Identity(24), sampling=sampling, epsilon=1.5, delta=1e-6)
-        >>> book.reserve(mechanism, run="report of May").spend()
-        >>> try:
-        ...     book.reserve(mechanism, run="report of June")
-        ... except an.AnechoicError as error:
-        ...     print(type(error).__name__)
-        GuaranteeError
     """
 
     def __init__(
@@ -71,9 +55,10 @@ class BudgetBook:
             raise ValueError("key must be at least 16 secret bytes, such as anechoic.noise.new_key() gives.")
         self._place = Place(os.fspath(place), key)
         self.data = data
-        self.who = _user() if who is None else who
-
-    # -- the operator's side -------------------------------------------------------------------
+        try:
+            self.who = getpass.getuser() if who is None else who
+        except (KeyError, OSError):  # a container without a name for its user
+            self.who = f"uid {os.getuid()}"
 
     def grant(
         self,
@@ -121,102 +106,60 @@ class BudgetBook:
         with self._open() as (accounts, _):
             return account_of(accounts, self.data)
 
-    # -- the runs' side ------------------------------------------------------------------------
-
     def check(self, what: Cost) -> None:
         """Refuse what `reserve` would refuse, and book nothing; a run that may be in the book already passes.
 
         Raises:
             GuaranteeError, MismatchError: as `reserve`.
         """
-        account = self.account()
-        try:
+        account, ways = self.account(), charges_of(what)
+        if not any(one.charge.like(way) for one in account.live for way in ways):
             account.choose(what)
-        except GuaranteeError as error:
-            ways = charges_of(what)
-            known = any(one.charge.like(way) for one in account.live for way in ways)
-            if isinstance(error, MismatchError) or not known:
-                raise
 
-    def reserve(self, what: Cost, *, run: str | None = None) -> Reservation:
-        """Charge a run before it begins; one that is reserved is not charged again.
+    def reserve(self, what: Cost, *, run: str | None = None, state: StateFile | None = None) -> Reservation:
+        """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
             what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
                 OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
                 adjacency, on your word.
-            run: by what the run is known until it is spent; None for a new one.
+            run: by what the run is known until it is spent; None for a new one, or for that of `state`.
+            state: that was opened for the run. From here on this opening alone goes on with it. One that is
+                `adopted` and not the newest is charged as a run of its own, where its noise is.
 
         Raises:
-            GuaranteeError: if the budget does not cover it, if a run of this name was spent, or if nothing
-                was granted.
+            GuaranteeError: if the budget does not cover it, or if nothing was granted.
+            ReplayError: if a run of this name was spent, and `state` is not its newest one.
             MismatchError: for another unit or adjacency, or a run of this name with another mechanism.
             ValueError: for what has no cost.
         """
+        opened = [] if state is None else state.opened_by()
+        run = run if state is None or run else state.name
         with self._open() as (accounts, entries):
             account = account_of(accounts, self.data)
-            known = next((one for one in account.live if run is not None and one.run == run), None)
-            if known is None:
-                return Reservation(self, self._charge(account, entries, what, run))
-            _check_same(known, what)
-            if known.status == "spent":
-                raise GuaranteeError(f"run {run!r} is in the book, and spent: {_ONE}")
-            return Reservation(self, known.token)
-
-    def follow(self, what: Cost, state: StateFile, run: str) -> Reservation:
-        """Charge the run of a state that was opened, once, as long as that state is the newest.
-
-        The run is the one whose last opening is among those of the state. From here on this opening alone
-        goes on with it.
-
-        Args:
-            run: the name of the run, for a state that the book does not know.
-
-        Raises:
-            ReplayError: if the state is behind what was released, or another opening went on from it; with
-                `adopt` it is charged as a run of its own, where its noise is not drawn again.
-            GuaranteeError, MismatchError: as `reserve`.
-        """
-        opened = state.opened_by()
-        with self._open() as (accounts, entries):
-            account = account_of(accounts, self.data)
-            by_opening = {entries.progress(one.token).opening: one for one in account.live}
-            known = next((one for name, one in by_opening.items() if name in opened), None)
-            known = known or next((one for one in account.live if one.run == run), None)
-            fault = ""
-            if known is not None:
-                progress = entries.progress(known.token)
-                fault = progress.fault(state) or (
-                    "it was spent without a state" if not progress.opening and known.status == "spent" else ""
-                )
-            if fault and not (state.adopted and state.FRESH_NOISE):
-                raise ReplayError(f"{state.path} is not the newest state of its run: {fault}: {_ONE}")
-            if known is not None and not fault:
-                _check_same(known, what)
-                token, spent = known.token, known.status == "spent"
+            at = {one.token: entries.progress(one.token) for one in account.live}
+            known = next((one for one in account.live if at[one.token].opening in opened), None)
+            known = known or next((one for one in account.live if run is not None and one.run == run), None)
+            fault = "" if known is None else at[known.token].fault(state)
+            if known is None or (fault and state is not None and state.adopted and state.FRESH_NOISE):
+                token, spent = secrets.token_hex(8), False
+                said = {"token": token, "run": (opened[-1] if fault else run) or token, "what": f"{what!r}"}
+                charge = asdict(account.choose(what))
+                self._add(entries, kind="reserve", charge=charge, fingerprint=_fingerprint(what), **said)
+            elif fault:
+                raise ReplayError(f"run {known.run!r} is in the book, and {fault}: {_ONE}")
             else:
-                token, spent = self._charge(account, entries, what, opened[-1] if fault else run), False
-            entries.note(token, Progress(opened[-1], state.steps))
-        state.counter = found = Reservation(self, token, opened[-1], spent)
+                token, spent = known.token, known.status == "spent"
+                if (known.fingerprint, known.what) != (_fingerprint(what), f"{what!r}"):
+                    raise MismatchError(
+                        f"run {run!r} is in the book with another mechanism ({known.what}): a run keeps its"
+                        " mechanism. Give the new one another name, or fresh keys."
+                    )
+            found = Reservation(self, token, spent)
+            if state is not None:
+                entries.note(token, Progress(opened[-1], state.steps))
+                found._opening, state.counter = opened[-1], found
         return found
-
-    def _charge(self, account: Account, entries: Entries, what: Cost, run: str | None) -> str:
-        """Reserve a new run; its token."""
-        token, charge = secrets.token_hex(8), asdict(account.choose(what))
-        said = {"token": token, "run": token if run is None else str(run), "what": f"{what!r}"}
-        self._add(entries, kind="reserve", charge=charge, fingerprint=_fingerprint(what), **said)
-        return token
-
-    def _note(self, token: str, progress: Progress, before: Collection[str]) -> None:
-        """Write how far a run is that one of the openings `before` goes on with."""
-        with self._there().open() as entries:
-            held = entries.progress(token)
-            if held.opening not in before or held.step > progress.step:
-                raise GuaranteeError(
-                    f"run {token} of {self.data!r} goes on in another opening of its state, or the book was"
-                    " put back: nothing more is released here. Open the newest state again."
-                )
-            entries.note(token, progress)
 
     def _close(self, token: str, kind: str) -> None:
         """Spend or cancel a reservation."""
@@ -229,8 +172,8 @@ class BudgetBook:
                     " spent or given back."
                 )
             self._add(entries, kind=kind, token=token)
-
-    # -- for people ----------------------------------------------------------------------------
+            if not entries.progress(token).opening:
+                entries.note(token, Progress(done=False))  # without a state nothing goes on
 
     def show(self, *, every: bool = False) -> str:
         """The budget of these data and its runs, as text, or `every` budget in the book.
@@ -239,7 +182,7 @@ class BudgetBook:
         """
         with self._open() as (accounts, entries):
             shown = accounts.values() if every else [account_of(accounts, self.data)]
-            lines = [line for one in shown for line in (str(one), *map(_line, one.runs.values()))]
+            lines = [f"{line}" for one in shown for line in (one, *one.runs.values())]
             return "\n".join([*lines, entries.end])
 
     def __deepcopy__(self, memo: Any) -> BudgetBook:
@@ -247,8 +190,6 @@ class BudgetBook:
 
     def __repr__(self) -> str:
         return f"BudgetBook({self._place.name}, {self.data!r})"
-
-    # -- inside --------------------------------------------------------------------------------
 
     @contextmanager
     def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Entries]]:
@@ -283,9 +224,8 @@ class Reservation:
         token: by which the book knows it.
     """
 
-    def __init__(self, book: BudgetBook, token: str, opening: str = "", spent: bool = False) -> None:
-        self._book, self.token = book, token
-        self._opening, self._spent = opening, spent
+    def __init__(self, book: BudgetBook, token: str, spent: bool = False) -> None:
+        self._book, self.token, self._spent, self._opening = book, token, spent, ""
 
     def spend(self) -> None:
         """Something is about to be released: from here on the reservation cannot be given back."""
@@ -293,57 +233,49 @@ class Reservation:
             self._book._close(self.token, "spend")
             self._spent = True
 
+    def follow(self, state: StateFile) -> None:
+        """Go on in a state of the run that this process has begun or opened."""
+        opened = [self._opening, *state.opened_by()]
+        self._opening, state.counter = opened[-1], self
+        self.done(state.steps, before=opened)
+
     def begin(self, steps: int) -> None:
         """Note that releases up to so many are about to be made, before the state holds them.
 
         Raises:
-            GuaranteeError: where another opening of the state goes on, or the reservation was given back.
+            GuaranteeError: as `done`, and where the reservation was given back.
         """
         self.spend()
         if self._opening:
-            self._book._note(self.token, Progress(self._opening, steps, done=False), [self._opening])
+            self.done(steps, False)
 
-    def done(self, steps: int) -> None:
+    def done(self, steps: int, done: bool = True, before: Collection[str] = ()) -> None:
         """Note that the state holds so many releases; then they may be seen.
 
-        Raises:
-            GuaranteeError: as `begin`.
-        """
-        self._book._note(self.token, Progress(self._opening, steps), [self._opening])
+        Args:
+            before: openings besides this one that may have gone on with the run.
 
-    def follow(self, state: StateFile) -> None:
-        """Go on in a state that this process has begun for the run, or has opened again."""
-        opened = state.opened_by()
-        self._book._note(self.token, Progress(opened[-1], state.steps), [self._opening, *opened])
-        self._opening, state.counter = opened[-1], self
+        Raises:
+            GuaranteeError: where another opening of the state goes on.
+        """
+        with self._book._there().open() as entries:
+            held = entries.progress(self.token)
+            if held.opening not in (self._opening, *before) or held.step > steps:
+                raise GuaranteeError(
+                    f"run {self.token} in the book goes on in another opening of its state, or the book was"
+                    " put back: nothing more is released here. Open the newest state again."
+                )
+            entries.note(self.token, Progress(self._opening, steps, done))
 
 
 def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) -> Reservation:
-    """Charge a run, once however often its state is opened; the state is closed where that is refused.
-
-    Args:
-        state: a `StateFile` that was opened, or a state in memory.
-        name: of the run; None for one that follows from the state.
-
-    Raises:
-        GuaranteeError, MismatchError: as `BudgetBook.reserve` and `BudgetBook.follow`.
-    """
-    if not isinstance(state, StateFile):
-        return book.reserve(cost, run=name)
+    """Charge a run by its state, on disk or in memory, which is closed where that is refused."""
     try:
-        name = name or derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
-        return book.follow(cost, state, name)
+        return book.reserve(cost, run=name, state=state if isinstance(state, StateFile) else None)
     except BaseException:
-        state.close()
+        if state is not None:
+            state.close()
         raise
-
-
-def _check_same(known: Booked, what: Cost) -> None:
-    if (known.fingerprint, known.what) != (_fingerprint(what), f"{what!r}"):
-        raise MismatchError(
-            f"run {known.run!r} is in the book with another mechanism ({known.what}): a run keeps its"
-            " mechanism. Give the new one another name, or fresh keys."
-        )
 
 
 def _fingerprint(what: Cost) -> str:
@@ -352,16 +284,3 @@ def _fingerprint(what: Cost) -> str:
     if isinstance(what, Composition):
         return "+".join(f"{count}x{part.fingerprint}" for part, count in what.parts)
     return "" if isinstance(what, tuple) else what.fingerprint
-
-
-def _line(one: Booked) -> str:
-    return (
-        f"  {one.token}  {one.time}  {one.status:<9}  {one.who}: {one.charge}; run {one.run[:32]}, {one.what}"
-    )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        return f"uid {os.getuid()}"

@@ -8,11 +8,10 @@ each run is, which is written over with every release.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ class Place:
     """
 
     def __init__(self, place: str, key: bytes | None) -> None:
-        self.place, self._key = place, key
+        self.place, self._key = place, key or _START.encode()
         self.remote = place.startswith(("postgresql://", "postgres://"))
 
     @property
@@ -61,19 +60,12 @@ class Place:
         Raises:
             CheckpointError: where it cannot be used.
         """
-        with self.transaction() as run:
+        with self._postgres() if self.remote else self._sqlite() as run:
             yield Entries(run, self)
-
-    def transaction(self) -> AbstractContextManager[Run]:
-        """What runs a statement; all of them are kept at the end, or none."""
-        return self._postgres() if self.remote else self._sqlite()
 
     def link(self, before: str, body: str) -> str:
         """Digest of a text and of what comes before it."""
-        text = f"{before}\n{body}".encode()
-        return (
-            hmac.new(self._key, text, "sha256").hexdigest() if self._key else hashlib.sha256(text).hexdigest()
-        )
+        return hmac.digest(self._key, f"{before}\n{body}".encode(), "sha256").hex()
 
     @contextmanager
     def _sqlite(self) -> Iterator[Run]:
@@ -128,9 +120,8 @@ class Entries:
         """Return all entries; `add` is for after that."""
         found = []
         for number, body, link in self._run("SELECT place, body, link FROM budget ORDER BY place"):
-            self._link = self._checked(f"entry {self._count}", self._link, body, link)
-            if number != self._count:
-                raise self._edited(f"entry {self._count}")
+            self._link = self._place.link(self._link, body)
+            self._check(number == self._count and link == self._link, f"entry {self._count}")
             self._count += 1
             found.append(json.loads(body))
         return found
@@ -150,7 +141,7 @@ class Entries:
     def progress(self, token: str) -> Progress:
         """Return how far a run is."""
         for body, link in self._run("SELECT body, link FROM progress WHERE token = ?", (token,)):
-            self._checked(f"the progress of run {token}", token, body, link)
+            self._check(link == self._place.link(token, body), f"the progress of run {token}")
             return Progress(**json.loads(body))
         return Progress()
 
@@ -159,14 +150,9 @@ class Entries:
         body = json.dumps(asdict(progress))
         self._run(_NOTE, (token, body, self._place.link(token, body)))
 
-    def _checked(self, what: str, before: str, body: str, stored: Any) -> str:
-        link = self._place.link(before, body)
-        if not hmac.compare_digest(link, str(stored)):
-            raise self._edited(what)
-        return link
-
-    def _edited(self, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"{what} of the budget book {self._place.name} is not what was written, or the book was made with"
-            f" another key: what was spent cannot be told. {_DAMAGED}."
-        )
+    def _check(self, right: bool, what: str) -> None:
+        if not right:
+            raise CheckpointError(
+                f"{what} of the budget book {self._place.name} is not what was written, or the book was made"
+                f" with another key: what was spent cannot be told. {_DAMAGED}."
+            )

@@ -21,14 +21,19 @@ class Progress:
     step: int = 0
     done: bool = True
 
-    def fault(self, state: StateFile) -> str:
-        """Say why an open state is not the newest of this run, or "".
+    def fault(self, state: StateFile | None) -> str:
+        """Say why an open state, or none, is not the newest of this run, or "".
 
         A state that lacks the last release goes on where that was begun and not done: the process was ended
         between the two, and nobody saw it. One that is adopted may be older.
         """
+        if state is None:
+            return "" if self == Progress() else "spent"
         if self.opening not in state.opened_by():
-            return "another opening of it, or of a copy, went on" if self.step or not self.done else ""
+            began = self.step or not self.done
+            return (
+                "this is not its newest state: another opening of it, or of a copy, went on" if began else ""
+            )
         if self.step > state.steps and (self.done or state.adopted):
-            return f"{self.step} releases were made, and it holds {state.steps}"
+            return f"this is not its newest state: {self.step} releases were made, and it holds {state.steps}"
         return ""

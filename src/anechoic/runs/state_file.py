@@ -164,6 +164,11 @@ class StateFile:
         """Steps whose release is in the file, or was lost before anybody saw it."""
         return self.made
 
+    @property
+    def name(self) -> str:
+        """By what the run is known elsewhere."""
+        return derive(self.key, f"run {self.salt.hex()}", size=16).hex()
+
     def opened_by(self) -> list[str]:
         """Return a name for each opening of the file, by which a counter knows it; this one is the last."""
         return [derive(self.key, f"opening {salt.hex()}", size=16).hex() for salt in self._salts]
