@@ -135,6 +135,10 @@ def test_a_state_copied_while_it_was_open_is_another_run(run, before):
     run.is_refused()
     run.is_refused(old)
     assert run.charged == ["spent"]
+    run.book.grant(9.0, 4e-6, unit="client", amplified=(0.0, 2e-6))
+    for adopt in (True, False):  # from the second on it is that run
+        run.go_on(1, adopt=adopt)
+        assert run.charged == ["spent"] * 2
 
 
 def test_of_two_copies_that_go_on_the_second_is_another_run(run):

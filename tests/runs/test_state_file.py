@@ -14,7 +14,7 @@ from anechoic.runs.database import Database
 from anechoic.runs.lock import LockedFile
 from anechoic.runs.meta import difference
 from anechoic.runs.state_file import StateFile
-from anechoic.runs.table import Table
+from anechoic.runs.table import PrivateTable
 from tests.runs.kills import folders, killed_at, lines_of_a_run, places
 
 KEY, STEPS = bytes(range(32)), 4
@@ -102,14 +102,14 @@ def test_a_file_has_one_holder(tmp_path):
 def test_a_row_that_is_missing_or_another_one_is_seen(tmp_path, statement):
     database = Database(tmp_path / "s", "begin again")
     database.run("CREATE TABLE who (id BLOB PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID")
-    first, contents = Table(database, "who"), {bytes([i]) * 16: b"once" for i in range(5)}
+    first, contents = PrivateTable(database, "who"), {bytes([i]) * 16: b"once" for i in range(5)}
     first.write(contents)
     first.write({bytes([2]) * 16: b"more"})
-    again = Table(database, "who")
+    again = PrivateTable(database, "who")
     assert again.digest == first.digest and again.all() == contents | {bytes([2]) * 16: b"more"}
     assert again.fetch([bytes(16), b"nobody"]) == {bytes(16): b"once"}
     database.run(statement)
-    assert Table(database, "who").digest != first.digest
+    assert PrivateTable(database, "who").digest != first.digest
     database.close()
 
 

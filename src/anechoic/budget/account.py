@@ -176,7 +176,7 @@ class Grant:
             if new[0] < old[0] or new[1] < old[1]:
                 raise GuaranteeError(
                     f"the {name} part of {self.data!r} is {old} and would become {new}: limits that were"
-                    " granted may grow, and never shrink: where amplified= grows, raise epsilon and delta too."
+                    " granted may grow, and never shrink: where amplified= grows, raise the whole too."
                 )
 
 

@@ -138,7 +138,8 @@ class BudgetBook:
         with self._open() as (accounts, entries):
             account = account_of(accounts, self.data)
             at = {one.token: entries.progress(one.token) for one in account.live}
-            known = next((one for one in account.live if at[one.token].opening in opened), None)
+            last = {at[one.token].opening: one for one in account.live}
+            known = next((last[name] for name in reversed(opened) if name in last), None)
             known = known or next((one for one in account.live if run is not None and one.run == run), None)
             fault = "" if known is None else at[known.token].fault(state)
             if known is None or (fault and state is not None and state.adopted and state.FRESH_NOISE):
@@ -151,10 +152,8 @@ class BudgetBook:
             else:
                 token, spent = known.token, known.status == "spent"
                 if (known.fingerprint, known.what) != (_fingerprint(what), f"{what!r}"):
-                    raise MismatchError(
-                        f"run {run!r} is in the book with another mechanism ({known.what}): a run keeps its"
-                        " mechanism. Give the new one another name, or fresh keys."
-                    )
+                    which = f"run {run!r} is in the book with another mechanism ({known.what})"
+                    raise MismatchError(f"{which}: a run keeps its mechanism. Give this one another name.")
             found = Reservation(self, token, spent)
             if state is not None:
                 entries.note(token, Progress(opened[-1], state.steps))

@@ -23,7 +23,7 @@ from anechoic.runs.digests import digest_key_of, digest_of, identity_of
 from anechoic.runs.files import sync_folder
 from anechoic.runs.meta import difference
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.state_file import StateFile, check_tag, tag_key
+from anechoic.runs.state_file import StateFile, tagged
 
 _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.charge)."
 
@@ -321,8 +321,9 @@ def read_journal(path: str | os.PathLike[str], *, key: bytes | None = None) -> R
     with reading(path, Journal) as (meta, chain, rows):
         digests = tuple(row.hex() for _, row in rows)
         if key is not None:
-            secret = tag_key(derive(key, "journal", size=32), bytes(meta["salt"]))
-            check_tag(secret, chain.link, meta["private"], f"journal {path} is damaged, or of another key.")
+            written = meta["private"]
+            if tagged(derive(key, "journal", size=32), meta["salt"], chain.link, written[32:]) != written:
+                raise CheckpointError(f"journal {path} is damaged, or of another key.")
         about = json.loads(meta["identity"])
         return Record(about["run"], about["fingerprint"], chain.first, digests)
 

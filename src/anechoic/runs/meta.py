@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
+
+from anechoic.errors import CheckpointError, MismatchError, ReplayError
 
 #: Under which name a file shows the JSON of its mechanism.
 MECHANISM = "mechanism"
 #: Of the tables of all state files.
 FORMAT = 1
+
+#: Seconds between the last commit and the last change of its file beyond which the file is taken for one that
+#: was put back: clocks of file servers differ by less, and times are kept to the minute.
+SLACK = 120.0
+_ADOPT = (
+    "If two copies go on, each of them costs the privacy of releases of its own, or uses rows of noise twice."
+    " If no other copy is continued and nothing was released after this one was taken, say adopt=True"
+    " (adopt_journal=True of load_checkpoint, --adopt on the command line)."
+)
 
 
 class FileKind(Protocol):
@@ -18,6 +31,57 @@ class FileKind(Protocol):
     KIND: ClassVar[str]
     SHOWN: ClassVar[tuple[str, ...]]
     NEW_RUN: ClassVar[str]
+    OTHERWISE: ClassVar[str]
+
+
+def check_meta(of: FileKind, path: Path, said: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
+    """Refuse a file that is not this run's.
+
+    Args:
+        said: what the file says of itself.
+        wanted: its identity, and what it shows besides.
+
+    Raises:
+        MismatchError: saying what differs.
+    """
+    if int(said["format"]) != FORMAT:
+        which = f"has format {said['format']}, and this version reads format {FORMAT} alone"
+        raise MismatchError(f"state file {path} {which}. {of.NEW_RUN}")
+    if said["identity"] != wanted["identity"]:
+        what = difference(said["identity"], wanted["identity"])
+        if MECHANISM in wanted:
+            what += f" ({difference(str(said.get(MECHANISM)), wanted[MECHANISM])})"
+        raise MismatchError(f"state file {path} belongs to another {of.KIND}: {what}. {of.OTHERWISE}")
+
+
+def check_newest(of: FileKind, path: Path, said: Mapping[str, Any], place: str, changed: float) -> None:
+    """Refuse a file that was copied or put back, or whose last commits are missing.
+
+    Args:
+        place: which file it is.
+        changed: when it was changed last, its log included; negative where there is no log.
+
+    Raises:
+        CheckpointError, ReplayError: with the remedy.
+    """
+    if said["place"] != place:
+        raise ReplayError(
+            f"state file {path} is another file than the one that the {of.KIND} wrote: it was copied or"
+            f" moved. {_ADOPT}"
+        )
+    if said["closed"] == "0" and changed < 0:
+        log = f"{path.name}-wal"
+        raise CheckpointError(
+            f"state file {path} was not closed, and its log {log} is missing or empty: the last releases were"
+            f" in there. Put {log} back beside it. If another program has opened the file since then, such as"
+            " the sqlite3 shell, the log is in the file: then say adopt=True."
+        )
+    late = abs(changed) - int(said["written"])
+    if late > SLACK and os.name != "nt":
+        raise ReplayError(
+            f"state file {path} was changed {late:.0f} s after its last commit: it was put back from a copy,"
+            f" or edited. {_ADOPT}"
+        )
 
 
 def checked_setting(setting: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -15,24 +15,21 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from anechoic._validate import flag
-from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, MismatchError
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import digests
 from anechoic.runs.database import Database
 from anechoic.runs.lock import LockedFile
-from anechoic.runs.meta import FORMAT, MECHANISM, difference
+from anechoic.runs.meta import FORMAT, MECHANISM, check_meta, check_newest
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.table import Table
+from anechoic.runs.table import PrivateTable
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
 Key = bytes | Callable[[], bytes] | None
 
-#: Seconds between the last commit and the last change of its file beyond which the file is taken for one that
-#: was put back: clocks of file servers differ by less, and times are kept to the minute.
-SLACK = 120.0
 _MINUTE = 60
 _TAG = 32
 _SCHEMA = (
@@ -47,18 +44,6 @@ _IDLE = (
     "DELETE FROM openings WHERE first < ? AND number NOT IN (SELECT max(number) FROM openings GROUP BY first)"
 )
 _CLOSED = "UPDATE meta SET value = iif(name = 'closed', '1', ?) WHERE name IN ('closed', 'written')"
-_ADOPT = (
-    "If two copies go on, each of them costs the privacy of releases of its own, or uses rows of noise twice."
-    " If no other copy is continued and nothing was released after this one was taken, say adopt=True"
-    " (adopt_journal=True of load_checkpoint, --adopt on the command line)."
-)
-
-
-class StepCounter(Protocol):
-    """What counts the steps of a run outside of its file: see `budget.book.Reservation`."""
-
-    def done(self, steps: int) -> None:
-        """Note that so many are released."""
 
 
 class StateFile:
@@ -93,7 +78,8 @@ class StateFile:
         chain: of the releases.
         tables: private rows by digest, by name of the table.
         kept: releases that are there for good: on disk, and counted.
-        counter: told of every step that is on disk, before anybody sees what was released; or None.
+        counter: whose `done` is told of every step that is on disk, before anybody sees what was released;
+            see `budget.book.Reservation`. None for none.
         adopted: whether `adopt` was said.
 
     Raises:
@@ -127,7 +113,7 @@ class StateFile:
         self.path = Path(os.path.realpath(path))
         self._process = os.getpid()
         self._fault = ""
-        self.counter: StepCounter | None = None
+        self.counter: Any = None
         self.adopted = adopt
         self._reopen = f"open the file again, and {self.AGAIN}."
         self._file = LockedFile(self.path)
@@ -186,12 +172,18 @@ class StateFile:
             self._database.durable()
             self._create(identity, shown, key)
         try:
-            said = self._checked_meta(identity, shown, None if fresh or self.adopted else changed)
+            found = self._database.run("PRAGMA quick_check")[0][0]
+            if found != "ok":
+                raise CheckpointError(f"state file {self.path} is damaged ({found}). {self.NEW_RUN}")
+            said = dict(self._database.run("SELECT name, value FROM meta"))
+            check_meta(type(self), self.path, said, {"identity": identity, **shown})
+            if not (fresh or self.adopted):
+                check_newest(type(self), self.path, said, self._file.place, changed)
             self._database.durable()
             self.identity = identity
             if not fresh:
                 self._read(said, key)
-            private = self._opened(said["private"])
+            private = self._private(said["private"])
             self._saved = str(private["state"])
             for name, table in self.tables.items():
                 if table.digest != private["tables"][name]:
@@ -217,48 +209,6 @@ class StateFile:
         log, changed = self._database.log, self.path.stat().st_ctime
         has_log = log.exists() and log.stat().st_size > 0
         return max(changed, log.stat().st_ctime) if has_log else -changed
-
-    def _checked_meta(self, identity: str, shown: dict[str, str], changed: float | None) -> dict[str, Any]:
-        """What the file says of itself, if it is this run's, and all of it.
-
-        Args:
-            changed: see `_last_change`; None for a file that was just begun, or is adopted.
-        """
-        path, log = self.path, self._database.log.name
-        found = self._database.run("PRAGMA quick_check")[0][0]
-        if found != "ok":
-            raise CheckpointError(f"state file {path} is damaged ({found}). {self.NEW_RUN}")
-        said = dict(self._database.run("SELECT name, value FROM meta"))
-        if int(said["format"]) != FORMAT:
-            raise MismatchError(
-                f"state file {path} has format {said['format']}, and this version reads format {FORMAT}"
-                f" alone. {self.NEW_RUN}"
-            )
-        if said["identity"] != identity:
-            what = difference(said["identity"], identity)
-            if MECHANISM in shown:
-                what += f" ({difference(str(said.get(MECHANISM)), shown[MECHANISM])})"
-            raise MismatchError(f"state file {path} belongs to another {self.KIND}: {what}. {self.OTHERWISE}")
-        if changed is None:
-            return said
-        if said["place"] != self._file.place:
-            raise ReplayError(
-                f"state file {path} is another file than the one that the {self.KIND} wrote: it was copied or"
-                f" moved. {_ADOPT}"
-            )
-        if said["closed"] == "0" and changed < 0:
-            raise CheckpointError(
-                f"state file {path} was not closed, and its log {log} is missing or empty: the last"
-                f" releases were in there. Put {log} back beside it. If another program has opened the file"
-                " since then, such as the sqlite3 shell, the log is in the file: then say adopt=True."
-            )
-        late = abs(changed) - int(said["written"])
-        if late > SLACK and os.name != "nt":
-            raise ReplayError(
-                f"state file {path} was changed {late:.0f} s after its last commit: it was put back from a"
-                f" copy, or edited. {_ADOPT}"
-            )
-        return said
 
     def _begin_opening(self, first: int) -> None:
         """From row `first` on noise is drawn with a salt that nobody had before."""
@@ -289,12 +239,11 @@ class StateFile:
         if derive(self.key, "state file", size=16) != said["key_check"]:
             raise MismatchError(f"state file {self.path} was begun with another key: give that one.")
         self.salt = bytes(said["salt"])
-        self._tag_key = tag_key(self.key, self.salt)
         self._read_openings()
         self.chain = ReleaseChain(type(self), self.path, said)
         for _ in self.chain.read(self._database.each(ROWS)):
             pass
-        self.tables = {name: Table(self._database, name) for name in self.TABLES}
+        self.tables = {name: PrivateTable(self._database, name) for name in self.TABLES}
 
     def _create(self, identity: str, shown: dict[str, str], key: bytes | None) -> None:
         secret = new_key() if key is None else checked_key(key)
@@ -378,24 +327,23 @@ class StateFile:
             "tables": {name: table.digest for name, table in self.tables.items()},
             "state": self._saved,
         }
-        text = json.dumps(private).encode()
         self._set("link", self.chain.link)
-        self._set("private", tag_of(self._tag_key, self.chain.link, text) + text)
+        self._set("private", self._tagged(json.dumps(private).encode()))
         self._set("written", str(_now()))
 
-    def _opened(self, private: bytes) -> dict[str, Any]:
-        log = self._database.log.name
-        text = check_tag(
-            self._tag_key,
-            self.chain.link,
-            private,
-            f"state file {self.path} is damaged, or holds parts of two states: what it shows and what stands"
-            f" for all of it differ. Put back the file and its log {log} as they were; else: {self.NEW_RUN}",
-        )
-        found = dict(json.loads(text))
-        if found["openings"] != self._openings_digest:
-            raise CheckpointError(f"the openings in state file {self.path} are damaged. {self.NEW_RUN}")
-        return found
+    def _private(self, written: bytes) -> dict[str, Any]:
+        text = bytes(written)[_TAG:]
+        found = json.loads(text) if self._tagged(text) == written else {}
+        if found.get("openings") != self._openings_digest:
+            raise CheckpointError(
+                f"state file {self.path} is damaged, or holds parts of two states: what it shows and what"
+                f" stands for all of it differ. Put back the file and its log {self._database.log.name} as"
+                f" they were; else: {self.NEW_RUN}"
+            )
+        return dict(found)
+
+    def _tagged(self, private: bytes) -> bytes:
+        return tagged(self.key, self.salt, self.chain.link, private)
 
     # -- content -------------------------------------------------------------------------------
 
@@ -477,26 +425,10 @@ def _now() -> int:
     return int(time.time()) // _MINUTE * _MINUTE
 
 
-def tag_key(key: bytes, salt: bytes) -> bytes:
-    """Derive what tags of a file are made with, from its key and its salt."""
-    return derive(key, f"state file {salt.hex()}", size=32)
-
-
-def tag_of(secret: bytes, link: bytes, private: bytes) -> bytes:
-    """Authenticate what stands for all of a file."""
-    return hmac.digest(secret, digest_of_parts("private", link, private), "sha256")
-
-
-def check_tag(secret: bytes, link: bytes, private: Any, fault: str) -> bytes:
-    """Return what stands for all of a file, without its tag.
-
-    Raises:
-        CheckpointError: with `fault`, if it was made without the key, or for other releases.
-    """
-    tag, text = bytes(private)[:_TAG], bytes(private)[_TAG:]
-    if not hmac.compare_digest(tag, tag_of(secret, link, text)):
-        raise CheckpointError(fault)
-    return text
+def tagged(key: bytes, salt: bytes, link: bytes, private: bytes) -> bytes:
+    """Put a tag before what stands for all of a file, which nobody can make without its key."""
+    secret = derive(key, f"state file {salt.hex()}", size=32)
+    return hmac.digest(secret, digest_of_parts("private", link, private), "sha256") + private
 
 
 def opened(
@@ -508,11 +440,7 @@ def opened(
     adopt: bool,
     **of_run: Any,
 ) -> Any:
-    """Open the state of a run: in the file at `state`, or in memory where no path is given.
-
-    Args:
-        file: a `StateFile`, which is given key, adopt and `of_run` too.
-        memory: its like without a file, which is given the key.
+    """Open the state of a run: a `StateFile` at `state`, or its like in memory where no path is given.
 
     Raises:
         ValueError: for a key that is none, or `adopt` that is no bool.

@@ -12,7 +12,7 @@ _AT_ONCE = 500  # parameters of one statement
 _MODULUS = 2**256
 
 
-class Table:
+class PrivateTable:
     """Rows (keyed digest, content) of one table.
 
     The sum of the SHA-256 of all rows, modulo 2**256, finds damage, and a change costs no pass over the
