@@ -141,6 +141,24 @@ def test_a_state_copied_while_it_was_open_is_another_run(run, before):
         assert run.charged == ["spent"] * 2
 
 
+def test_a_death_within_a_release_covers_no_state_from_before_another(run):
+    opened = run.open()
+    run.release(opened)
+    old = run.copy("old")
+    run.release(opened)
+    opened._booked.begin(3)  # and there the process dies
+    run.close(opened)
+    whole = run.copy("whole")
+    run.put_back(old)
+    with pytest.raises(ReplayError, match="2 releases were made, and it holds 1"):
+        run.open()
+    run.put_back(whole)
+    with pytest.raises(GuaranteeError, match="does not cover"):
+        run.open(whole, adopt=True)  # which may be older than that release
+    run.go_on(ROUNDS - 2)
+    assert run.charged == ["spent"]
+
+
 def test_of_two_copies_that_go_on_the_second_is_another_run(run):
     run.go_on(1)
     one = run.open()

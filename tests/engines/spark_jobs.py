@@ -138,7 +138,7 @@ def drive(folder, kill_at):
                 os.killpg(0, signal.SIGKILL)
         return trace
 
-    with all_of(state=folder / "state", counter=folder / "counter") as stream:
+    with all_of(state=folder / "state") as stream:
         sink = StreamSink(stream, **CLOCK, delay=f"{DELAY}s")
 
         def traced(frame, number):

@@ -258,7 +258,6 @@ def test_configuration_reaches_the_training_function():
         ({"smallest_sum": 3}, "smallest_sum=3 is for masked sums"),
         ({"masked": True, "over_selection": 1.0}, "more than two thirds of the 6 clients asked"),
         ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
-        ({"state": "/tmp", "counter": "count"}, "counter='count' is relative"),
         ({"mechanism": "best", "rounds": 5, "population": 50, "epsilon": 1.0}, "mechanism='best' is unknown"),
         ({"rounds": 5, "population": 50, "epsilon": 1.0}, r"50.*Give delta= yourself"),
         ({"over_selection": -1}, "over_selection=-1"),

@@ -50,12 +50,6 @@ def test_a_later_run_with_another_clock_or_column_is_refused_by_name(tmp_path, c
     assert run(tmp_path, capsys)[0] == 0 and len(streaming.read_releases(tmp_path / "s.db")) == 6
 
 
-def test_a_key_without_a_state_is_refused_by_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("SECRET", "ab" * 32)
-    code, error = run(tmp_path, capsys, state=None, key_env="SECRET")
-    assert code == 2 and "--key-env needs --state" in error
-
-
 @pytest.mark.parametrize("option", ["out", "report"])
 def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys, option):
     for bad in (tmp_path / "missing" / "x.csv", tmp_path / "folder.csv"):

@@ -296,8 +296,7 @@ def root_up(squared: Fraction) -> float:
 
 def _down(value: Fraction) -> float:
     """The largest float that is at most `value`."""
-    nearest = float(value)
-    return math.nextafter(nearest, -math.inf) if Fraction(nearest) > value else nearest
+    return math.nextafter(value, -math.inf) if Fraction(float(value)) > value else float(value)
 
 
 def account_of(accounts: dict[str, Account], data: str) -> Account:

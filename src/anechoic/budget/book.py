@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -156,7 +156,7 @@ class BudgetBook:
                     raise MismatchError(f"{which}: a run keeps its mechanism. Give this one another name.")
             found = Reservation(self, token, spent)
             if state is not None:
-                entries.note(token, Progress(opened[-1], state.steps))
+                entries.note(token, Progress(opened[-1], state.steps, state.steps))
                 found._opening, state.counter = opened[-1], found
         return found
 
@@ -172,7 +172,7 @@ class BudgetBook:
                 )
             self._add(entries, kind=kind, token=token)
             if not entries.progress(token).opening:
-                entries.note(token, Progress(done=False))  # without a state nothing goes on
+                entries.note(token, Progress(begun=1))  # without a state nothing goes on
 
     def show(self, *, every: bool = False) -> str:
         """The budget of these data and its runs, as text, or `every` budget in the book.
@@ -236,7 +236,7 @@ class Reservation:
         """Go on in a state of the run that this process has begun or opened."""
         opened = [self._opening, *state.opened_by()]
         self._opening, state.counter = opened[-1], self
-        self.done(state.steps, before=opened)
+        self._note(state.steps, state.steps, *opened)
 
     def begin(self, steps: int) -> None:
         """Note that releases up to so many are about to be made, before the state holds them.
@@ -246,25 +246,26 @@ class Reservation:
         """
         self.spend()
         if self._opening:
-            self.done(steps, False)
+            self._note(steps, done=None)
 
-    def done(self, steps: int, done: bool = True, before: Collection[str] = ()) -> None:
+    def done(self, steps: int) -> None:
         """Note that the state holds so many releases; then they may be seen.
-
-        Args:
-            before: openings besides this one that may have gone on with the run.
 
         Raises:
             GuaranteeError: where another opening of the state goes on.
         """
+        self._note(steps, steps)
+
+    def _note(self, begun: int, done: int | None, *before: str) -> None:
+        """Write how far the run is, which this opening or one of those `before` goes on with."""
         with self._book._there().open() as entries:
             held = entries.progress(self.token)
-            if held.opening not in (self._opening, *before) or held.step > steps:
+            if held.opening not in (self._opening, *before) or held.done > begun:
                 raise GuaranteeError(
                     f"run {self.token} in the book goes on in another opening of its state, or the book was"
                     " put back: nothing more is released here. Open the newest state again."
                 )
-            entries.note(self.token, Progress(self._opening, steps, done))
+            entries.note(self.token, Progress(self._opening, begun, held.done if done is None else done))
 
 
 def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) -> Reservation:

@@ -13,27 +13,27 @@ class Progress:
 
     Attributes:
         opening: see `StateFile.opened_by`; "" for a run without a state.
-        step: releases made.
-        done: whether the state holds them all; False from before the last one until after it.
+        begun: releases that were about to be made.
+        done: releases that the state holds, at most `begun`; none is seen before.
     """
 
     opening: str = ""
-    step: int = 0
-    done: bool = True
+    begun: int = 0
+    done: int = 0
 
     def fault(self, state: StateFile | None) -> str:
         """Say why an open state, or none, is not the newest of this run, or "".
 
-        A state that lacks the last release goes on where that was begun and not done: the process was ended
-        between the two, and nobody saw it. One that is adopted may be older.
+        A state that lacks releases that were begun and not done goes on: the process was ended in between,
+        and nobody saw them. One that is adopted may be older.
         """
         if state is None:
             return "" if self == Progress() else "spent"
         if self.opening not in state.opened_by():
-            began = self.step or not self.done
-            return (
-                "this is not its newest state: another opening of it, or of a copy, went on" if began else ""
-            )
-        if self.step > state.steps and (self.done or state.adopted):
-            return f"this is not its newest state: {self.step} releases were made, and it holds {state.steps}"
+            if not self.begun:
+                return ""  # nothing was released
+            return "this is not its newest state: another opening of it, or of a copy, went on"
+        least = self.begun if state.adopted else self.done
+        if state.steps < least:
+            return f"this is not its newest state: {least} releases were made, and it holds {state.steps}"
         return ""
