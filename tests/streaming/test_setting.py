@@ -101,12 +101,10 @@ def test_the_order_of_statistics_belongs_to_it(tmp_path):
 def test_another_mechanism_is_named_by_its_figures(tmp_path):
     given = {"horizon": 4, "state": tmp_path / "s.db"}
     streaming.Stream(streaming.Count(), epsilon=1.0, **given).close()
-    figures = (
-        r"mechanism differs: epsilon \(was 1, is 2\), noise_multiplier \(was [\d.]+, is [\d.]+\), noise_std"
-    )
+    figures = r"mechanism differs .*epsilon \(was 1, is 2\), .*noise_multiplier \(was [\d.]+, is [\d.]+\)"
     with pytest.raises(MismatchError, match=figures):
         streaming.Stream(streaming.Count(), epsilon=2.0, **given)
-    with pytest.raises(MismatchError, match=r"mechanism differs: .*delta \(was 1e-06, is 1e-07\)"):
+    with pytest.raises(MismatchError, match=r"mechanism differs .*delta \(was 1e-06, is 1e-07\)"):
         streaming.Stream(streaming.Count(), epsilon=1.0, delta=1e-7, **given)
-    with pytest.raises(MismatchError, match=r"mechanism differs: .*steps \(was 4, is 8\)"):
+    with pytest.raises(MismatchError, match=r"mechanism differs .*steps \(was 4, is 8\)"):
         streaming.Stream(streaming.Count(), epsilon=1.0, **given | {"horizon": 8})
