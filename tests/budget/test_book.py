@@ -262,10 +262,6 @@ class TestStreams:
                 release()
         assert late.step == 0
 
-    def test_the_unit_of_a_stream_is_checked(self, place):
-        with pytest.raises(MismatchError, match="one event"):
-            self.stream(granted(place, unit="patient"))
-
 
 def test_the_command_line(capsys, tmp_path):
     path = str(tmp_path / "b.db")

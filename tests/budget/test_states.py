@@ -252,11 +252,3 @@ def test_killed_between_book_and_state(tmp_path):
 def test_killed_anywhere_between_book_and_state(tmp_path, kind):
     deaths, back = try_kills(tmp_path, 60, kind)
     assert deaths >= 50 and back
-
-
-@pytest.mark.parametrize("kind", ["server", "stream"])
-def test_two_states_are_two_runs(tmp_path, kind):
-    run = Run(str(tmp_path / "b.db"), tmp_path, *RUNS[kind])
-    run.release(run._opened(tmp_path / "one", run.book))
-    with pytest.raises(GuaranteeError, match="does not cover"):
-        run._opened(tmp_path / "two", run.book)

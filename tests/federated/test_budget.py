@@ -3,7 +3,7 @@
 import pytest
 
 from anechoic.budget import BudgetBook
-from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.errors import GuaranteeError
 from anechoic.federated import CoolDown
 from anechoic.mechanism.rows import NoiseRows
 from tests.federated.small import run_round, small_mechanism, small_server
@@ -63,10 +63,3 @@ def test_a_round_is_not_lost_where_the_book_is_away(book, tmp_path, there):
     (tmp_path / "elsewhere.db").rename(tmp_path / "b.db")
     run_round(server, there)
     assert server.step == 1
-
-
-def test_the_unit_is_that_of_the_account(tmp_path):
-    book = BudgetBook(tmp_path / "b.db", "phones")
-    book.grant(9.0, 1e-6)
-    with pytest.raises(MismatchError, match="one client"):
-        small_server(book=book)

@@ -111,15 +111,6 @@ def test_a_key_that_is_given_is_not_written(tmp_path):
         small_server(state=tmp_path / "run", key=bytes(32))
 
 
-@pytest.mark.usefixtures("salted")
-def test_states_with_one_key_have_noise_of_their_own(tmp_path):
-    updates = []
-    for name in ("one", "other"):
-        with small_server(state=tmp_path / name) as server:
-            updates.append(run_round_of(server, range(3)).update)
-    assert (updates[0] != updates[1]).all()
-
-
 def test_a_copy_and_a_second_process_are_refused(tmp_path):
     state = tmp_path / "run"
     with small_server(state=state) as server:

@@ -195,7 +195,7 @@ def test_a_file_that_was_only_created_is_begun_again(path):
     assert read_journal(path).first == 4
     path.write_bytes(b"")
     mark = dataclasses.replace(filled(path.with_name("other"), 0), end=4)
-    with pytest.raises(CheckpointError, match="is missing"):
+    with pytest.raises(CheckpointError, match=r"is missing: .*PrivacyEngine\.charge"):
         opened(path, 4, mark=mark)  # a checkpoint knew one
     sqlite3.connect(path).execute("PRAGMA journal_mode=WAL").connection.close()
     assert path.stat().st_size
@@ -262,14 +262,6 @@ def test_releases_that_are_left_out_swapped_or_added_without_the_key_are_seen(pa
 # Which file it is.
 
 
-def test_a_missing_journal_is_refused(path):
-    mark = filled(path)
-    path.unlink()
-    with pytest.raises(CheckpointError, match=r"is missing: .*PrivacyEngine\.charge"):
-        opened(path, 5, mark=mark)
-    assert not path.exists()
-
-
 def test_a_shorter_journal_is_refused(path):
     filled(path, 3)
     old = path.read_bytes()
@@ -295,14 +287,6 @@ def test_another_copy_that_went_on_by_itself_is_refused(path, tmp_path):
     ours.close(), theirs.close()
     with pytest.raises(ReplayError, match="another copy of this run went on by itself"):
         opened(copy, 3, mark=mark, adopt=True)
-
-
-def test_a_journal_that_was_begun_anew_is_not_the_one_of_the_checkpoint(path):
-    mark = filled(path, 0)
-    path.unlink()
-    filled(path, 2)
-    with pytest.raises(ReplayError, match="not the one that the checkpoint was written with"):
-        opened(path, 0, mark=mark)
 
 
 def test_a_copied_journal_is_refused_until_it_is_adopted(path, tmp_path):
@@ -342,16 +326,6 @@ def test_a_journal_that_was_put_back_in_place_is_refused(path, long_ago):
     opened(path, 5, mark=mark).close()
 
 
-def test_a_journal_whose_log_was_cut_later_is_refused(path, long_ago):
-    log = killed(path)
-    long_ago()
-    os.truncate(log, log.stat().st_size - 100)
-    with pytest.raises(ReplayError, match=r"was changed \d+ s after .*adopt_journal=True"):
-        opened(path, 2)
-    opened(path, 2, adopt=True).close()
-    opened(path, 2).close()
-
-
 def test_a_run_that_ends_long_after_its_last_release_changed_its_file_itself(path, monkeypatch):
     book = opened(path)
     monkeypatch.setattr(state_file.time, "time", lambda: LONG_AGO)
@@ -361,27 +335,12 @@ def test_a_run_that_ends_long_after_its_last_release_changed_its_file_itself(pat
     assert opened(path, 1).end == 1
 
 
-def test_a_renamed_folder_is_the_same_journal(path, tmp_path):
-    (tmp_path / "old").mkdir()
-    mark = filled(tmp_path / "old" / path.name)
-    (tmp_path / "old").rename(tmp_path / "new")
-    opened(tmp_path / "new" / path.name, 5, mark=mark)
-
-
 def test_a_journal_of_another_run_or_mechanism_is_refused(path):
     filled(path)
     with pytest.raises(MismatchError, match="another training run: run differs"):
         opened(path, 5, key=OTHER)
     with pytest.raises(MismatchError, match="another training run: fingerprint differs"):
         opened(path, 5, fingerprint="0" * 64)
-
-
-def test_a_journal_that_is_deleted_under_a_run_stops_it(path):
-    book = opened(path)
-    book.record(0, a_digest(0))
-    path.unlink()
-    with pytest.raises(GuaranteeError, match="was moved, removed or replaced while it was open"):
-        book.record(1, a_digest(1))
 
 
 def test_a_full_disk_stops_the_run(path):

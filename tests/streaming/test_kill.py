@@ -92,32 +92,15 @@ def try_kills(tmp_path, kills, run=run):
     return deaths
 
 
-@pytest.mark.slow
-def test_killed_at_some_places(tmp_path):
-    assert try_kills(tmp_path, 4) >= 3
+@pytest.mark.parametrize("run", [run_in_groups, run_with_sums])
+def test_killed_at_some_places(tmp_path, run):
+    assert try_kills(tmp_path, 3, run) >= 2
 
 
 @pytest.mark.slow
-def test_killed_at_many_places(tmp_path):
-    assert try_kills(tmp_path, 120) >= 115
-
-
-def test_killed_at_some_places_in_groups(tmp_path):
-    assert try_kills(tmp_path, 3, run_in_groups) >= 2
-
-
-@pytest.mark.slow
-def test_killed_at_many_places_in_groups(tmp_path):
-    assert try_kills(tmp_path, 120, run_in_groups) >= 115
-
-
-def test_killed_at_some_places_with_sums_of_workers(tmp_path):
-    assert try_kills(tmp_path, 3, run_with_sums) >= 2
-
-
-@pytest.mark.slow
-def test_killed_at_many_places_with_sums_of_workers(tmp_path):
-    assert try_kills(tmp_path, 120, run_with_sums) >= 115
+@pytest.mark.parametrize("run", [run, run_in_groups, run_with_sums])
+def test_killed_at_many_places(tmp_path, run):
+    assert try_kills(tmp_path, 60, run) >= 55
 
 
 def released_and_left(path):

@@ -13,7 +13,6 @@ import pytest
 from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.participation import MinSep
-from anechoic.runs.fork_guard import OwnProcess
 from anechoic.sampling import External
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.store import Store
@@ -149,15 +148,6 @@ def test_the_file_is_for_its_owner_and_names_no_unit(tmp_path):
         assert stream._state.key in (tmp_path / "t").read_bytes()
 
 
-def test_a_key_kept_elsewhere_is_asked_for(tmp_path):
-    board(tmp_path / "s", key=KEY).close()
-    with pytest.raises(MismatchError, match="does not hold its key"):
-        board(tmp_path / "s")
-    with pytest.raises(MismatchError, match="another key"):
-        board(tmp_path / "s", key=lambda: bytes(32))
-    board(tmp_path / "s", key=lambda: KEY).close()
-
-
 @pytest.mark.usefixtures("salted")
 def test_two_files_with_one_key_have_noise_of_their_own(tmp_path):
     found = []
@@ -186,14 +176,6 @@ def test_releases_are_read_while_the_stream_runs(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         streaming.read_releases(tmp_path / "none")
     assert not (tmp_path / "none").exists()
-
-
-def test_a_second_writer_is_refused(tmp_path):
-    with board(tmp_path / "s") as stream:
-        with pytest.raises(GuaranteeError, match="state file .* is open in this process"):
-            board(tmp_path / "s")
-        stream.release()
-    board(tmp_path / "s").close()
 
 
 def test_a_writer_behind_the_lock_stops_the_other(tmp_path):
@@ -266,20 +248,6 @@ def test_a_commit_cut_short_without_its_journal_is_seen(tmp_path, table):
     database.close()
     with pytest.raises(CheckpointError, match="two states|damaged|another time"):
         board(tmp_path / "s", key=KEY)
-
-
-def test_a_fork_is_refused(tmp_path):
-    stream = board(tmp_path / "s")
-    child = os.fork()
-    if child == 0:
-        try:
-            stream.owner = OwnProcess("stream")  # as if the stream did not look itself
-            stream.release()
-        except GuaranteeError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert stream.release().step == 0
 
 
 def test_a_copy_is_refused_until_somebody_vouches_for_it(tmp_path):
