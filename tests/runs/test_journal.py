@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -324,6 +325,14 @@ def test_a_journal_that_was_put_back_in_place_is_refused(path, long_ago):
         opened(path, 5, mark=mark)
     opened(path, 5, mark=mark, adopt=True).close()
     opened(path, 5, mark=mark).close()
+
+
+def test_times_are_kept_to_the_minute(path):
+    log = killed(path)
+    content = path.read_bytes() + log.read_bytes()
+    now = int(time.time())
+    seen = {n for n in range(now - 300, now + 1) if str(n).encode() in content}
+    assert seen and all(n % 60 == 0 for n in seen)
 
 
 def test_a_run_that_ends_long_after_its_last_release_changed_its_file_itself(path, monkeypatch):
