@@ -23,7 +23,7 @@ from anechoic.runs.digests import digest_key_of, digest_of, identity_of
 from anechoic.runs.files import sync_folder
 from anechoic.runs.meta import difference
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.state_file import StateFile, tagged
+from anechoic.runs.state_file import StateFile
 
 _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.charge)."
 
@@ -308,22 +308,14 @@ class Journal(StateFile):
         return f"Journal({str(self.path)!r}, releases {self.first} to {self.end - 1})"
 
 
-def read_journal(path: str | os.PathLike[str], *, key: bytes | None = None) -> Record:
-    """What the journal at `path` says; nothing is locked or changed.
-
-    Args:
-        path: file name.
-        key: of the run's noise; without it nobody can tell who wrote the file.
+def read_journal(path: str | os.PathLike[str]) -> Record:
+    """What the journal at `path` says; nothing is locked or changed, and nobody can tell who wrote it.
 
     Raises:
-        CheckpointError: if it is missing or damaged, or (with the key) edited.
+        CheckpointError: if it is missing or damaged.
     """
     with reading(path, Journal) as (meta, chain, rows):
         digests = tuple(row.hex() for _, row in rows)
-        if key is not None:
-            written = meta["private"]
-            if tagged(derive(key, "journal", size=32), meta["salt"], chain.link, written[32:]) != written:
-                raise CheckpointError(f"journal {path} is damaged, or of another key.")
         about = json.loads(meta["identity"])
         return Record(about["run"], about["fingerprint"], chain.first, digests)
 

@@ -31,7 +31,6 @@ from anechoic.runs.table import PrivateTable
 Key = bytes | Callable[[], bytes] | None
 
 _MINUTE = 60
-_TAG = 32
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE openings (number INTEGER PRIMARY KEY, first INTEGER NOT NULL, salt BLOB NOT NULL)",
@@ -157,7 +156,7 @@ class StateFile:
 
     def opened_by(self) -> list[str]:
         """Return a name for each opening of the file, by which a counter knows it; this one is the last."""
-        return [derive(self.key, f"opening {salt.hex()}", size=16).hex() for salt in self._salts]
+        return [derive(self.key, f"opening {salt.hex()}", size=16).hex() for _, salt in self._openings]
 
     def _admitted(self) -> int:
         """The first row of noise that the next release needs, of a file that may go on."""
@@ -183,14 +182,11 @@ class StateFile:
             self.identity = identity
             if not fresh:
                 self._read(said, key)
-            private = self._private(said["private"])
-            self._saved = str(private["state"])
-            for name, table in self.tables.items():
-                if table.digest != private["tables"][name]:
-                    raise CheckpointError(
-                        f"the accounts of {name} in state file {self.path} are damaged, so who took part"
-                        f" cannot be told. {self.NEW_RUN}"
-                    )
+            if not hmac.compare_digest(self._tag(), said["tag"]):
+                raise CheckpointError(
+                    f"state file {self.path} is damaged, or holds parts of two states. Put back the file and"
+                    f" its log {self._database.log.name} as they were; else: {self.NEW_RUN}"
+                )
         except AnechoicError:
             raise
         except (KeyError, TypeError, ValueError) as error:
@@ -217,16 +213,12 @@ class StateFile:
         self._read_openings()
         self._set("place", self._file.place)
         self._set("closed", "0")
-        self._write_private()
+        self._seal()
 
     def _read_openings(self) -> None:
-        rows = self._database.run("SELECT first, salt FROM openings ORDER BY number")
-        self._salts = [bytes(salt) for _, salt in rows]
-        self._openings_digest = digest_of_parts(repr(rows)).hex()
+        self._openings = self._database.run("SELECT first, salt FROM openings ORDER BY number")
         # of several that begin at one row, the last one released it
-        self.openings: list[tuple[int, bytes]] = list(
-            {int(first): bytes(salt) for first, salt in rows}.items()
-        )
+        self.openings = list({int(first): bytes(salt) for first, salt in self._openings}.items())
 
     def _read(self, said: Mapping[str, Any], key: bytes | None) -> None:
         """The key, and all that stands in tables."""
@@ -243,6 +235,8 @@ class StateFile:
         self.chain = ReleaseChain(type(self), self.path, said)
         for _ in self.chain.read(self._database.each(ROWS)):
             pass
+        held = self.held()
+        self._saved = b"" if held is None else digest_of_parts("state", held)
         self.tables = {name: PrivateTable(self._database, name) for name in self.TABLES}
 
     def _create(self, identity: str, shown: dict[str, str], key: bytes | None) -> None:
@@ -257,13 +251,12 @@ class StateFile:
             "key_check": derive(secret, "state file", size=16),
             **({"key": secret} if key is None else {}),
         }
-        self._saved = ""
         with self._written():
             for statement in (*_SCHEMA, *map(_TABLE.format, self.TABLES)):
                 self._database.run(statement)
             self._database.many("INSERT INTO meta VALUES (?, ?)", said.items())
             self._read(said, key)
-            self._write_private()
+            self._seal()
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -284,7 +277,7 @@ class StateFile:
                     " writers would use the same rows of noise. End this process; only one may go on."
                 )
             yield
-            self._write_private()
+            self._seal()
             # from here on, should it be interrupted: Ctrl-C may come when all is written
             self._fault = f"state file {self.path} was written, what goes with it may not be: {self._reopen}"
         if self.counter is not None and self.steps > before:
@@ -298,52 +291,32 @@ class StateFile:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        run = self._database.run
-        begun = False
+        run, what = self._database.run, ""
+        half_way = f"a change of state file {self.path} failed half-way, and memory is ahead of it"
         try:
             run("BEGIN IMMEDIATE")
-            begun = True
+            what = half_way
             yield
+            what = f"whether the last change of state file {self.path} was written is not known"
+            run("COMMIT")
         except BaseException as error:
-            if begun or not isinstance(error, CheckpointError):  # Ctrl-C may come when it has just begun
-                what = f"a change of state file {self.path} failed half-way, and memory is ahead of it"
-                self._fault = f"{what}: {self._reopen}"
+            if what or not isinstance(error, CheckpointError):  # Ctrl-C may come when it has just begun
+                self._fault = f"{what or half_way}: {self._reopen}"
                 with contextlib.suppress(CheckpointError):
                     run("ROLLBACK")
             raise
-        try:
-            run("COMMIT")
-        except BaseException:
-            what = f"whether the last change of state file {self.path} was written is not known"
-            self._fault = f"{what}: {self._reopen}"
-            with contextlib.suppress(CheckpointError):
-                run("ROLLBACK")
-            raise
 
-    def _write_private(self) -> None:
-        """Write what stands for all tables, under a tag that nobody can make without the key."""
-        private = {
-            "openings": self._openings_digest,
-            "tables": {name: table.digest for name, table in self.tables.items()},
-            "state": self._saved,
-        }
-        self._set("link", self.chain.link)
-        self._set("private", self._tagged(json.dumps(private).encode()))
-        self._set("written", str(_now()))
+    def _seal(self) -> None:
+        """Write what stands for all tables."""
+        for name, value in (("link", self.chain.link), ("tag", self._tag()), ("written", str(_now()))):
+            self._set(name, value)
 
-    def _private(self, written: bytes) -> dict[str, Any]:
-        text = bytes(written)[_TAG:]
-        found = json.loads(text) if self._tagged(text) == written else {}
-        if found.get("openings") != self._openings_digest:
-            raise CheckpointError(
-                f"state file {self.path} is damaged, or holds parts of two states: what it shows and what"
-                f" stands for all of it differ. Put back the file and its log {self._database.log.name} as"
-                f" they were; else: {self.NEW_RUN}"
-            )
-        return dict(found)
-
-    def _tagged(self, private: bytes) -> bytes:
-        return tagged(self.key, self.salt, self.chain.link, private)
+    def _tag(self) -> bytes:
+        """Authenticate all that stands in tables: without the key nobody can."""
+        secret = derive(self.key, f"state file {self.salt.hex()}", size=32)
+        digests = (table.digest for table in self.tables.values())
+        parts = (self.chain.link, repr(self._openings).encode(), self._saved, *digests)
+        return hmac.digest(secret, digest_of_parts("all", *parts), "sha256")
 
     # -- content -------------------------------------------------------------------------------
 
@@ -355,24 +328,13 @@ class StateFile:
 
     def keep(self, state: bytes) -> None:
         """Keep private content, in the place of what was kept before."""
-        self._saved = digest_of_parts("state", state).hex()
+        self._saved = digest_of_parts("state", state)
         self._database.run("INSERT OR REPLACE INTO state VALUES (1, ?)", (state,))
 
     def held(self) -> bytes | None:
-        """Return what was kept last, or None.
-
-        Raises:
-            CheckpointError: if that is damaged.
-        """
+        """Return what was kept last, or None."""
         found = self._database.run("SELECT content FROM state")
-        if not found and not self._saved:
-            return None
-        state = bytes(found[0][0]) if found else b""
-        if digest_of_parts("state", state).hex() != self._saved:
-            raise CheckpointError(
-                f"the open step in state file {self.path} is damaged or of another time. {self.NEW_RUN}"
-            )
-        return state
+        return bytes(found[0][0]) if found else None
 
     def check(self) -> None:
         """Refuse to go on in a fork, after a failure, or where the file was moved.
@@ -423,12 +385,6 @@ def _end(database: Database, file: LockedFile, process: int) -> None:
 def _now() -> int:
     """Seconds since 1970, to the minute: how long a step took may depend on what was in it."""
     return int(time.time()) // _MINUTE * _MINUTE
-
-
-def tagged(key: bytes, salt: bytes, link: bytes, private: bytes) -> bytes:
-    """Put a tag before what stands for all of a file, which nobody can make without its key."""
-    secret = derive(key, f"state file {salt.hex()}", size=32)
-    return hmac.digest(secret, digest_of_parts("private", link, private), "sha256") + private
 
 
 def opened(

@@ -28,9 +28,9 @@ class PrivateTable:
         self._sum = _sum(database.each(f"SELECT id, content FROM {name}"))
 
     @property
-    def digest(self) -> str:
+    def digest(self) -> bytes:
         """Of all rows."""
-        return f"{self._sum:064x}"
+        return self._sum.to_bytes(32, "little")
 
     def all(self) -> dict[bytes, bytes]:
         """Return all contents, by digest."""
