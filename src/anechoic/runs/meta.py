@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 
@@ -28,10 +28,10 @@ _ADOPT = (
 class FileKind(Protocol):
     """What a class of state files says of them; see `StateFile`."""
 
-    KIND: ClassVar[str]
-    SHOWN: ClassVar[tuple[str, ...]]
-    NEW_RUN: ClassVar[str]
-    OTHERWISE: ClassVar[str]
+    KIND: str
+    SHOWN: tuple[str, ...]
+    NEW_RUN: str
+    OTHERWISE: str
 
 
 def check_meta(of: FileKind, path: Path, said: Mapping[str, Any], wanted: Mapping[str, str]) -> None:

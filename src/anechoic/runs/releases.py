@@ -65,6 +65,20 @@ class ReleaseChain:
             )
 
 
+def begun(path: Path) -> bool:
+    """Whether a state file is at `path`: a process killed as it made one may leave one without tables.
+
+    Of a damaged file it is True: whoever reads it says what is wrong.
+    """
+    if not path.exists() or not path.stat().st_size:
+        return False
+    try:
+        with closing(sqlite3.connect(source_of(path), uri=True, timeout=PATIENCE)) as database:
+            return bool(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    except sqlite3.Error:
+        return True
+
+
 @contextmanager
 def reading(
     path: str | os.PathLike[str], of: FileKind, *, still: bool = False

@@ -11,7 +11,8 @@ from anechoic._validate import positive_int
 from anechoic.budget.book import Reservation
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
-from anechoic.runs.journal import Mark
+from anechoic.runs.journal import Mark, read_journal
+from anechoic.runs.releases import begun
 from anechoic.torch.noise_adder import Releaser
 
 
@@ -29,6 +30,7 @@ class Recorder:
         follows: whether another process writes the journal of the run; this one writes nothing.
 
     Attributes:
+        known: releases that the journal of the other process had when the run was resumed.
         booked: the run in the budget book, which every journal of it tells of releases; or None.
     """
 
@@ -41,7 +43,7 @@ class Recorder:
         follows: bool = False,
     ) -> None:
         self._release = release
-        self.follows = follows
+        self.follows, self.known = follows, 0
         self.booked: Reservation | None = None
         self._path = None if path is None or follows else Path(path)
         self.sync_every = positive_int("journal_sync_every", sync_every)
@@ -51,6 +53,19 @@ class Recorder:
     def path(self) -> str:
         """File name of the journal, or "" where there is none yet."""
         return "" if self.journal is None else str(self.journal.path)
+
+    def made(self, noise_key: bytes) -> int:
+        """Releases that were ever made under `noise_key`, as far as the journal knows: 0 where there is none.
+
+        A resumed run stands before the end of its journal until it has repeated what follows its checkpoint.
+        """
+        if self.journal is not None:
+            return self.journal.end
+        place = None if self._path is None else _file(self._path, noise_key)
+        if place is None or not begun(place):
+            return self.known
+        record = read_journal(place)
+        return record.end if record.identity == identity_of(noise_key) else 0
 
     def ready(self, step: int, noise_key: bytes) -> None:
         """Begin the journal before release `step`, where a path was given."""
@@ -77,14 +92,7 @@ class Recorder:
         Raises:
             CheckpointError, GuaranteeError: as `Journal.open`.
         """
-        try:
-            mark = Mark(**saved)
-        except TypeError as error:
-            raise CheckpointError(
-                "the checkpoint was written with a journal of an earlier version of anechoic: finish the run"
-                " with the version that began it; or start a new run, and count this one's releases too"
-                " (PrivacyEngine.charge)."
-            ) from error
+        mark = Mark(**saved)
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]

@@ -323,28 +323,6 @@ def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
     assert all(torch.equal(p, q) for p, q in zip(other.model.parameters(), before, strict=True))
 
 
-def test_a_checkpoint_of_an_earlier_journal_is_refused_and_no_journal_begun(path, other_process):
-    run = start()
-    train(run, 2)
-    run.engine.save_checkpoint(path=path)
-    run.engine._current().recorder.journal.close()
-    text, name = "authentic 0123 f 0 60 77\n", the_journal(path.parent)
-    name.write_text(text)
-    other_process()
-    for adopt in (False, True):
-        with pytest.raises(MismatchError, match="earlier version of anechoic, as text"):
-            start(keys=False).engine.load_checkpoint(path=path, adopt_journal=adopt)
-    content = checkpoint.read(path)
-    content["journal"] = {"identity": "0", "name": name.name, "path": str(name), "lines": 4, "head": "0"}
-    with writing(path, checkpoint.MAGIC) as file:
-        torch.save(plain("checkpoint", content), file)
-    with pytest.raises(CheckpointError, match="journal of an earlier version"):
-        start(keys=False).engine.load_checkpoint(path=path)
-    with pytest.raises(MismatchError, match="earlier version of anechoic, as text"):
-        train(start(engine={"journal": path.parent}), 1)  # under the same keys, without the checkpoint
-    assert name.read_text() == text
-
-
 def test_the_journal_shows_no_key(path):
     run = start()
     train(run, 2)

@@ -175,8 +175,9 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
                 slices.check(ranks, folder, parts["digests"])
             content["noise"], rows = run.release.unread_noise(content["noise"])
             slices.read(ranks, folder, rows, tensors)
-        with ranks.together(where):
+        with ranks.together(where, said) as words:
             journal, earlier, resume = _prepared(run, source, content, adopt_journal)
+            said["end"] = 0 if journal is None else journal.end
         put_back(run.plain)
         run.plain.load_state_dict(parts_like(run.plain.state_dict(), content["module"]))
         run.optimizer.restore(_parts_of_state(run, state))
@@ -185,6 +186,7 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             run.take(planned)
         raise
     resume()
+    run.recorder.known = words[0]["end"]
     run.recorder.attach(journal)
     run.history.earlier = earlier
     run.optimizer.forget()
