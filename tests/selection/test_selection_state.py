@@ -1,7 +1,6 @@
 """A selection that is killed goes on with the runs that it drew first, and shows what it would have shown."""
 
 import math
-import os
 import pickle
 from itertools import count
 
@@ -10,7 +9,7 @@ import pytest
 import anechoic as an
 import anechoic.runs
 import anechoic.selection
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError, UnsupportedError
+from anechoic.errors import CheckpointError, MismatchError, ReplayError, UnsupportedError
 from anechoic.keys import derive
 from tests.runs.kills import folders, killed_at, lines_of_a_run, places
 from tests.selection.test_select import mechanism
@@ -143,25 +142,6 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path, selection):
         selection.run(lambda *_: (object(), 1.0), [1], state=tmp_path / "s")
     again = selection.run(lambda candidate, *_: (None, candidate), [1], state=tmp_path / "s")
     assert again == (None, 1, 1.0)  # the error left the file as it was
-
-
-def test_one_process_alone_has_the_state(tmp_path, selection, key):
-    state = tmp_path / "s"
-
-    def nested(candidate, given, own):
-        with pytest.raises(GuaranteeError, match="open in this process already"):
-            selection.run(stopped, CANDIDATES, key=key, state=state)
-        child = os.fork()
-        if child == 0:
-            try:
-                selection.run(stopped, CANDIDATES, key=key, state=state)
-            except GuaranteeError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        return None, 0
-
-    selection.run(nested, CANDIDATES, key=key, state=state)
 
 
 def test_a_pickled_selection_is_the_same(selection, key):
