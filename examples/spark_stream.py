@@ -47,7 +47,6 @@ board = streaming.Stream(
     epsilon=1.0,
     horizon=8760,
     state=folder / "state.db",  # the key is in it: keep both on the driver, see docs/streaming.md
-    counter=folder / "counter",
     setting={"start": "2026-05-24", "every": "1h"},
 )
 sink = StreamSink(board, time="at", start="2026-05-24", every="1h", delay="10min")

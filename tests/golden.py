@@ -22,7 +22,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.device_rows import fill_on_device
 from anechoic.noise.gaussian import CHACHA, FreshRow
 from anechoic.participation import Single
-from anechoic.runs import sealing
+from anechoic.runs import digests as of_runs
 from anechoic.sampling import External, Poisson
 from tests.federated.small import KEY, run_round, small_model
 from tests.zoo import STRATEGIES
@@ -162,7 +162,7 @@ def fingerprints():
 
 def digests():
     # streams and servers draw their noise anew for every object, but for this
-    with mock.patch.object(sealing, "new_salt", bytes):
+    with mock.patch.object(of_runs, "new_salt", bytes):
         return _digests()
 
 

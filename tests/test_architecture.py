@@ -38,7 +38,7 @@ STOREY = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 
 # The numerical core: everything up to and including planning.
 CORE = {room for room, level in STOREY.items() if level <= STOREY["planning"]}
-CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolctl"}
+CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolctl", "filelock"}
 # Rows of a noise stream may be torch's arrays; charts are drawn by matplotlib, where they are asked for.
 ALSO = {
     "anechoic.noise.torch_arrays": {"torch"},

@@ -1,7 +1,6 @@
 """The arithmetic of an account: exact at its limits, and a filter where natural ones are none."""
 
 import math
-import re
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.special import ndtr
 
 import anechoic as an
 from anechoic.accounting import gaussian_delta, gaussian_epsilon
-from anechoic.budget.account import Account, AllBut, Booked, Charge, Grant, root_up
+from anechoic.budget.account import Account, Booked, Charge, Grant, root_up
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.participation import Single
 from anechoic.sampling import External, Poisson
@@ -26,14 +25,6 @@ def filled(grant, *charges):
         str(i): Booked(str(i), str(i), "me", "run", "now", one, "", "spent") for i, one in enumerate(charges)
     }
     return Account(grant, runs)
-
-
-def grant_named(account, asked):
-    """What a refusal says would do."""
-    with pytest.raises(GuaranteeError, match="What would") as refused:
-        account.choose(asked)
-    given = re.search(r"grant\((.*)\)\.$", str(refused.value))[1]
-    return Grant(account.grant.data, **eval(f"dict({given})"))
 
 
 def mechanism(epsilon=1.0, **options):
@@ -213,36 +204,6 @@ class TestFilter:
                 Grant("d", epsilon, 1e-6, amplified=amplified).check_raises(before)
         with pytest.raises(MismatchError, match="a name of its own"):
             Grant("d", 3.0, 1e-6, "user").check_raises(before)
-
-    def test_a_refusal_says_what_was_asked_for_and_what_would_do(self):
-        small = Account(Grant("d", 2.0, 1e-6))
-        with pytest.raises(GuaranteeError, match=r"alone epsilon (5|4\.9999\d) at delta 1e-06"):
-            small.choose(mechanism(epsilon=5.0))
-        full = filled(Grant("d", 2.0, 1e-6, amplified=(0.3, 0.0)), Charge(epsilon=0.1))
-        for asked in ((0.7, 1e-7), (0.1 + 0.2, 0.0)):
-            raised = grant_named(full, asked)
-            raised.check_raises(full.grant)
-            assert filled(raised, Charge(epsilon=0.1)).choose(asked) == Charge(
-                epsilon=asked[0], delta=asked[1]
-            )
-            less = Grant("d", 4.0, 2e-6, amplified=(raised.amplified[0] * (1 - 1e-5), raised.amplified[1]))
-            assert not filled(less, Charge(epsilon=0.1)).fits(Charge(epsilon=asked[0], delta=asked[1]))
-
-    def test_a_part_for_an_event_besides_needs_no_epsilon(self):
-        cost = AllBut(mechanism(epsilon=1.0), 5e-7)
-        whole = Account(Grant("d", 4.0, 1e-6))
-        raised = grant_named(whole, cost)
-        assert (raised.epsilon, raised.amplified) == (
-            4.0,
-            (0.0, 5e-7),
-        ) and raised.delta == pytest.approx(1.5e-6)
-        raised.check_raises(whole.grant)
-        assert Account(raised).choose(cost).delta == 5e-7
-        # no room for its noise in the Gaussian part: it counts by its own (epsilon, delta)
-        little = Account(Grant("d", 0.5, 1e-6))
-        raised = grant_named(little, cost)
-        assert raised.amplified[0] == pytest.approx(1.0, rel=1e-5)
-        assert Account(raised).choose(cost).mu == 0.0
 
     def test_a_run_of_another_unit_is_told_the_account_s(self):
         with pytest.raises(MismatchError, match=r"give it unit='user'; else"):

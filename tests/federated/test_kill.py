@@ -1,10 +1,6 @@
 """kill -9 between any two instructions: the same clients, rows and models, and nobody is forgotten."""
 
 import json
-import os
-import signal
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +8,9 @@ import anechoic.federated
 import anechoic.runs
 from anechoic import federated
 from tests.federated.small import KEY, small_server, update_of
+from tests.runs.kills import folders, killed_at, lines_of_a_run, places
 
-ROOMS = tuple(str(Path(room.__file__).parent) for room in (anechoic.federated, anechoic.runs))
+ROOMS = folders(anechoic.federated, anechoic.runs)
 ROUNDS = 4
 CLIENTS = range(11)
 
@@ -23,20 +20,19 @@ def frequent_snapshots(monkeypatch):
     monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 
-def server_at(state, counter):
+def server_at(state):
     return small_server(
         federated.CoolDown(2, 3),
         state=state,
-        counter=counter,
         key=KEY,
         min_replies=2,
         optimizer=federated.FedAdam(0.1),
     )
 
 
-def run(state, counter, log):
+def run(state, log):
     """What an operator's program does: go on where the state stands, and log what was sent and released."""
-    with server_at(state, counter) as server:
+    with server_at(state) as server:
         while server.step < ROUNDS:
             asked = server.ask(CLIENTS)
             note(log, ["asked", asked.step, asked.attempt, *asked.clients])
@@ -60,61 +56,17 @@ def note(log, entry):
             file.write(json.dumps(entry).encode() + b"\n")
 
 
-def killed_at(line, state, counter, log):
-    """Run in a child process that dies before the given line of the rooms; whether it died."""
-    child = os.fork()
-    if child == 0:
-        left = line
-
-        def trace(frame, event, _):
-            nonlocal left
-            if not frame.f_code.co_filename.startswith(ROOMS):
-                return None
-            if event == "line":
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        try:
-            run(state, counter, log)
-        finally:
-            sys.settrace(None)
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-def lines_of_a_run(folder):
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        if not frame.f_code.co_filename.startswith(ROOMS):
-            return None
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        run(folder / "all", folder / "all.counter", None)
-    finally:
-        sys.settrace(None)
-    return count
-
-
 def try_kills(folder, kills):
     """Deaths; after each the run goes on, and is held against one in memory that was never killed."""
     expected = folder / "expected.log"
-    model, report = run(None, None, expected)
+    model, report = run(None, expected)
     wanted = [json.loads(line) for line in expected.read_bytes().splitlines()]
-    total = lines_of_a_run(folder)
+    total = lines_of_a_run(run, folder / "all", None, rooms=ROOMS)
     deaths = 0
-    for number in range(kills):
-        place = 1 + number * (total - 1) // max(1, kills - 1)
-        state, counter, log = (folder / f"{number}{end}" for end in ("", ".counter", ".log"))
-        deaths += killed_at(place, state, counter, log)
-        found_model, found_report = run(state, counter, log)
+    for place in places(total, kills):
+        state, log = folder / f"{place}", folder / f"{place}.log"
+        deaths += killed_at(run, place, state, log, rooms=ROOMS)
+        found_model, found_report = run(state, log)
         entries = [json.loads(line) for line in log.read_bytes().splitlines()]
         # whatever was sent or shown, before the death or after it, is that of the run without one: the same
         # clients for each round, the same noise, the same model, bit for bit
@@ -126,9 +78,9 @@ def try_kills(folder, kills):
         assert found_report.ledger == report.ledger  # nobody is forgotten, and nobody charged twice
         assert (found_report.released, found_report.short) == (report.released, report.short)
         assert found_report.refused == report.refused
-        with server_at(state, counter) as server:
+        with server_at(state) as server:
             assert server.step == ROUNDS and bits_of(server.model) == model
-        assert len(list(state.iterdir())) <= 3  # the state file, one model, one memory of noise
+        assert len(list(state.iterdir())) <= 4  # the state file and its lock, one model, one memory of noise
     return deaths
 
 
@@ -145,4 +97,4 @@ def test_killed_at_some_places(tmp_path):
 
 @pytest.mark.slow
 def test_killed_at_many_places(tmp_path):
-    assert try_kills(tmp_path, 120) >= 115
+    assert try_kills(tmp_path, 60) >= 55

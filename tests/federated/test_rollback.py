@@ -1,13 +1,12 @@
 """A state that is put back, or opened again, costs another release with noise of its own."""
 
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
 
 from anechoic import federated
-from anechoic.errors import CheckpointError, ReplayError
+from anechoic.errors import CheckpointError
 from tests.federated.small import KEY, small_mechanism
 
 SIZE = 300
@@ -82,29 +81,6 @@ def test_over_many_openings_noise_goes_on_exactly(tmp_path, monkeypatch, recorde
     assert len(made) == 7
 
 
-def test_a_counter_that_was_given_once_is_insisted_on(tmp_path):
-    with server_at(tmp_path / "run", counter=tmp_path / "counter") as server:
-        update_of_a_round(server, 0.0)
-    for adopt in (False, True):
-        with pytest.raises(ReplayError, match="was run with a counter"):
-            server_at(tmp_path / "run", adopt=adopt)
-    server_at(tmp_path / "run", counter=tmp_path / "counter").shut()
-
-
-def test_without_the_key_the_state_shows_no_noise_and_no_client(tmp_path, monkeypatch):
-    monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 1)
-    with server_at(tmp_path / "run") as server:
-        update_of_a_round(server, 0.0)
-        update_of_a_round(server, 0.0)
-        memory = bytes(server._noise.saved()[3])
-        server.ask(["ann of 7 lane"])
-        content = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
-    for private in (memory[:16], memory[-16:], b"ann of", KEY):
-        assert private not in content
-    with server_at(tmp_path / "run") as server:
-        assert bytes(server._noise.saved()[3]) == memory
-
-
 def test_a_full_disk_is_said(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -120,26 +96,14 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
         assert server.ask([]).resumed and server.step == 0
 
 
-def test_a_state_of_an_earlier_version_is_refused_by_name(tmp_path):
-    server_at(tmp_path / "run").shut()
-    database = sqlite3.connect(tmp_path / "run" / "state.db", isolation_level=None)
-    database.execute("UPDATE meta SET value = '1' WHERE name = 'format'")
-    database.close()
-    with pytest.raises(
-        ValueError, match="has format 1, .* reads format 3 alone. Finish the federated run with"
-    ):
-        server_at(tmp_path / "run")
-
-
 @pytest.mark.usefixtures("salted")
-def test_short_rounds_that_ask_more_go_on_from_a_sealed_state_and_its_counter(tmp_path):
+def test_short_rounds_that_ask_more_go_on_from_a_state(tmp_path):
     """The clients of a short round are charged once, and the first asked, after it was opened again, too."""
-    options = {"counter": tmp_path / "counter", "over_selection": 1.0, "min_replies": 2}
+    options = {"over_selection": 1.0, "min_replies": 2}
     with server_at(tmp_path / "run", **options) as server:
         asked = server.ask(range(30))
         asked.add(asked.clients[1], None)
         assert not server.close(asked).released
-    shutil.copytree(tmp_path / "run", tmp_path / "older")
     with server_at(tmp_path / "run", **options) as server:
         again = server.ask(range(30))
         assert set(again.clients) == set(asked.clients) and not again.resumed
@@ -150,7 +114,3 @@ def test_short_rounds_that_ask_more_go_on_from_a_sealed_state_and_its_counter(tm
             opened.add(client, {"w": np.zeros(SIZE)})
         assert server.close(opened).released and opened.answered == 3
         assert server.report().ledger.participations == server.asked_per_round == 6
-    shutil.rmtree(tmp_path / "run")
-    shutil.copytree(tmp_path / "older", tmp_path / "run")
-    with pytest.raises(ReplayError, match="counter"):
-        server_at(tmp_path / "run", adopt=True, **options)

@@ -86,14 +86,6 @@ def test_ids_of_every_kind_come_back(tmp_path, client):
         assert again.add(client, update_of(1, 0)) is None
 
 
-def test_no_id_is_written_in_the_clear(tmp_path):
-    with small_server(state=tmp_path / "run") as server:
-        run_round_of(server, ["ann of 7 lane"])
-        server.ask(["bob"])
-    content = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
-    assert b"ann of 7 lane" not in content and b"bob" not in content
-
-
 def run_round_of(server, available):
     asked = server.ask(available)
     for client in asked.clients:
@@ -118,15 +110,6 @@ def test_a_key_that_is_given_is_not_written(tmp_path):
         small_server(state=tmp_path / "run", key=bytes(32))
 
 
-@pytest.mark.usefixtures("salted")
-def test_states_with_one_key_have_noise_of_their_own(tmp_path):
-    updates = []
-    for name in ("one", "other"):
-        with small_server(state=tmp_path / name) as server:
-            updates.append(run_round_of(server, range(3)).update)
-    assert (updates[0] != updates[1]).all()
-
-
 def test_a_copy_and_a_second_process_are_refused(tmp_path):
     state = tmp_path / "run"
     with small_server(state=state) as server:
@@ -139,23 +122,6 @@ def test_a_copy_and_a_second_process_are_refused(tmp_path):
     small_server(state=tmp_path / "copy", adopt=True).shut()
 
 
-def test_an_older_state_put_back_is_seen_by_the_counter(tmp_path):
-    state, counter = tmp_path / "run", tmp_path / "counter"
-    with small_server(state=state, counter=counter) as server:
-        run_round(server, range(9))
-    shutil.copytree(state, tmp_path / "old")
-    with small_server(state=state, counter=counter) as server:
-        run_round(server, range(9))
-    shutil.rmtree(state)
-    shutil.move(tmp_path / "old", state)
-    with pytest.raises(ReplayError, match="older version was put back"):
-        small_server(state=state, counter=counter, adopt=True)
-    with pytest.raises(ValueError, match="lies in the state directory"):
-        small_server(state=state, counter=state / "counter")
-    with pytest.raises(ValueError, match="without state"):
-        small_server(counter=counter)
-
-
 OTHER_MODEL = {**small_model(), "b": np.array([0.5])}
 
 
@@ -163,7 +129,7 @@ OTHER_MODEL = {**small_model(), "b": np.array([0.5])}
     ("options", "words"),
     [
         ({"optimizer": federated.SGD(0.5)}, "optimizer.lr"),
-        ({"optimizer": federated.FedAdam()}, "optimizer"),
+        ({"optimizer": federated.FedAdam()}, ".*optimizer.kind.*"),
         (
             {"mechanism": small_mechanism(federated.CoolDown(3, 3), 3, epsilon=3.0)},
             r"mechanism.fingerprint, mechanism.noise_std \(was .*\)",
@@ -172,7 +138,7 @@ OTHER_MODEL = {**small_model(), "b": np.array([0.5])}
 )
 def test_another_run_is_refused(tmp_path, options, words):
     small_server(state=tmp_path / "run").shut()
-    with pytest.raises(MismatchError, match=f"another federated run: {words} differs?"):
+    with pytest.raises(MismatchError, match=f"another federated run: {words} differ"):
         small_server(state=tmp_path / "run", **options)
 
 
@@ -189,7 +155,7 @@ def test_another_model_or_discipline_is_refused(tmp_path):
             state=tmp_path / "run",
             key=KEY,
         )
-    with pytest.raises(MismatchError, match="discipline, mechanism.fingerprint differ"):
+    with pytest.raises(MismatchError, match="discipline.*, mechanism.fingerprint.* differ"):
         small_server(federated.Cohorts(3), state=tmp_path / "run")
 
 
@@ -224,13 +190,13 @@ def test_vectors_that_are_damaged_are_refused(tmp_path, kind, how):
     "statement",
     [
         "DELETE FROM clients WHERE id = (SELECT id FROM clients LIMIT 1)",
-        "UPDATE clients SET sealed = zeroblob(length(sealed))",
+        "UPDATE clients SET content = zeroblob(length(content))",
         "DELETE FROM clients",
         "DELETE FROM state",
-        "UPDATE state SET sealed = zeroblob(length(sealed))",
-        "UPDATE meta SET value = x'00' WHERE name = 'private'",
-        "UPDATE meta SET value = x'00' WHERE name = 'private'",
-        "DELETE FROM meta WHERE name = 'private'",
+        "UPDATE state SET content = zeroblob(length(content))",
+        "UPDATE meta SET value = x'00' WHERE name = 'tag'",
+        "UPDATE meta SET value = x'00' WHERE name = 'tag'",
+        "DELETE FROM meta WHERE name = 'tag'",
         "DELETE FROM meta WHERE name = 'salt'",
         "UPDATE meta SET value = x'00' WHERE name = 'salt'",
         "DELETE FROM openings",
@@ -294,7 +260,7 @@ def test_files_of_others_in_the_directory_stay(tmp_path):
     with small_server(state=state) as server:
         run_round(server, range(9))
     left = {path.name.split("-")[0] for path in state.iterdir()}
-    assert left == {"notes.txt", "state.db", "model"}
+    assert left == {"notes.txt", "state.db", "state.db.lock", "model"}
     assert not (state / ".model-3-0123456789abcdef.bin.partial").exists()
 
 

@@ -210,7 +210,6 @@ MADE = small.mechanism()
         ({**PLAN, "delta": 0.0}, "delta"),
         ({**PLAN, "population": 3, "delta": 1e-5, "clients_per_round": 4}, "different ones, but there are 3"),
         ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
-        ({"state": "/tmp", "counter": "count"}, "counter='count' is relative"),
         ({"state": __file__}, "is a file"),
         ({"state": "/missing/folder/run"}, "/missing/folder, which is no folder"),
         ({"state": 3}, "state=3 must be the path"),

@@ -1,22 +1,20 @@
 """A selection that is killed goes on with the runs that it drew first, and shows what it would have shown."""
 
 import math
-import os
 import pickle
 from itertools import count
-from pathlib import Path
 
 import pytest
 
 import anechoic as an
 import anechoic.runs
 import anechoic.selection
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError, UnsupportedError
+from anechoic.errors import CheckpointError, MismatchError, ReplayError, UnsupportedError
 from anechoic.keys import derive
+from tests.runs.kills import folders, killed_at, lines_of_a_run, places
 from tests.selection.test_select import mechanism
-from tests.streaming.test_kill import killed_at, lines_of_a_run
 
-ROOMS = tuple(str(Path(room.__file__).parent) for room in (anechoic.runs, anechoic.selection))
+ROOMS = folders(anechoic.runs, anechoic.selection)
 CANDIDATES = [0.1, {"rate": 0.3, "steps": [2, 3]}, "largest"]
 
 
@@ -61,9 +59,8 @@ def try_kills(tmp_path, kills, selection, key):
     assert len(wanted) == 5
     total = lines_of_a_run(go_on, selection, key, tmp_path / "all", tmp_path / "all.log", rooms=ROOMS)
     deaths = 0
-    for number in range(kills):
-        place = 1 + number * (total - 1) // max(1, kills - 1)
-        state, log = tmp_path / f"{number}", tmp_path / f"{number}.log"
+    for place in places(total, kills):
+        state, log = tmp_path / f"{place}", tmp_path / f"{place}.log"
         died = killed_at(go_on, place, selection, key, state, log, rooms=ROOMS)
         assert go_on(selection, key, state, log) == whole
         made = runs_of(log)
@@ -110,7 +107,7 @@ def test_what_does_not_fit_the_state_is_refused_by_name(tmp_path, selection, key
         selection.run(stopped, CANDIDATES, key=key, state=state)
     others = {
         "another selection: candidates differs": (selection, [*CANDIDATES, 2.0], key),
-        "another selection: repetitions.mean .was 5.0, is 6": (
+        "another selection: repetitions.mean .was 5, is 6": (
             an.select(mechanism(), mean=6, score_on="public"), CANDIDATES, key,
         ),
         "another selection: mechanism, repetitions.shape": (
@@ -145,39 +142,6 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path, selection):
         selection.run(lambda *_: (object(), 1.0), [1], state=tmp_path / "s")
     again = selection.run(lambda candidate, *_: (None, candidate), [1], state=tmp_path / "s")
     assert again == (None, 1, 1.0)  # the error left the file as it was
-
-
-def test_one_process_alone_has_the_state(tmp_path, selection, key):
-    state = tmp_path / "s"
-
-    def nested(candidate, given, own):
-        with pytest.raises(GuaranteeError, match="open in this process already"):
-            selection.run(stopped, CANDIDATES, key=key, state=state)
-        child = os.fork()
-        if child == 0:
-            try:
-                selection.run(stopped, CANDIDATES, key=key, state=state)
-            except GuaranteeError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        return None, 0
-
-    selection.run(nested, CANDIDATES, key=key, state=state)
-
-
-def test_the_file_shows_no_number_of_runs(tmp_path, key):
-    """Without the key: sealed parts are as long for any number of runs, and the result alone tells."""
-    sizes = set()
-    for mean in (2, 20):
-        state = tmp_path / f"{mean}"
-        an.select(mechanism(), mean=mean, score_on="public").run(
-            lambda *_: (b"", 0), [1], key=key, state=state
-        )
-        sizes.add(state.stat().st_size)
-        data = state.read_bytes()
-        assert b'"runs"' not in data and key not in data
-    assert len(sizes) == 1
 
 
 def test_a_pickled_selection_is_the_same(selection, key):

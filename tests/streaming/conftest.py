@@ -2,18 +2,18 @@
 
 import pytest
 
-from anechoic.runs import sealing
+from anechoic.runs import digests
 
-AS_IT_IS = sealing.new_salt
+AS_IT_IS = digests.new_salt
 
 
 @pytest.fixture(autouse=True)
 def one_salt(monkeypatch):
     """Two streams can be compared bit for bit."""
-    monkeypatch.setattr(sealing, "new_salt", bytes)
+    monkeypatch.setattr(digests, "new_salt", bytes)
 
 
 @pytest.fixture
 def salted(one_salt, monkeypatch):
     """As outside of tests: every stream, and every opening of a state file, has noise of its own."""
-    monkeypatch.setattr(sealing, "new_salt", AS_IT_IS)
+    monkeypatch.setattr(digests, "new_salt", AS_IT_IS)

@@ -219,7 +219,7 @@ def test_every_form_of_a_statement_is_written_for_the_reviewer(table, tmp_path, 
 
 def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
     state, out = tmp_path / "run.db", tmp_path / "out.jsonl"
-    arguments = ["--input", table, *WHEN, *ALL, "--state", state, "--counter", tmp_path / "c", "--out", out]
+    arguments = ["--input", table, *WHEN, *ALL, "--state", state, "--out", out]
     assert run(capsys, *arguments)[0] == 0
     before = out.read_text()
     with table.open("a") as file:
@@ -269,8 +269,6 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
         "1",
         "--unit",
         "tail",
-        "--key-env",
-        "SECRET",
     ]
     code, _, error = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
     assert code == 0 and "private: 2 records of units that took part as often as they may" in error

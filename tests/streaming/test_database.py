@@ -71,21 +71,6 @@ def test_a_file_that_cannot_be_opened_is_said(tmp_path):
         count_at(tmp_path / "folder")
 
 
-def test_a_file_of_an_earlier_version_is_refused_by_name(tmp_path):
-    database = sqlite3.connect(tmp_path / "s")
-    database.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)")
-    rows = {"format": "2", "identity": "{}", "place": "here", "salt": b"", "commits": "7"}
-    database.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
-    database.commit()
-    database.close()
-    before = (tmp_path / "s").read_bytes()
-    with pytest.raises(ValueError, match="has format 2, .* reads format 3 alone. Finish the stream with"):
-        count_at(tmp_path / "s")
-    with pytest.raises(CheckpointError, match="format 2"):
-        streaming.read_releases(tmp_path / "s")
-    assert (tmp_path / "s").read_bytes() == before
-
-
 def test_one_wait_for_the_disk_a_commit(tmp_path):
     """The log is appended to; the file itself is written when there is much of it, and at the end."""
     with count_at(tmp_path / "s") as stream:

@@ -4,68 +4,42 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import anechoic.runs
 import anechoic.streaming
-from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.meta import MECHANISM
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.store import Store
+from tests.runs.kills import folders, killed_at, lines_of_a_run
 from tests.streaming.test_store import KEY, board, feed
 
-ROOM = tuple(str(Path(room.__file__).parent) for room in (anechoic.streaming, anechoic.runs))
+ROOM = folders(anechoic.streaming, anechoic.runs)
 STEPS = range(4)
 
 
-def killed_at(run, line, *given, rooms=ROOM):
-    """Call `run` in a child process that dies before the given line of the rooms; whether it died."""
-    child = os.fork()
-    if child == 0:
-        left = line
-
-        def trace(frame, event, _):
-            nonlocal left
-            if not frame.f_code.co_filename.startswith(rooms):
-                return None
-            if event == "line":
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        try:
-            run(*given)
-        finally:
-            sys.settrace(None)
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-def run(path, counter, published):
+def run(path, published):
     """What an operator's program does: go on where the file stands, and append what is released to a log."""
-    with board(path, key=KEY, counter=counter) as stream:
+    with board(path, key=KEY) as stream:
         for t in STEPS[stream.step :]:
             stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
             stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"], batch_id=f"{t} more")
             write(published, t, stream.release(t).to_bytes())
 
 
-def run_in_groups(path, counter, published):
+def run_in_groups(path, published):
     """The same, two steps in a commit, whose noise is drawn ahead; known batches are fed again."""
-    with board(path, key=KEY, counter=counter) as stream:
+    with board(path, key=KEY) as stream:
         for group in (STEPS[:2], STEPS[2:]):
             made = stream.steps(**batches_of(group), batch_ids=[f"{t}" for t in group])
             for t, release in zip(group, made, strict=True):
                 write(published, t, release.to_bytes())
 
 
-def run_with_sums(path, counter, published):
+def run_with_sums(path, published):
     """A sink of a streaming engine: batches are of two steps, and each comes twice."""
-    with board(path, key=KEY, counter=counter) as stream:
+    with board(path, key=KEY) as stream:
         for number, group in enumerate((STEPS[:2], STEPS[2:])):
             made = []
             for t in group:
@@ -99,70 +73,34 @@ def log_of(published):
     return found
 
 
-def lines_of_a_run(run, *given, rooms=ROOM):
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        if not frame.f_code.co_filename.startswith(rooms):
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run(*given)
-    finally:
-        sys.settrace(before)  # that of coverage, say
-    return count
-
-
 def try_kills(tmp_path, kills, run=run):
     whole = feed(board(key=KEY), STEPS)
     grouped = [release.to_bytes() for release in board(key=KEY).steps(**batches_of(STEPS))]
     expected = grouped if run is run_in_groups else whole
-    total = lines_of_a_run(run, *(tmp_path / f"all{end}" for end in (".db", ".counter", ".log")))
+    total = lines_of_a_run(run, tmp_path / "all.db", tmp_path / "all.log", rooms=ROOM)
     deaths = 0
     for number in range(kills):
         place = 1 + number * (total - 1) // max(1, kills - 1)
-        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
-        deaths += killed_at(run, place, path, counter, published)
-        run(path, counter, published)
+        path, published = tmp_path / f"{number}.db", tmp_path / f"{number}.log"
+        deaths += killed_at(run, place, path, published, rooms=ROOM)
+        run(path, published)
         seen = dict(log_of(published))
         for step, made in log_of(published):
             assert made == expected[step] == seen[step]
-        with board(path, key=KEY, counter=counter) as stream:
+        with board(path, key=KEY) as stream:
             assert [release.to_bytes() for release in stream.releases()] == expected
     return deaths
 
 
-@pytest.mark.slow
-def test_killed_at_some_places(tmp_path):
-    assert try_kills(tmp_path, 4) >= 3
+@pytest.mark.parametrize("run", [run_in_groups, run_with_sums])
+def test_killed_at_some_places(tmp_path, run):
+    assert try_kills(tmp_path, 3, run) >= 2
 
 
 @pytest.mark.slow
-def test_killed_at_many_places(tmp_path):
-    assert try_kills(tmp_path, 120) >= 115
-
-
-def test_killed_at_some_places_in_groups(tmp_path):
-    assert try_kills(tmp_path, 3, run_in_groups) >= 2
-
-
-@pytest.mark.slow
-def test_killed_at_many_places_in_groups(tmp_path):
-    assert try_kills(tmp_path, 120, run_in_groups) >= 115
-
-
-def test_killed_at_some_places_with_sums_of_workers(tmp_path):
-    assert try_kills(tmp_path, 3, run_with_sums) >= 2
-
-
-@pytest.mark.slow
-def test_killed_at_many_places_with_sums_of_workers(tmp_path):
-    assert try_kills(tmp_path, 120, run_with_sums) >= 115
+@pytest.mark.parametrize("run", [run, run_in_groups, run_with_sums])
+def test_killed_at_many_places(tmp_path, run):
+    assert try_kills(tmp_path, 60, run) >= 55
 
 
 def released_and_left(path):
@@ -256,11 +194,11 @@ def test_a_commit_waits_once_for_the_disk(tmp_path):
 def test_killed_between_write_and_sync(tmp_path, run):
     whole, deaths = feed(board(key=KEY), STEPS), 0
     for number in range(1, 30, 2):
-        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
-        deaths += killed_at_sync(run, number, path, counter, published)
-        run(path, counter, published)
+        path, published = tmp_path / f"{number}.db", tmp_path / f"{number}.log"
+        deaths += killed_at_sync(run, number, path, published)
+        run(path, published)
         assert all(made == whole[step] for step, made in log_of(published))
-        with board(path, key=KEY, counter=counter) as stream:
+        with board(path, key=KEY) as stream:
             assert [release.to_bytes() for release in stream.releases()] == whole
     assert deaths >= 8
 
@@ -269,12 +207,12 @@ def test_killed_between_write_and_sync(tmp_path, run):
 @pytest.mark.slow
 def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_path):
     """What was drawn and lost is drawn anew with other noise: nobody has seen it."""
-    total = lines_of_a_run(run, *(tmp_path / f"all{end}" for end in (".db", ".counter", ".log")))
+    total = lines_of_a_run(run, tmp_path / "all.db", tmp_path / "all.log", rooms=ROOM)
     for number in range(3):
-        path, counter, published = (tmp_path / f"{number}{end}" for end in (".db", ".counter", ".log"))
-        killed_at(run, 1 + (2 * number + 1) * total // 6, path, counter, published)
-        run(path, counter, published)
-        with board(path, key=KEY, counter=counter) as stream:
+        path, published = tmp_path / f"{number}.db", tmp_path / f"{number}.log"
+        killed_at(run, 1 + (2 * number + 1) * total // 6, path, published, rooms=ROOM)
+        run(path, published)
+        with board(path, key=KEY) as stream:
             kept = {release.step: release.to_bytes() for release in stream.releases()}
         assert list(kept) == list(STEPS)
         assert all(made == kept[step] for step, made in log_of(published))

@@ -73,7 +73,7 @@ def test_one_record_has_at_most_its_bound_whatever_the_centres():
 
 @pytest.mark.slow
 def test_centres_are_learned_again_from_the_state_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("anechoic.runs.sealing.new_salt", bytes)
+    monkeypatch.setattr("anechoic.runs.digests.new_salt", bytes)
     batches = [points(t, 400) for t in range(9)]
     promise = {"epsilon": 3.0, "horizon": 9, "key": KEY}
     expected = [

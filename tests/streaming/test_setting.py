@@ -50,12 +50,6 @@ def test_a_later_run_with_another_clock_or_column_is_refused_by_name(tmp_path, c
     assert run(tmp_path, capsys)[0] == 0 and len(streaming.read_releases(tmp_path / "s.db")) == 6
 
 
-def test_a_key_without_a_state_is_refused_by_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("SECRET", "ab" * 32)
-    code, error = run(tmp_path, capsys, state=None, key_env="SECRET")
-    assert code == 2 and "--key-env needs --state" in error
-
-
 @pytest.mark.parametrize("option", ["out", "report"])
 def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys, option):
     for bad in (tmp_path / "missing" / "x.csv", tmp_path / "folder.csv"):
@@ -107,12 +101,10 @@ def test_the_order_of_statistics_belongs_to_it(tmp_path):
 def test_another_mechanism_is_named_by_its_figures(tmp_path):
     given = {"horizon": 4, "state": tmp_path / "s.db"}
     streaming.Stream(streaming.Count(), epsilon=1.0, **given).close()
-    figures = (
-        r"mechanism differs: epsilon \(was 1, is 2\), noise_multiplier \(was [\d.]+, is [\d.]+\), noise_std"
-    )
+    figures = r"mechanism differs .*epsilon \(was 1, is 2\), .*noise_multiplier \(was [\d.]+, is [\d.]+\)"
     with pytest.raises(MismatchError, match=figures):
         streaming.Stream(streaming.Count(), epsilon=2.0, **given)
-    with pytest.raises(MismatchError, match=r"mechanism differs: .*delta \(was 1e-06, is 1e-07\)"):
+    with pytest.raises(MismatchError, match=r"mechanism differs .*delta \(was 1e-06, is 1e-07\)"):
         streaming.Stream(streaming.Count(), epsilon=1.0, delta=1e-7, **given)
-    with pytest.raises(MismatchError, match=r"mechanism differs: .*steps \(was 4, is 8\)"):
+    with pytest.raises(MismatchError, match=r"mechanism differs .*steps \(was 4, is 8\)"):
         streaming.Stream(streaming.Count(), epsilon=1.0, **given | {"horizon": 8})

@@ -93,3 +93,29 @@ def test_with_a_journal_it_goes_on_and_nothing_else_is_released(book, monkeypatc
     with pytest.raises(ReplayError):
         train(other, 4)
     assert [one.status for one in book.account().live] == ["spent"]
+
+
+def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, monkeypatch, tmp_path):
+    """The attack: checkpoint and journal of an earlier step, and other data under the same rows of noise."""
+    run, folder = start(engine={"book": book}, keys=False), tmp_path / "run"
+    folder.mkdir()
+    train(run, 4)
+    run.engine.save_checkpoint(path=folder / "checkpoint")
+    journal = run.engine._run.recorder.journal
+    files = {path: path.read_bytes() for path in folder.iterdir() if "checkpoint" in path.name}
+    journal.close()
+    files[journal.path] = journal.path.read_bytes()
+    monkeypatch.setattr(ledger, "_MADE", {})
+    again = start(engine={"book": book}, keys=False)
+    again.engine.load_checkpoint(path=folder / "checkpoint")
+    train(again, 8)
+    again.engine._run.recorder.journal.close()
+    for path, content in files.items():
+        path.write_bytes(content)
+    for adopt in (False, True):
+        monkeypatch.setattr(ledger, "_MADE", {})
+        with pytest.raises(ReplayError, match="not its newest state: .*fresh keys"):
+            start(engine={"book": book}, keys=False).engine.load_checkpoint(
+                path=folder / "checkpoint", adopt_journal=adopt
+            )
+    assert [one.status for one in book.account().live] == ["spent"]

@@ -10,7 +10,7 @@ filter: see there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +20,6 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.statement.rounding import shortened
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class AllBut:
     @property
     def delta(self) -> float:
         """Of all, rounded up."""
-        return _up(Fraction(self.mechanism.delta) + Fraction(self.besides))
+        return -_down(-Fraction(self.mechanism.delta) - Fraction(self.besides))
 
     @property
     def unit(self) -> str:
@@ -177,8 +176,7 @@ class Grant:
             if new[0] < old[0] or new[1] < old[1]:
                 raise GuaranteeError(
                     f"the {name} part of {self.data!r} is {old} and would become {new}: limits that were"
-                    " granted may grow, and never shrink, since runs were chosen by what had been released."
-                    " Where amplified= grows, raise epsilon and delta by as much."
+                    " granted may grow, and never shrink: where amplified= grows, raise the whole too."
                 )
 
 
@@ -201,6 +199,10 @@ class Booked:
     charge: Charge
     fingerprint: str
     status: str = "reserved"
+
+    def __str__(self) -> str:
+        said = f"{self.who}: {self.charge}; run {self.run[:32]}, {self.what}"
+        return f"  {self.token}  {self.time}  {self.status:<9}  {said}"
 
 
 @dataclass
@@ -255,8 +257,8 @@ class Account:
         fitting = [way for way in ways if self.fits(way)]
         if not fitting:
             raise GuaranteeError(
-                f"the budget does not cover this run ({'; or '.join(map(self._said, ways))}): {self}"
-                f"{self._apart(ways)}"
+                f"the budget does not cover this run ({'; or '.join(map(self._said, ways))}): {self} What"
+                " counts by its own (epsilon, delta) needs a part of its own: grant(…, amplified=…)."
             )
         return fitting[-1]
 
@@ -266,24 +268,6 @@ class Account:
         if not charge.mu or charge.mu > _LARGEST or not delta:
             return str(charge)
         return f"{charge}, alone epsilon {gaussian_epsilon(delta, charge.mu):.6g} at delta {delta:.6g}"
-
-    def _apart(self, ways: list[Charge]) -> str:
-        """A grant that makes room for a run that counts by its own (epsilon, delta), if one would do."""
-        _, *spent = self.spent()
-        for way in sorted(ways, key=lambda way: (way.epsilon, way.delta)):
-            asked = zip(self.grant.amplified, spent, (way.epsilon, way.delta), strict=True)
-            apart = [
-                0.0 + shortened(_up(max(Fraction(was), used + Fraction(more)))) for was, used, more in asked
-            ]
-            parts = zip(self.grant.gaussian, apart, strict=True)
-            epsilon, delta = (_up(Fraction(rest) + Fraction(part)) for rest, part in parts)
-            if delta >= 1.0:
-                continue
-            would = replace(self.grant, epsilon=epsilon, delta=delta, amplified=(apart[0], apart[1]))
-            if Account(would, self.runs).fits(way):
-                said = ", ".join(f"{name}={value!r}" for name, value in vars(would).items() if name != "data")
-                return f" What would cover it: grant({said})."
-        return ""
 
     def __str__(self) -> str:
         squared, *apart = self.spent()
@@ -310,15 +294,9 @@ def root_up(squared: Fraction) -> float:
     return root
 
 
-def _up(value: Fraction) -> float:
-    """The least float that is at least `value`."""
-    return -_down(-value)
-
-
 def _down(value: Fraction) -> float:
     """The largest float that is at most `value`."""
-    nearest = float(value)
-    return math.nextafter(nearest, -math.inf) if Fraction(nearest) > value else nearest
+    return math.nextafter(value, -math.inf) if Fraction(float(value)) > value else float(value)
 
 
 def account_of(accounts: dict[str, Account], data: str) -> Account:
@@ -328,10 +306,9 @@ def account_of(accounts: dict[str, Account], data: str) -> Account:
         GuaranteeError: where nothing was granted.
     """
     if data not in accounts:
-        known = ", ".join(map(repr, sorted(accounts))) or "no data at all"
         raise GuaranteeError(
-            f"nothing was granted for {data!r}; this book knows {known}. The operator grants a budget:"
-            " anechoic budget grant BOOK DATA --epsilon … --delta …, or BudgetBook.grant."
+            f"nothing was granted for {data!r}: the operator grants a budget, by BudgetBook.grant or anechoic"
+            f" budget grant BOOK DATA --epsilon … --delta …. This book knows {sorted(accounts)}."
         )
     return accounts[data]
 

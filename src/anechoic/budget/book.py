@@ -12,11 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from anechoic.budget.account import Account, Booked, Cost, Grant, account_of, changed, charges_of
-from anechoic.budget.entries import Entries
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
-from anechoic.keys import derive
+from anechoic.budget.account import Account, Cost, Grant, account_of, changed, charges_of
+from anechoic.budget.entries import Entries, Place
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.mechanism.composition import Composition
+from anechoic.runs.progress import Progress
+from anechoic.runs.state_file import StateFile
+
+_ONE = (
+    "one run was charged, and this may be another. Go on from its newest state file, or from a checkpoint and"
+    " the whole journal; or begin a new run, with fresh keys, or by adopt=True of a stream or server."
+)
 
 
 class BudgetBook:
@@ -38,20 +44,6 @@ class BudgetBook:
 
     Raises:
         ValueError: without a name of the data set, or for a key of fewer than 16 bytes.
-
-    Example:
-        >>> import tempfile, os, anechoic as an
-        >>> from anechoic.budget import BudgetBook
-        >>> book = BudgetBook(os.path.join(tempfile.mkdtemp(), "budget.db"), "visits")
-        >>> book.grant(epsilon=2.0, delta=1e-6)
-        >>> sampling = an.sampling.External(an.participation.Single(), 1, steps=24)
-        >>> mechanism = an.calibrate(an.strategies.Identity(24), sampling=sampling, epsilon=1.5, delta=1e-6)
-        >>> book.reserve(mechanism, run="report of May").spend()
-        >>> try:
-        ...     book.reserve(mechanism, run="report of June")
-        ... except an.AnechoicError as error:
-        ...     print(type(error).__name__)
-        GuaranteeError
     """
 
     def __init__(
@@ -61,11 +53,12 @@ class BudgetBook:
             raise ValueError(f"data={data!r} must be the name of a data set.")
         if key is not None and (not isinstance(key, bytes) or len(key) < 16):
             raise ValueError("key must be at least 16 secret bytes, such as anechoic.noise.new_key() gives.")
-        self._entries = Entries(os.fspath(place), key)
+        self._place = Place(os.fspath(place), key)
         self.data = data
-        self.who = _user() if who is None else who
-
-    # -- the operator's side -------------------------------------------------------------------
+        try:
+            self.who = getpass.getuser() if who is None else who
+        except (KeyError, OSError):  # a container without a name for its user
+            self.who = f"uid {os.getuid()}"
 
     def grant(
         self,
@@ -91,10 +84,10 @@ class BudgetBook:
             GuaranteeError: if a limit would shrink.
         """
         wanted = Grant(self.data, epsilon, delta, unit, adjacency, amplified)
-        with self._open(create=True) as (accounts, add):
+        with self._open(create=True) as (accounts, entries):
             if self.data in accounts:
                 wanted.check_raises(accounts[self.data].grant)
-            add(kind="grant", **asdict(wanted))
+            self._add(entries, kind="grant", **asdict(wanted))
 
     def cancel(self, token: str) -> None:
         """Give a reservation back, on the caller's word that nothing was released under it.
@@ -102,9 +95,7 @@ class BudgetBook:
         Raises:
             GuaranteeError: if it was spent, or there is none of this token.
         """
-        with self._open() as (accounts, add):
-            self._still_reserved(accounts, token)
-            add(kind="cancel", token=token)
+        self._close(token, "cancel")
 
     def account(self) -> Account:
         """The grant and the runs of these data, as they are now.
@@ -115,119 +106,114 @@ class BudgetBook:
         with self._open() as (accounts, _):
             return account_of(accounts, self.data)
 
-    # -- the runs' side ------------------------------------------------------------------------
-
     def check(self, what: Cost) -> None:
         """Refuse what `reserve` would refuse, and book nothing; a run that may be in the book already passes.
 
         Raises:
             GuaranteeError, MismatchError: as `reserve`.
         """
-        account = self.account()
-        try:
+        account, ways = self.account(), charges_of(what)
+        if not any(one.charge.like(way) for one in account.live for way in ways):
             account.choose(what)
-        except GuaranteeError as error:
-            ways = charges_of(what)
-            known = any(one.charge.like(way) for one in account.live for way in ways)
-            if isinstance(error, MismatchError) or not known:
-                raise
 
-    def reserve(self, what: Cost, *, run: str | None = None, goes_on: bool = False) -> Reservation:
-        """Charge a run before it begins; one that is reserved, or goes on, is not charged again.
+    def reserve(self, what: Cost, *, run: str | None = None, state: StateFile | None = None) -> Reservation:
+        """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
             what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
                 OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
                 adjacency, on your word.
-            run: by what the run is known when it goes on; None for a new one.
-            goes_on: on your word, that this is the run of that name, which goes on from a state file or a
-                checkpoint that it wrote: it makes no release again otherwise than it was.
+            run: by what the run is known until it is spent; None for a new one, or for that of `state`.
+            state: that was opened for the run. From here on this opening alone goes on with it. One that is
+                `adopted` and not the newest is charged as a run of its own, where its noise is.
 
         Raises:
-            GuaranteeError: if the budget does not cover it, if a run of this name was spent and this one does
-                not go on from it, or if nothing was granted.
+            GuaranteeError: if the budget does not cover it, or if nothing was granted.
+            ReplayError: if a run of this name was spent, and `state` is not its newest one.
             MismatchError: for another unit or adjacency, or a run of this name with another mechanism.
             ValueError: for what has no cost.
         """
-        fingerprint, said = _fingerprint(what), f"{what!r}"
-        with self._open() as (accounts, add):
+        opened = [] if state is None else state.opened_by()
+        run = run if state is None or run else state.name
+        with self._open() as (accounts, entries):
             account = account_of(accounts, self.data)
-            known = next((one for one in account.live if run is not None and one.run == run), None)
-            if known is not None:
-                if (known.fingerprint, known.what) != (fingerprint, said):
-                    raise MismatchError(
-                        f"run {run!r} is in the book with another mechanism ({known.what}): a run keeps its"
-                        " mechanism. Give the new one another name, or fresh keys."
-                    )
-                if known.status == "spent" and not goes_on:
-                    raise GuaranteeError(
-                        f"run {run!r} is in the book, and spent: one run was charged, and this may be"
-                        " another. Go on from a checkpoint or state file of it, with its journal; or give the"
-                        " new one another name, or fresh keys."
-                    )
-                return Reservation(self, known.token, goes_on)
-            token, charge = secrets.token_hex(8), account.choose(what)
-            run = token if run is None else str(run)
-            entry = {"token": token, "run": run, "what": said, "fingerprint": fingerprint}
-            add(kind="reserve", charge=asdict(charge), **entry)
-        return Reservation(self, token)
+            at = {one.token: entries.progress(one.token) for one in account.live}
+            last = {at[one.token].opening: one for one in account.live}
+            known = next((last[name] for name in reversed(opened) if name in last), None)
+            known = known or next((one for one in account.live if run is not None and one.run == run), None)
+            fault = "" if known is None else at[known.token].fault(state)
+            if known is None or (fault and state is not None and state.adopted and state.FRESH_NOISE):
+                token, spent = secrets.token_hex(8), False
+                said = {"token": token, "run": (opened[-1] if fault else run) or token, "what": f"{what!r}"}
+                charge = asdict(account.choose(what))
+                self._add(entries, kind="reserve", charge=charge, fingerprint=_fingerprint(what), **said)
+            elif fault:
+                raise ReplayError(f"run {known.run!r} is in the book, and {fault}: {_ONE}")
+            else:
+                token, spent = known.token, known.status == "spent"
+                if (known.fingerprint, known.what) != (_fingerprint(what), f"{what!r}"):
+                    which = f"run {run!r} is in the book with another mechanism ({known.what})"
+                    raise MismatchError(f"{which}: a run keeps its mechanism. Give this one another name.")
+            found = Reservation(self, token, spent)
+            if state is not None:
+                entries.note(token, Progress(opened[-1], state.steps, state.steps))
+                found._opening, state.counter = opened[-1], found
+        return found
 
-    def _spend(self, token: str, goes_on: bool) -> None:
-        with self._open() as (accounts, add):
-            one = account_of(accounts, self.data).runs[token]
-            if one.status != "spent" or not goes_on:  # two may have reserved one run: one of them is it
-                self._still_reserved(accounts, token)
-                add(kind="spend", token=token)
-
-    def _still_reserved(self, accounts: dict[str, Account], token: str) -> None:
-        one = account_of(accounts, self.data).runs.get(token)
-        if one is None or one.status != "reserved":
-            state = "unknown" if one is None else one.status
-            raise GuaranteeError(
-                f"reservation {token!r} of {self.data!r} is {state}: only one that is reserved can be spent"
-                " or given back."
-            )
-
-    # -- for people ----------------------------------------------------------------------------
+    def _close(self, token: str, kind: str) -> None:
+        """Spend or cancel a reservation."""
+        with self._open() as (accounts, entries):
+            one = account_of(accounts, self.data).runs.get(token)
+            if one is None or one.status != "reserved":
+                state = "unknown" if one is None else one.status
+                raise GuaranteeError(
+                    f"reservation {token!r} of {self.data!r} is {state}: only one that is reserved can be"
+                    " spent or given back."
+                )
+            self._add(entries, kind=kind, token=token)
+            if not entries.progress(token).opening:
+                entries.note(token, Progress(begun=1))  # without a state nothing goes on
 
     def show(self, *, every: bool = False) -> str:
         """The budget of these data and its runs, as text, or `every` budget in the book.
 
         The last line is the end of the book: kept elsewhere, it shows that an older copy was put back.
         """
-        with self._open() as (accounts, _):
+        with self._open() as (accounts, entries):
             shown = accounts.values() if every else [account_of(accounts, self.data)]
-            lines = [line for one in shown for line in (str(one), *map(_line, one.runs.values()))]
-            return "\n".join([*lines, f"{self._entries.end}"])
+            lines = [f"{line}" for one in shown for line in (one, *one.runs.values())]
+            return "\n".join([*lines, entries.end])
 
     def __deepcopy__(self, memo: Any) -> BudgetBook:
         return self  # there is nothing to change in it; scikit-learn's `clone` hands it on
 
     def __repr__(self) -> str:
-        return f"BudgetBook({self._entries.name}, {self.data!r})"
-
-    # -- inside --------------------------------------------------------------------------------
+        return f"BudgetBook({self._place.name}, {self.data!r})"
 
     @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Any]]:
-        place = self._entries
-        if not create and not place.remote and not Path(place.place).exists():
-            raise GuaranteeError(
-                f"there is no budget book {place.name}, so nothing was granted: BudgetBook.grant makes it."
-            )
-        with place.open() as (entries, write):
+    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Entries]]:
+        with self._there(create).open() as entries:
             accounts: dict[str, Account] = {}
             try:
-                for entry in entries:
+                for entry in entries.all():
                     changed(accounts, entry)
             except (KeyError, TypeError, ValueError) as error:
-                raise CheckpointError(f"{place.name} is no budget book of this version: {error}.") from error
+                raise CheckpointError(
+                    f"{self._place.name} is no budget book of this version: {error}."
+                ) from error
+            yield accounts, entries
 
-            def add(**entry: Any) -> None:
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                write({"data": self.data, "who": self.who, "time": now, **entry})
+    def _add(self, entries: Entries, **entry: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        entries.add({"data": self.data, "who": self.who, "time": now, **entry})
 
-            yield accounts, add
+    def _there(self, create: bool = False) -> Place:
+        if not create and not self._place.remote and not Path(self._place.place).exists():
+            raise GuaranteeError(
+                f"there is no budget book {self._place.name}, so nothing was granted: BudgetBook.grant makes"
+                " it."
+            )
+        return self._place
 
 
 class Reservation:
@@ -237,32 +223,58 @@ class Reservation:
         token: by which the book knows it.
     """
 
-    def __init__(self, book: BudgetBook, token: str, goes_on: bool = False) -> None:
-        self._book, self.token = book, token
-        self._goes_on, self._spent = goes_on, False
+    def __init__(self, book: BudgetBook, token: str, spent: bool = False) -> None:
+        self._book, self.token, self._spent, self._opening = book, token, spent, ""
 
     def spend(self) -> None:
         """Something is about to be released: from here on the reservation cannot be given back."""
         if not self._spent:
-            self._book._spend(self.token, self._goes_on)
+            self._book._close(self.token, "spend")
             self._spent = True
 
+    def follow(self, state: StateFile) -> None:
+        """Go on in a state of the run that this process has begun or opened."""
+        opened = [self._opening, *state.opened_by()]
+        self._opening, state.counter = opened[-1], self
+        self._note(state.steps, state.steps, *opened)
 
-def booked(book: BudgetBook, cost: Cost, run: Any) -> Reservation:
-    """The cost of a stream or server in a book, once however often its state is opened.
+    def begin(self, steps: int) -> None:
+        """Note that releases up to so many are about to be made, before the state holds them.
 
-    Raises:
-        GuaranteeError, MismatchError: as `BudgetBook.reserve`; the state is closed then.
-    """
-    state, goes_on = run._state, run.step > 0
-    name = derive(state.key, f"budget {state.salt.hex()}", size=16).hex()
-    if not goes_on and any((one.run, one.status) == (name, "spent") for one in book.account().live):
-        # its first release failed, or is missing here: what is made now has other noise, and another cost
-        name = derive(state.key, f"budget {state.openings[-1][1].hex()}", size=16).hex()
+        Raises:
+            GuaranteeError: as `done`, and where the reservation was given back.
+        """
+        self.spend()
+        if self._opening:
+            self._note(steps, done=None)
+
+    def done(self, steps: int) -> None:
+        """Note that the state holds so many releases; then they may be seen.
+
+        Raises:
+            GuaranteeError: where another opening of the state goes on.
+        """
+        self._note(steps, steps)
+
+    def _note(self, begun: int, done: int | None, *before: str) -> None:
+        """Write how far the run is, which this opening or one of those `before` goes on with."""
+        with self._book._there().open() as entries:
+            held = entries.progress(self.token)
+            if held.opening not in (self._opening, *before) or held.done > begun:
+                raise GuaranteeError(
+                    f"run {self.token} in the book goes on in another opening of its state, or the book was"
+                    " put back: nothing more is released here. Open the newest state again."
+                )
+            entries.note(self.token, Progress(self._opening, begun, held.done if done is None else done))
+
+
+def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) -> Reservation:
+    """Charge a run by its state, on disk or in memory, which is closed where that is refused."""
     try:
-        return book.reserve(cost, run=name, goes_on=goes_on)
+        return book.reserve(cost, run=name, state=state if isinstance(state, StateFile) else None)
     except BaseException:
-        run._give_back()
+        if state is not None:
+            state.close()
         raise
 
 
@@ -272,16 +284,3 @@ def _fingerprint(what: Cost) -> str:
     if isinstance(what, Composition):
         return "+".join(f"{count}x{part.fingerprint}" for part, count in what.parts)
     return "" if isinstance(what, tuple) else what.fingerprint
-
-
-def _line(one: Booked) -> str:
-    return (
-        f"  {one.token}  {one.time}  {one.status:<9}  {one.who}: {one.charge}; run {one.run[:32]}, {one.what}"
-    )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        return f"uid {os.getuid()}"

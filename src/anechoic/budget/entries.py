@@ -2,24 +2,31 @@
 
 Entries are only added. Each has a link, a digest of its text and of the link before it: whoever changes or
 takes out an entry has to write all links after it anew, and cannot without the key, where there is one.
-That the last entries are missing, as in an older copy of the file, is not seen.
+That the last entries are missing, as in an older copy of the file, is not seen. Beside them stands how far
+each run is, which is written over with every release.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from anechoic.errors import AnechoicError, CheckpointError
 from anechoic.runs.database import Database
+from anechoic.runs.progress import Progress
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS progress (token TEXT PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
+)
+_NOTE = (
+    "INSERT INTO progress VALUES (?, ?, ?)"
+    " ON CONFLICT (token) DO UPDATE SET body = excluded.body, link = excluded.link"
 )
 _START = "anechoic budget 1"
 _DAMAGED = "Take the last whole copy of the book, and enter what was spent since"
@@ -29,8 +36,8 @@ _LOCK = 6_022_140_760  # of PostgreSQL's advisory locks: the book's
 Run = Callable[..., list[tuple[Any, ...]]]
 
 
-class Entries:
-    """The entries of one book.
+class Place:
+    """Where a book is.
 
     Args:
         place: path of a file; or the address of a database, postgresql://…
@@ -38,51 +45,27 @@ class Entries:
     """
 
     def __init__(self, place: str, key: bytes | None) -> None:
-        self.place, self._key = place, key
-        self.end, self._last = "", ""
+        self.place, self._key = place, key or _START.encode()
         self.remote = place.startswith(("postgresql://", "postgres://"))
-
-    @contextmanager
-    def open(self) -> Iterator[tuple[list[dict[str, Any]], Callable[[dict[str, Any]], None]]]:
-        """All entries, and what adds one; nobody else writes meanwhile. What was added is kept at the end.
-
-        Raises:
-            CheckpointError: for a book that was edited or made with another key, and where it cannot be used.
-        """
-        with self._postgres() if self.remote else self._sqlite() as run:
-            run(_TABLE)
-            rows = run("SELECT place, body, link FROM budget ORDER BY place")
-            link, entries = _START, []
-            for number, (place, body, stored) in enumerate(rows):
-                link = self._link(link, body)
-                if place != number or not hmac.compare_digest(link, str(stored)):
-                    raise CheckpointError(
-                        f"entry {number} of the budget book {self.name} is not what was written, or the book"
-                        f" was made with another key: what was spent cannot be told. {_DAMAGED}."
-                    )
-                entries.append(json.loads(body))
-            self._last = link
-
-            def add(entry: dict[str, Any]) -> None:
-                body = json.dumps(entry, sort_keys=True, allow_nan=False)
-                link = self._link(self._last, body)
-                run("INSERT INTO budget VALUES (?, ?, ?)", (len(entries), body, link))
-                entries.append(entry)
-                self._last = link
-
-            self.end = f"{len(entries)} entries, the last is {link[:32]}"
-            yield entries, add
 
     @property
     def name(self) -> str:
         """For people: without what an address may hold of a password."""
         return "in PostgreSQL" if self.remote else self.place
 
-    def _link(self, before: str, body: str) -> str:
-        text = f"{before}\n{body}".encode()
-        return (
-            hmac.new(self._key, text, "sha256").hexdigest() if self._key else hashlib.sha256(text).hexdigest()
-        )
+    @contextmanager
+    def open(self) -> Iterator[Entries]:
+        """The book; nobody else writes meanwhile. What was added is kept at the end, or nothing.
+
+        Raises:
+            CheckpointError: where it cannot be used.
+        """
+        with self._postgres() if self.remote else self._sqlite() as run:
+            yield Entries(run, self)
+
+    def link(self, before: str, body: str) -> str:
+        """Digest of a text and of what comes before it."""
+        return hmac.digest(self._key, f"{before}\n{body}".encode(), "sha256").hex()
 
     @contextmanager
     def _sqlite(self) -> Iterator[Run]:
@@ -123,3 +106,53 @@ class Entries:
                 yield run
         except psycopg.Error as error:
             raise CheckpointError(f"the budget book {self.name}: {error}") from error
+
+
+class Entries:
+    """A book that is open; every method raises CheckpointError for one that was edited, or of another key."""
+
+    def __init__(self, run: Run, place: Place) -> None:
+        self._run, self._place, self._link, self._count = run, place, _START, 0
+        for table in _TABLES:
+            run(table)
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return all entries; `add` is for after that."""
+        found = []
+        for number, body, link in self._run("SELECT place, body, link FROM budget ORDER BY place"):
+            self._link = self._place.link(self._link, body)
+            self._check(number == self._count and link == self._link, f"entry {self._count}")
+            self._count += 1
+            found.append(json.loads(body))
+        return found
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Add an entry."""
+        body = json.dumps(entry, sort_keys=True, allow_nan=False)
+        self._link = self._place.link(self._link, body)
+        self._run("INSERT INTO budget VALUES (?, ?, ?)", (self._count, body, self._link))
+        self._count += 1
+
+    @property
+    def end(self) -> str:
+        """How many entries there are, and the link of the last."""
+        return f"{self._count} entries, the last is {self._link[:32]}"
+
+    def progress(self, token: str) -> Progress:
+        """Return how far a run is."""
+        for body, link in self._run("SELECT body, link FROM progress WHERE token = ?", (token,)):
+            self._check(link == self._place.link(token, body), f"the progress of run {token}")
+            return Progress(**json.loads(body))
+        return Progress()
+
+    def note(self, token: str, progress: Progress) -> None:
+        """Write how far a run is."""
+        body = json.dumps(asdict(progress))
+        self._run(_NOTE, (token, body, self._place.link(token, body)))
+
+    def _check(self, right: bool, what: str) -> None:
+        if not right:
+            raise CheckpointError(
+                f"{what} of the budget book {self._place.name} is not what was written, or the book was made"
+                f" with another key: what was spent cannot be told. {_DAMAGED}."
+            )

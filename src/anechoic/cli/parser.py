@@ -147,8 +147,6 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--min-sep", type=count, metavar="STEPS", help="between two of them (default: 1)")
     stream.add_argument("--per-step", type=count, default=1, help="records of a unit in a step (default: 1)")
     stream.add_argument("--state", type=Path, metavar="FILE", help="goes on where it stopped")
-    stream.add_argument("--counter", type=Path, metavar="FILE", help="shows an older state put back")
-    stream.add_argument("--key-env", metavar="NAME", help="variable with the key of --state, 64 hex digits")
     stream.add_argument("--adopt", action="store_true", help="take a state file that was moved or copied")
     stream.add_argument(
         "--book", metavar="BOOK", help="a budget book, file or postgresql://…, that is charged"

@@ -129,7 +129,7 @@ def _duties(unit: str, durable: bool) -> tuple[str, ...]:
         "what leaves the server are released models and what is computed from them"
         + ("; the state directory, which holds noise and key, stays" if durable else ""),
         "a server that is started again goes on from its state directory, the newest one: of two copies"
-        " only one goes on, and a counter that is kept elsewhere tells an older one"
+        " only one goes on, and a budget book tells an older one"
         if durable
         else "when this server ends, the run is over: another one has a ledger of its own, and its privacy"
         " cost adds up with this one",

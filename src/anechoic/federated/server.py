@@ -30,8 +30,8 @@ from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
-from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
+from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.units.ids import plain_id
 
@@ -60,15 +60,13 @@ class Server(OfOneProcess):
         min_replies: fewest clients that a round is begun with, and that must answer for a release.
         exclude: names of arrays that are sent but not trained.
         state: a directory by which the run outlives this process; see `store.RunStore`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state, and with which
-            everything private in it is encrypted. Noise follows from the key and from what is drawn whenever
-            a run is begun or opened: no two servers of one key share any.
-        counter: path of a file, kept elsewhere, by which an older state is recognised. Once given, the state
-            cannot be opened without.
+        key: 32 secret bytes or a function that gives them, which are then not in the state. Noise follows
+            from the key and from what is drawn whenever a run is begun or opened: no two servers of one key
+            share any.
         adopt: take a state that was moved or copied.
         setting: what else must be the same whenever the state is opened, as plain data: how clients are
             known, say.
-        book: a `BudgetBook`, which refuses the run, or books it: once, however often its state is opened.
+        book: a `BudgetBook`, which refuses the run, or books it: once, as long as its newest state is opened.
 
     Attributes:
         mechanism, discipline, layout, clients_per_round, min_replies, optimizer: as given.
@@ -97,7 +95,6 @@ class Server(OfOneProcess):
         exclude: Collection[str] = (),
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
-        counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
         book: BudgetBook | None = None,
@@ -116,8 +113,8 @@ class Server(OfOneProcess):
         self.owner, self._failed = OwnProcess("server"), False
         if book is not None:
             book.check(self.mechanism)  # before a state is begun
-        self._start(state, key=key, counter=counter, adopt=adopt)
-        self._booked = None if book is None else booked(book, self.mechanism, self)
+        self._start(state, key=key, adopt=adopt)
+        self._booked = None if book is None else booked(book, self.mechanism, self._state)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         shown = {MECHANISM: self.mechanism.to_json()}
@@ -260,7 +257,7 @@ class Server(OfOneProcess):
             )
         enough = asked.answered >= self.min_replies
         if enough and self._booked is not None:
-            self._booked.spend()
+            self._booked.begin(self.step + 1)
         asked.open = False
         self._failed = True  # until all is done: what is in memory may be between two steps
         after = _copy(self._standing)

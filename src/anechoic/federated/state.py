@@ -16,7 +16,7 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.optimizers import Memory
 from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs import sealing
+from anechoic.runs import digests
 
 
 @dataclass
@@ -69,8 +69,8 @@ class RunInMemory:
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
-        self.salt = sealing.new_salt()
-        self.openings = [(0, sealing.new_salt())]  # two servers with one key share no noise
+        self.salt = digests.new_salt()
+        self.openings = [(0, digests.new_salt())]  # two servers with one key share no noise
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end, unless an error leaves it."""

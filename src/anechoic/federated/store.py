@@ -21,27 +21,24 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.file_head import MECHANISM
-from anechoic.runs.sealing import filled
+from anechoic.runs.meta import MECHANISM
 from anechoic.runs.state_file import StateFile
 
 #: In the state directory.
 FILE = "state.db"
 #: Fewest releases between two snapshots of the noise.
 _ROWS_BETWEEN = 16
-_ENTRY = 24  # bytes of a client's account, see `ParticipationLedger`
 
 
 class RunStore(StateFile):
     """A state directory, open for this process alone; see `StateFile`, and `federated.state.RunInMemory`.
 
-    The directory holds models as released, in the clear. The noise of past rounds, the ids of the clients of
-    the open round, and what clients that took part did, by keyed digests of them, are sealed. The key is in
-    there too unless one is given: then it is as secret as the data.
+    The directory holds models as released, the noise of past rounds, the ids of the clients of the open
+    round, and what clients that took part did, by keyed digests of them: it is as secret as the data.
 
     Args:
         path: directory; it is made, for its owner alone, where there is none, in a folder that exists.
-        identity, shown, key, counter, adopt: see `StateFile`.
+        identity, shown, key, adopt: see `StateFile`.
 
     Raises:
         ValueError: for a path at which no directory can be made.
@@ -49,8 +46,7 @@ class RunStore(StateFile):
     """
 
     KIND = "federated run"
-    FORMAT = 3
-    TABLES: ClassVar[dict[str, int]] = {"clients": _ENTRY}
+    TABLES: ClassVar[tuple[str, ...]] = ("clients",)
     NEW_RUN = "Start a new run in another directory, whose privacy cost adds to this one's."
     AGAIN = "ask again: an open round has the same clients, and the step shows whether it was released"
     OTHERWISE = (
@@ -58,20 +54,14 @@ class RunStore(StateFile):
         " whose privacy cost adds to this one's."
     )
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, counter: str | os.PathLike[str] | None = None, **how: Any
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], **how: Any) -> None:
         folder = check_folder(path)
-        if counter is not None and folder in Path(os.path.realpath(counter)).parents:
-            raise ValueError(
-                f"counter={counter} lies in the state directory, and would be put back together with it: keep"
-                " it elsewhere."
-            )
         folder.mkdir(mode=0o700, exist_ok=True)
         self._vectors = Vectors(folder)
         self._files: dict[str, list[str]] = {}
         self._head: dict[str, Any] | None = None
-        super().__init__(folder / FILE, counter=counter, **how)
+        self._steps = 0
+        super().__init__(folder / FILE, **how)
         self._sweep()
 
     # -- opening -------------------------------------------------------------------------------
@@ -81,8 +71,12 @@ class RunStore(StateFile):
         if found is None:
             return 0
         self._head = json.loads(found)
-        self._files = self._head["files"]
-        return int(self._head["step"])
+        self._files, self._steps = self._head["files"], int(self._head["step"])
+        return self._steps
+
+    @property
+    def steps(self) -> int:
+        return self._steps
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -117,7 +111,7 @@ class RunStore(StateFile):
 
     def remember(self, noise: NoiseRows) -> None:
         if "noise" in self._files:
-            arrays = self._vectors.read(self._files["noise"], self.NEW_RUN, self.seal)
+            arrays = self._vectors.read(self._files["noise"], self.NEW_RUN)
             rows = arrays["rows"]
             noise.restore(int(arrays["step"]), rows.dtype.str, rows.shape, rows.tobytes())
 
@@ -140,7 +134,8 @@ class RunStore(StateFile):
                 "tally": {**vars(standing.tally), "refused": dict(standing.tally.refused)},
             }
         )
-        self.keep(filled(head))
+        self._steps = standing.step
+        self.keep(head.encode())
 
     def save_model(self, standing: RunStanding) -> None:
         self._write_model(standing)
@@ -149,7 +144,7 @@ class RunStore(StateFile):
     def save_noise(self, noise: NoiseRows) -> None:
         step, dtype, shape, data = noise.saved()
         arrays = {"step": np.array(step), "rows": np.frombuffer(data, dtype).reshape(shape)}
-        self._files = {**self._files, "noise": self._vectors.write("noise", step, arrays, self.seal)}
+        self._files = {**self._files, "noise": self._vectors.write("noise", step, arrays)}
 
     def rows_between(self, rows: int) -> float:
         # a snapshot is `rows` vectors: so it costs a release no more than writing one; a restart makes the

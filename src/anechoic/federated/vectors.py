@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -13,11 +14,9 @@ import numpy as np
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.files import reading, writing
-from anechoic.runs.sealing import SEALED, Sealer
 
 _MAGIC = b"anechoic federated vectors 1\n"
 _NAME = re.compile(r"\.?(model|noise)-[0-9]+-[0-9a-f]{16}\.bin(\.partial)?")
-_CHUNK = 2**24
 
 Named = Mapping[str, np.ndarray[Any, Any]]
 
@@ -32,38 +31,32 @@ class Vectors:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, kind: str, step: int, arrays: Named, seal: Sealer | None = None) -> list[str]:
+    def write(self, kind: str, step: int, arrays: Named) -> list[str]:
         """[name, digest] of a new file that is on disk.
 
         Args:
             kind: "model" or "noise".
             step: for the eye.
             arrays: by name, not of objects.
-            seal: for arrays that are private.
         """
         name = f"{kind}-{step}-{secrets.token_hex(8)}.bin"
         try:
-            return self._written(name, arrays, seal)
+            return self._written(name, arrays)
         except OSError as error:
             raise CheckpointError(
                 f"{self._folder / name} cannot be written ({error.strerror or type(error).__name__}): nothing"
                 " was released. Make room on the disk, and open the state again."
             ) from error
 
-    def _written(self, name: str, arrays: Named, seal: Sealer | None) -> list[str]:
+    def _written(self, name: str, arrays: Named) -> list[str]:
         head = {of: [array.dtype.str, list(array.shape)] for of, array in arrays.items()}
         with writing(self._folder / name, _MAGIC) as file:
             file.write(json.dumps(head).encode() + b"\n")
-            for of, array in arrays.items():
-                content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-                for start in range(0, len(content), _CHUNK):
-                    part = content[start : start + _CHUNK]
-                    file.write(part if seal is None else seal.close(_piece(name, of, start), part))
+            for array in arrays.values():
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return [name, file.digest.hexdigest()]
 
-    def read(
-        self, written: list[str], again: str, seal: Sealer | None = None
-    ) -> dict[str, np.ndarray[Any, Any]]:
+    def read(self, written: list[str], again: str) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays of a file that `write` made; `again` says what to do where they cannot be had.
 
         Raises:
@@ -77,7 +70,7 @@ class Vectors:
                     stated = raw.read(len(_MAGIC) + len(digest))[len(_MAGIC) :]
                 if stated.decode("ascii", "replace") != digest:
                     raise CheckpointError(f"{source} is another file than the one that was committed.")
-                return dict(_arrays(file, seal, name))
+                return dict(_arrays(file))
         except CheckpointError as error:
             raise CheckpointError(f"{error} Put the file back that the run wrote; else: {again}") from error
 
@@ -88,29 +81,16 @@ class Vectors:
                 path.unlink(missing_ok=True)
 
 
-def _arrays(file: Any, seal: Sealer | None, name: str) -> Any:
+def _arrays(file: Any) -> Any:
     line = bytearray()
     while not line.endswith(b"\n"):
         line += _exactly(file, 1, "head")
     for of, (dtype, shape) in json.loads(line).items():
-        array = np.empty(tuple(shape), np.dtype(dtype))
-        content = memoryview(array.reshape(-1).view(np.uint8).data)
-        for start in range(0, len(content), _CHUNK):
-            part = content[start : start + _CHUNK]
-            if seal is None:
-                part[:] = _exactly(file, len(part), "array")
-            else:
-                sealed = _exactly(file, len(part) + SEALED, "array")
-                part[:] = seal.open(_piece(name, of, start), sealed)
-        yield of, array
+        count = math.prod(shape) * np.dtype(dtype).itemsize
+        yield of, np.ndarray(shape, dtype, buffer=_exactly(file, count, "array"))
 
 
-def _piece(name: str, of: str, start: int) -> bytes:
-    """Under what a piece of an array is sealed: its file, its array and its place."""
-    return f"vectors {name} {of} {start}".encode()
-
-
-def _exactly(file: Any, size: int, what: str) -> bytes:
+def _exactly(file: Any, size: int, what: str) -> bytearray:
     found = bytearray(size)
     part = memoryview(found)
     while part:
@@ -118,4 +98,4 @@ def _exactly(file: Any, size: int, what: str) -> bytes:
         if not count:
             raise CheckpointError(f"the file ends in its {what}.")
         part = part[count:]
-    return bytes(found)
+    return found

@@ -73,8 +73,8 @@ class CorrelatedFedOpt(Strategy):
             and its learning rates.
         min_replies: fewest answers for a release.
         exclude: names of arrays that are sent but not trained.
-        state: absolute path of a directory by which the run outlives this process; key, counter (an absolute
-            path too), adopt, book: as in `Server` (without a state, a key is for one run only).
+        state: absolute path of a directory by which the run outlives this process; key, adopt, book: as
+            in `Server` (without a state, a key is for one run only).
         min_available: clients to wait for before a round; None for `clients_per_round`.
         patience: seconds that one round may take, waiting and repeating, before the run stops.
 
@@ -107,7 +107,6 @@ class CorrelatedFedOpt(Strategy):
         exclude: Collection[str] = (),
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
-        counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         min_available: int | None = None,
         patience: float = 600.0,
@@ -139,8 +138,7 @@ class CorrelatedFedOpt(Strategy):
         self._design.check_supply(discipline, self.clients_per_round)
         for remark in self._design.remarks(discipline):
             _log.warning("%s", remark)
-        for name, path in (("state", state), ("counter", counter)):
-            _check_absolute(name, path)
+        _check_absolute("state", state)
         if state is not None:
             check_folder(state)
         self._exclude = tuple(exclude)
@@ -149,7 +147,6 @@ class CorrelatedFedOpt(Strategy):
             "min_replies": check_fewest(min_replies, self.clients_per_round),
             "state": state,
             "key": key,
-            "counter": counter,
             "over_selection": over_selection,
             "adopt": flag("adopt", adopt),
             "book": book,

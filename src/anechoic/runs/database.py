@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -53,6 +53,7 @@ class Database:
 
     Attributes:
         log: see `log_of`.
+        waits: see `wait`.
 
     Raises:
         CheckpointError: from every method, where SQLite has an error, with the remedy.
@@ -60,7 +61,7 @@ class Database:
 
     def __init__(self, path: Path, otherwise: str) -> None:
         self.path, self.log, self._otherwise = path, log_of(path), otherwise
-        self._waits: bool | None = None
+        self.waits: bool | None = None
         with self._said():
             self._connection = sqlite3.connect(
                 path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
@@ -101,33 +102,21 @@ class Database:
 
     def wait(self, waits: bool) -> None:
         """Whether commits wait for the disk, with all before them, or are safe from kills alone."""
-        if waits != self._waits:
+        if waits != self.waits:
             self.run(f"PRAGMA synchronous={'FULL' if waits else 'NORMAL'}")
-            self._waits = waits
+            self.waits = waits
 
-    def fold(self) -> bool:
-        """Bring what is in the log into the file, and whether that was done: not beside a reader."""
-        busy, frames, done = self.run("PRAGMA wal_checkpoint(PASSIVE)")[0]
-        return not busy and frames == done
+    def fold(self) -> None:
+        """Bring what is in the log into the file, as far as no reader needs it."""
+        self.run("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def close(self, closed: Callable[[bytes, bool], bytes] | None = None) -> None:
-        """Give the file back.
+    def close(self, folds: bool = True) -> None:
+        """Give the file back; `folds` the log into it, or leaves that beside it.
 
-        Args:
-            closed: from the end of its chain, and whether all of its log is in it, to what the file says once
-                it needs no log. It is the last in there: whoever folds that into the file does so as a whole.
-                Where it fails, as on a full disk, the log stays.
+        Who closes a file last does so, but for one who may only read.
         """
-        done = False
-        if closed is not None:
-            with contextlib.suppress(CheckpointError):
-                if self._connection.in_transaction:
-                    self.run("ROLLBACK")
-                said = closed(self.run("SELECT value FROM meta WHERE name = 'link'")[0][0], self.fold())
-                self.run("UPDATE meta SET value = ? WHERE name = 'closed'", (said,))
-                done = self.fold()
         with contextlib.ExitStack() as stack:
-            if not done:  # whoever closes a file last folds its log into it, but one who may only read
+            if not folds:
                 with contextlib.suppress(sqlite3.Error):
                     reader = sqlite3.connect(source_of(self.path), uri=True)
                     stack.callback(reader.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,11 @@ def digest_key_of(noise_key: bytes) -> bytes:
         noise_key: 32 secret bytes, the key of the run's noise.
     """
     return derive(noise_key, "journal digests", size=DIGEST_KEY_BYTES)
+
+
+def new_salt() -> bytes:
+    """Draw 16 random bytes; not secret."""
+    return secrets.token_bytes(16)
 
 
 def digest_of(parts: Iterable[Any], key: bytes) -> str:

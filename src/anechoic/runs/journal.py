@@ -20,15 +20,11 @@ from anechoic._validate import flag, positive_int
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import derive
 from anechoic.runs.digests import digest_key_of, digest_of, identity_of
-from anechoic.runs.exclusive_file import is_held
-from anechoic.runs.file_head import difference
-from anechoic.runs.files import first_line, sync_folder
+from anechoic.runs.files import sync_folder
+from anechoic.runs.meta import difference
 from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.sealing import Sealer
 from anechoic.runs.state_file import StateFile
 
-#: With what journals of earlier versions begin, which were text.
-_TEXT = (b"run ", b"keyed ", b"authentic ")
 _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.charge)."
 
 #: Journals that this process has open, by their path: two engines share one.
@@ -82,19 +78,19 @@ class Journal(StateFile):
     position has, as long as all processes of the run use this file. A process that is killed leaves whole
     releases.
 
-    Nothing in it is secret: an identity is a one-way function of a key of 256 bits, digests and seals are
-    functions that nobody can compute without that key; and how long a step took, which could tell what was in
-    its batch, is sealed. Whoever lacks the key can write no release into it.
+    Nothing in it is secret: an identity is a one-way function of a key of 256 bits, digests and tags are
+    functions that nobody can compute without that key; and the time of the last release is there to the
+    minute. Whoever lacks the key can write no release into it.
 
     He can still delete the file. A missing file is refused with a checkpoint, and begun anew without one.
     Not seen either: a copy that is continued on another machine while this one goes on (the copy has to be
     adopted there, and nothing tells this one); a whole disk that is put back to an earlier state, or a clock;
-    a file without the newest releases, but all of the checkpoint's, that was put back within a minute of the
-    last of its own. A `counter` sees all of these but the first.
+    a file without the newest releases, but all of the checkpoint's, that was put back within two minutes of
+    the last of its own. A budget book sees all of these.
     """
 
     KIND = "training run"
-    FORMAT = 1
+    FRESH_NOISE = False
     SHOWN: ClassVar[tuple[str, ...]] = ("first",)
     NEW_RUN = f"Put back the whole journal, or {_COUNT}"
     AGAIN = "go on from the last checkpoint"
@@ -123,7 +119,6 @@ class Journal(StateFile):
         mark: Mark | None = None,
         adopt: bool = False,
         sync_every: int = 1,
-        counter: str | os.PathLike[str] | None = None,
     ) -> Journal:
         """The journal at `path` for a run that goes on at `position`.
 
@@ -140,17 +135,15 @@ class Journal(StateFile):
             sync_every: releases between two waits for the disk. Above 1, a killed process still loses none;
                 after a power cut the last sync_every - 1 may be missing, and a resumed run that makes
                 others in their place is then not seen.
-            counter: see `StateFile`.
 
         Raises:
             CheckpointError: if it is missing (with `mark`), shorter than `mark` says, damaged or edited.
             GuaranteeError: if another process has it open, or its file system has no locks.
-            MismatchError: if it belongs to another run or mechanism, or an earlier version wrote it.
+            MismatchError: if it belongs to another run or mechanism.
             ReplayError: if it is a copy or was put back (without `adopt`); if it does not know `position`.
         """
         target = Path(os.path.realpath(path))
         positive_int("sync_every", sync_every)
-        _check_no_text(target)
         if mark is not None and not (target.exists() and target.stat().st_size):
             raise _missing(target)
         identity = json.dumps({"run": identity_of(key), "fingerprint": fingerprint})
@@ -159,7 +152,7 @@ class Journal(StateFile):
             if found is None or not found.usable:
                 found = cls(
                     target, key, position, mark, sync_every, identity=identity,
-                    shown={"first": str(position)}, counter=counter, adopt=flag("adopt", adopt),
+                    shown={"first": str(position)}, adopt=flag("adopt", adopt),
                 )  # fmt: skip
                 _OPEN[target] = found
                 return found
@@ -190,6 +183,7 @@ class Journal(StateFile):
                 with self.transaction():
                     pass
                 self._unsynced = 0
+                self._count()
             run, head = json.loads(self.identity)["run"], self._head(self.chain)
             return Mark(run, self.path.name, str(self.path), self.end, head)
 
@@ -244,12 +238,17 @@ class Journal(StateFile):
             link.symlink_to(os.path.relpath(target, link.parent))
             os.rename(self.path, target)
             os.rename(link, self.path)
+            self._file.remove()
             sync_folder(target.parent)
             sync_folder(self.path.parent)
         link.unlink(missing_ok=True)
         return target if target.exists() else self.path
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        if self._database.waits:  # what a power cut may take back is not counted
+            super()._count()
 
     def _admitted(self) -> int:
         self._check(*self._goes_on)
@@ -309,23 +308,14 @@ class Journal(StateFile):
         return f"Journal({str(self.path)!r}, releases {self.first} to {self.end - 1})"
 
 
-def read_journal(path: str | os.PathLike[str], *, key: bytes | None = None) -> Record:
-    """What the journal at `path` says; nothing is locked or changed.
-
-    Args:
-        path: file name.
-        key: of the run's noise; without it nobody can tell who wrote the file.
+def read_journal(path: str | os.PathLike[str]) -> Record:
+    """What the journal at `path` says; nothing is locked or changed, and nobody can tell who wrote it.
 
     Raises:
-        CheckpointError: if it is missing or damaged, or (with the key) edited.
-        MismatchError: if an earlier version wrote it.
+        CheckpointError: if it is missing or damaged.
     """
-    _check_no_text(Path(path))
     with reading(path, Journal) as (meta, chain, rows):
         digests = tuple(row.hex() for _, row in rows)
-        if key is not None:
-            seal = Sealer(derive(key, "journal", size=32), bytes(meta["salt"]))
-            seal.open(digest_of_parts("private", chain.link), meta["private"])
         about = json.loads(meta["identity"])
         return Record(about["run"], about["fingerprint"], chain.first, digests)
 
@@ -357,16 +347,3 @@ def _missing(target: Path) -> CheckpointError:
         f"journal {target} is missing: without it a resumed run cannot be held to the releases that were made"
         f" after the checkpoint. Put it beside the checkpoint; or {_COUNT}"
     )
-
-
-def _check_no_text(target: Path) -> None:
-    """Refuse what an earlier version wrote.
-
-    Raises:
-        MismatchError: for a text.
-    """
-    if not is_held(target) and first_line(target).startswith(_TEXT):
-        raise MismatchError(
-            f"journal {target} was written by an earlier version of anechoic, as text: finish the run with"
-            f" the version that began it; or {_COUNT}"
-        )

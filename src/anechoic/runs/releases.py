@@ -12,7 +12,7 @@ from typing import Any
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.database import PATIENCE, source_of
-from anechoic.runs.file_head import FileKind
+from anechoic.runs.meta import FORMAT, FileKind
 
 #: Rows of the table, in order.
 ROWS = "SELECT step, time, row FROM releases ORDER BY step"
@@ -100,8 +100,8 @@ def reading(
         with closing(sqlite3.connect(source_of(target, still), uri=True, timeout=PATIENCE)) as database:
             database.execute("BEGIN")  # all of it as it is now
             meta = dict(database.execute("SELECT name, value FROM meta"))
-            if int(meta["format"]) != of.FORMAT:
-                raise ValueError(f"format {meta['format']}, and this version reads format {of.FORMAT}")
+            if int(meta["format"]) != FORMAT:
+                raise ValueError(f"format {meta['format']}, and this version reads format {FORMAT}")
             chain = ReleaseChain(of, target, meta)
             yield meta, chain, chain.read(database.execute(ROWS))
     except CheckpointError:

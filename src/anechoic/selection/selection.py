@@ -132,9 +132,8 @@ class Selection:
             key: 32 secret bytes for this selection alone, from which all is drawn; None for fresh ones.
             state: a file from which a killed selection goes on, with the same candidates and key: the number
                 of runs and their candidates stay those first drawn, and no run that is stored is made again.
-                It is as secret as the data, with a key of yours too (then it tells about how many runs there
-                are). Results are then bytes, or plain data for JSON. After the last run it holds the best,
-                which every further call returns.
+                It is as secret as the data. Results are then bytes, or plain data for JSON. After the last
+                run it holds the best, which every further call returns.
             adopt: take a state file that was moved, copied or put back: see `StateFile`.
 
         Raises:

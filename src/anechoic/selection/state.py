@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.runs.sealing import filled
 from anechoic.runs.state_file import StateFile
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset)  # nobody can change them
@@ -50,13 +49,23 @@ class SelectionInMemory:
     def begin(self, runs: int) -> None:
         """So many runs there will be."""
         self.runs = runs
+        self._store()
 
     def note(self, place: int, score: float, result: Any) -> None:
         """One more run was made.
 
         Raises:
-            GuaranteeError: where its result is the object of an earlier run.
+            GuaranteeError: where its result is the object of an earlier run, in memory.
+            UnsupportedError: where a file cannot hold it.
         """
+        kept = self._kept(result)
+        # of equal scores the first is kept, which the proof reads as a tie broken at random
+        if self.best is None or score > self.best.score:
+            self.best = BestRun(place, score, kept)
+        self.done += 1
+        self._store()
+
+    def _kept(self, result: Any) -> Any:
         before = (self._last, None if self.best is None else self.best.result)
         if not isinstance(result, _PLAIN) and any(result is other for other in before):
             raise GuaranteeError(
@@ -65,9 +74,10 @@ class SelectionInMemory:
                 " build a new model in train, and return that."
             )
         self._last = result
-        if _better(score, self.best):
-            self.best = BestRun(place, score, result)
-        self.done += 1
+        return result
+
+    def _store(self) -> None:
+        """Nothing outlives the process."""
 
     def result(self) -> Any:
         """Of the best run."""
@@ -77,12 +87,11 @@ class SelectionInMemory:
         """Nothing is held."""
 
 
-class SelectionFile(StateFile):
+class SelectionFile(StateFile, SelectionInMemory):
     """A selection that goes on after its process was killed; see `StateFile` and `SelectionInMemory`.
 
-    The number of runs, how many are made, and the best of them stand sealed in one row, which each run
-    replaces as a whole. That row grows with the best result, and the file's log and times with every run:
-    whoever reads them sees about how many runs there are.
+    The number of runs, how many are made, and the best of them stand in one row, which each run replaces as a
+    whole.
 
     Args:
         path, identity, key, adopt: see `StateFile`.
@@ -92,7 +101,6 @@ class SelectionFile(StateFile):
     """
 
     KIND = "selection"
-    FORMAT = 1
     SHOWN: ClassVar[tuple[str, ...]] = ()
     NEW_RUN = "Start a new selection in another file, whose epsilon adds to this one's."
     AGAIN = "call run again with the same state and key"
@@ -102,26 +110,17 @@ class SelectionFile(StateFile):
     )
 
     def __init__(self, path: str | os.PathLike[str], **how: Any) -> None:
-        super().__init__(path, **how)
-        self.runs: int | None = None
-        self.done = 0
-        self.best: BestRun | None = None
+        StateFile.__init__(self, path, **how)
+        SelectionInMemory.__init__(self, self.key)
         held = self.held()
         if held is not None:
             self._load(held)
 
-    def begin(self, runs: int) -> None:
-        self.runs = runs
-        self._store()
-
-    def note(self, place: int, score: float, result: Any) -> None:
-        if _better(score, self.best):
-            self.best = BestRun(place, score, _packed(result))
-        self.done += 1
-        self._store()
-
     def result(self) -> Any:
         return None if self.best is None else _unpacked(self.best.result)
+
+    def _kept(self, result: Any) -> bytes:
+        return _packed(result)
 
     def _store(self) -> None:
         best = self.best
@@ -131,7 +130,7 @@ class SelectionFile(StateFile):
             "place": None if best is None else best.place,
             "score": None if best is None else best.score,
         }
-        written = filled(json.dumps(head))
+        written = json.dumps(head).encode()
         content = [len(written).to_bytes(_HEAD, "little"), written, b"" if best is None else best.result]
         with self.transaction():
             self.keep(b"".join(content))
@@ -142,11 +141,6 @@ class SelectionFile(StateFile):
         self.runs, self.done = int(head["runs"]), int(head["done"])
         if head["place"] is not None:
             self.best = BestRun(int(head["place"]), float(head["score"]), held[end:])
-
-
-def _better(score: float, best: BestRun | None) -> bool:
-    """Of equal scores the first is kept, which the proof reads as a tie broken at random."""
-    return best is None or score > best.score
 
 
 def plain_candidates(candidates: Sequence[Any]) -> list[Any]:

@@ -128,8 +128,6 @@ def stream_file(options: Any) -> None:
         per_step=options.per_step,
         unit=options.unit,
         state=options.state,
-        key=None if options.key_env is None else key_in_environment(options.key_env),
-        counter=options.counter,
         adopt=options.adopt,
         setting=_setting(options),
         book=book_of(options),
@@ -161,13 +159,9 @@ def _setting(options: Any) -> dict[str, Any]:
     """What decides which step a record belongs to, and whose it is: the same for all runs of a state file.
 
     Raises:
-        ValueError: for a key or a counter without a state file, or a state file without a public start.
+        ValueError: for a state file without a public start.
     """
     if options.state is None:
-        if options.key_env is not None:
-            raise ValueError(
-                "--key-env needs --state: a run that keeps no state draws fresh noise, and needs no key."
-            )
         return {}
     if options.start is None:
         raise ValueError(

@@ -21,8 +21,8 @@ from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
+from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulating import Accumulating
 from anechoic.streaming.categories import UNNAMED, CategoryNoise, Pairs, names_of
@@ -53,7 +53,6 @@ class OpenStore(Store):
     """A state file of an `OpenHistogram`: what it shows are the categories that were released."""
 
     KIND = "open histogram"
-    FORMAT = 1
     SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
 
 
@@ -83,7 +82,7 @@ class OpenHistogram(TotalsOnly, Accumulating):
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements.
         level: of the intervals, in (0, 1).
-        accurate_to, state, key, counter, adopt, setting, book: see `Stream`.
+        accurate_to, state, key, adopt, setting, book: see `Stream`.
         over, by: those of a `Stream`, which are refused here.
 
     Attributes:
@@ -126,7 +125,6 @@ class OpenHistogram(TotalsOnly, Accumulating):
         accurate_to: int = ACCURATE_TO,
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
-        counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         setting: Any = None,
         book: BudgetBook | None = None,
@@ -177,8 +175,8 @@ class OpenHistogram(TotalsOnly, Accumulating):
         self.owner = OwnProcess("stream")
         if book is not None:
             book.check(self.cost)  # before a state file is begun
-        self._start(state, key=key, counter=counter, adopt=adopt)
-        self._booked = None if book is None else booked(book, self.cost, self)
+        self._start(state, key=key, adopt=adopt)
+        self._booked = None if book is None else booked(book, self.cost, self._state)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
@@ -368,7 +366,7 @@ class OpenHistogram(TotalsOnly, Accumulating):
         time = plain_time(time)
         check_time(self._standing.time, time)
         if self._booked is not None:
-            self._booked.spend()
+            self._booked.begin(self.step + 1)
         with self._state.transaction():
             step = self._standing.step
             self._standing.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)

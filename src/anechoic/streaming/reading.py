@@ -11,7 +11,7 @@ import numpy as np
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
-from anechoic.runs.file_head import MECHANISM
+from anechoic.runs.meta import MECHANISM
 from anechoic.runs.releases import reading
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped

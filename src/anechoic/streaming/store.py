@@ -18,8 +18,7 @@ import numpy as np
 
 from anechoic.keys import derive
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.file_head import MECHANISM
-from anechoic.runs.sealing import filled
+from anechoic.runs.meta import MECHANISM
 from anechoic.runs.state_file import StateFile
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.stream_state import Standing
@@ -29,17 +28,17 @@ from anechoic.units.ids import DIGEST
 LABELS = "labels"
 #: Parts of a snapshot that are bytes; the others are JSON.
 _BLOBS = ("open", "total", "noise")
-_ACCOUNT, _STEP = 24, struct.Struct("<Q")  # bytes of an account, see `Ledger`, and the step of a batch
+_STEP = struct.Struct("<Q")  # of a batch
 
 
 class Store(StateFile):
     """A state file of a stream; see `StateFile`, and `anechoic.streaming.stream_state.InMemory`.
 
-    Of every step it keeps the noisy row, of which the release follows, in the clear. Sums of the open step,
-    noise, counts, units and batches are sealed.
+    Of every step it keeps the noisy row, of which the release follows. It holds sums of the open step, noise,
+    counts, units and batches too: it is as secret as the data.
 
     Args:
-        path, identity, key, counter, adopt: see `StateFile`.
+        path, identity, key, adopt: see `StateFile`.
         shown: LABELS, of entries of statistics, and MECHANISM, as JSON.
 
     Raises:
@@ -47,9 +46,8 @@ class Store(StateFile):
     """
 
     KIND = "stream"
-    FORMAT = 3
     SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
-    TABLES: ClassVar[dict[str, int]] = {"units": _ACCOUNT, "batches": _STEP.size}
+    TABLES: ClassVar[tuple[str, ...]] = ("units", "batches")
     NEW_RUN = "Start a new stream in another file, whose privacy cost adds to this one's."
     AGAIN = "repeat the batch only under the batch_id that it had: then it counts once"
     OTHERWISE = (
@@ -74,7 +72,7 @@ class Store(StateFile):
         for name in _BLOBS:
             head[name], place = bytes(content[place : place + head[name]]), place + head[name]
         later = np.frombuffer(content[place:], "<i8").astype(np.int64)
-        ahead = head.get("ahead", [])
+        ahead = head["ahead"]
         noise.restore(head["step"], head["noise_dtype"], tuple(head["noise_shape"]), head["noise"])
         return Standing(
             head["step"],
@@ -83,8 +81,7 @@ class Store(StateFile):
             Counter(head["counts"]),
             head["time"],
             dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
-            # a file of an earlier version does not say whether its open step has records of units
-            {int(step): alone for step, alone in head.get("alone", {head["step"]: False}).items()},
+            {int(step): alone for step, alone in head["alone"].items()},
         )
 
     def save(self, standing: Standing, noise: NoiseRows) -> None:
@@ -102,7 +99,7 @@ class Store(StateFile):
             "alone": standing.alone,
             **{name: len(blob) for name, blob in zip(_BLOBS, blobs, strict=True)},
         }
-        written = filled(json.dumps(head))
+        written = json.dumps(head).encode()
         ahead = [np.ascontiguousarray(sums, "<i8").tobytes() for sums in standing.ahead.values()]
         content = b"".join([len(written).to_bytes(8, "little"), written, *blobs, *ahead])
         self.keep(content)

@@ -17,8 +17,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
+from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulating import Accumulating
 from anechoic.streaming.accumulator import Accumulator, check_once, take
@@ -73,17 +73,16 @@ class Stream(Accumulating, Published):
         accurate_to: without horizon, the releases for which running sums are near the best possible.
         loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
-        key: 32 secret bytes or a function that gives them, which are then not in the state file, and with
-            which everything private in it is encrypted. Noise follows from the key and from what is drawn
-            whenever a stream is begun or opened: no two streams of one key share any.
-        counter: path of a file, kept elsewhere, by which an older state file is recognised. Once given, the
-            state file cannot be opened without.
+        key: 32 secret bytes or a function that gives them, which are then not in the state file. Noise
+            follows from the key and from what is drawn whenever a stream is begun or opened: no two streams
+            of one key share any.
         adopt: take a state file that was moved or copied, on your word that it is the newest.
         setting: what else must be the same whenever the state is opened, as plain data: when steps begin and
             how long they are, which columns are read, in which time zone.
         keep: releases that can be read again, of a stream without state; None for all with a horizon, and
             for the last 16,384 without. A state file keeps all.
-        book: a `BudgetBook`, which refuses the stream, or books it: once, however often its state is opened.
+        book: a `BudgetBook`, which refuses the stream, or books it: once, as long as its newest state is
+            opened.
 
     Attributes:
         mechanism: that the noise is from.
@@ -132,7 +131,6 @@ class Stream(Accumulating, Published):
         loss: LossOfStream = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
-        counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
         keep: int | None = None,
@@ -185,8 +183,8 @@ class Stream(Accumulating, Published):
         self.owner = OwnProcess("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
-        self._start(state, key=key, counter=counter, adopt=adopt)
-        self._booked = None if book is None else booked(book, self.mechanism, self)
+        self._start(state, key=key, adopt=adopt)
+        self._booked = None if book is None else booked(book, self.mechanism, self._state)
 
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
@@ -268,7 +266,7 @@ class Stream(Accumulating, Published):
         if self.step >= self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, "another step")
         if self._booked is not None:
-            self._booked.spend()
+            self._booked.begin(self.step + 1)
         with self._state.transaction():
             made = self._publish(time, self._noise.next())
             self._save()
@@ -321,7 +319,7 @@ class Stream(Accumulating, Published):
         made: list[Release] = []
         if new:
             if self._booked is not None:
-                self._booked.spend()
+                self._booked.begin(self.step + len(new))
             with self._state.transaction():
                 for one, addition, row in zip(new, additions, self._noise.ahead(len(new)), strict=True):
                     self._add(addition, one.name)

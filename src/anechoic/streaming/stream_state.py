@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs import sealing
+from anechoic.runs import digests
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.statistic import Integers
 from anechoic.streaming.window import Over
@@ -137,7 +137,7 @@ class InMemory:
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = new_key() if key is None else checked_key(key)
-        self.salt = sealing.new_salt()
+        self.salt = digests.new_salt()
         self.openings = [(0, self.salt)]  # two streams with one key share no noise
         self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()

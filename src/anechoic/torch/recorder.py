@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anechoic._validate import positive_int
+from anechoic.budget.book import Reservation
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
 from anechoic.runs.journal import Mark, read_journal
@@ -30,6 +31,7 @@ class Recorder:
 
     Attributes:
         known: releases that the journal of the other process had when the run was resumed.
+        booked: the run in the budget book, which every journal of it tells of releases; or None.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Recorder:
     ) -> None:
         self._release = release
         self.follows, self.known = follows, 0
+        self.booked: Reservation | None = None
         self._path = None if path is None or follows else Path(path)
         self.sync_every = positive_int("journal_sync_every", sync_every)
         self.journal: Journal | None = None
@@ -104,6 +107,8 @@ class Recorder:
 
     def attach(self, journal: Journal | None) -> None:
         """Go on with `journal`; None where another process has it."""
+        if journal is not None and self.booked is not None:
+            self.booked.follow(journal)
         self.journal = self._release.journal = journal
 
     def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:

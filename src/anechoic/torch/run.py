@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.batches.base import Batches
-from anechoic.budget.book import BudgetBook
+from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
@@ -106,12 +106,13 @@ class PrivateRun(Around, Uncopyable):
         """
         with self.release.ranks.together("the budget book"):
             if self.book is not None and self.release.ranks.rank == 0:
-                goes_on = self.recorder.made(self.keys.noise) > 0
-                self.book.reserve(self.mechanism, run=self.identity, goes_on=goes_on).spend()
+                self.recorder.ready(self.ledger.releases, self.keys.noise)
+                found = booked(self.book, self.mechanism, self.recorder.journal, self.identity)
+                found.spend()
+                self.recorder.booked = found
 
     def deliver(self, delivery: Delivery) -> None:
-        if self.recorder.journal is None:
-            self.recorder.ready(delivery.step, self.keys.noise)
+        self.recorder.ready(delivery.step, self.keys.noise)
         self.surroundings.deliver(delivery)
         with paused():
             self.source.delivered(delivery)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from anechoic.engines.spark import StreamSink
-from anechoic.runs import sealing
+from anechoic.runs import digests
 from tests.slow.engines.spark_jobs import CLOCK, DELAY, QUIET, UNITS, query, session, write_files
 from tests.streaming.test_accumulator import all_of
 
@@ -73,7 +73,7 @@ def killing(task, what, when, mark):
 
 def main():
     folder = Path(sys.argv[1])
-    sealing.new_salt = bytes  # all streams with one key have one noise
+    digests.new_salt = bytes  # all streams with one key have one noise
     more = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m"}
     more |= {"spark.executor.extraJavaOptions": QUIET, "spark.sql.execution.arrow.maxRecordsPerBatch": "7"}
     spark = session(**more)

@@ -25,7 +25,7 @@ import anechoic.runs
 import anechoic.streaming
 from anechoic.engines.spark import StreamSink
 from anechoic.participation import MinSep
-from anechoic.runs import sealing
+from anechoic.runs import digests
 from anechoic.streaming.clock import Clock
 from tests.streaming.test_accumulator import all_of, columns
 
@@ -138,7 +138,7 @@ def drive(folder, kill_at):
                 os.killpg(0, signal.SIGKILL)
         return trace
 
-    with all_of(state=folder / "state", counter=folder / "counter") as stream:
+    with all_of(state=folder / "state") as stream:
         sink = StreamSink(stream, **CLOCK, delay=f"{DELAY}s")
 
         def traced(frame, number):
@@ -173,7 +173,7 @@ def child(folder, kill_at):
 def main():
     """Drivers are killed and begin again, until so many were; with FOLDER/0, FOLDER/1, … a stream each."""
     folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-    sealing.new_salt = bytes  # all streams with one key have one noise
+    digests.new_salt = bytes  # all streams with one key have one noise
     choice = random.Random(f"{folder} {kills}")
     launch = "import sys; from pyspark.java_gateway import launch_gateway as launch; made = launch()\n" + (
         "said = made.gateway_parameters; print(said.port, said.auth_token, flush=True); sys.stdin.read()"
