@@ -25,7 +25,6 @@ from anechoic.streaming.command import key_in_environment, statistics_of
 from anechoic.streaming.pending import Columns, feed
 from anechoic.streaming.sentences import best_guess
 from anechoic.streaming.tables import HEAD, write_releases
-from tests.streaming.test_sources import read_columns
 from tests.streaming.test_stream import NoNoise
 
 CSV = """when,carrier,delay,tail
@@ -86,17 +85,6 @@ def test_an_unknown_zone_is_refused():
     with pytest.raises(ValueError, match="Mars/Olympus"):
         zone_of("Mars/Olympus")
     assert seconds_of(["1970-01-01T01:00"], UTC)[0] == 3600
-
-
-def test_equal_numbers_have_one_text_and_missing_ones_none(tmp_path):
-    (tmp_path / "x.jsonl").write_text(
-        '{"id": 7}\n{"id": 7.0}\n{"id": "7"}\n{"id": 70e-1}\n{"id": null}\n{"id": NaN}\n{}\n{"id": 7.5}\n'
-        '{"id": 1e22}\n{"id": 10000000000000000000000}\n{"id": -0.0}\n'
-    )
-    found = read_columns(tmp_path / "x.jsonl", ["id"])["id"]
-    assert found == ["7"] * 4 + [""] * 3 + ["7.5", "1" + "0" * 22, "1" + "0" * 22, "0"]
-    (tmp_path / "x.csv").write_text("id\n7\n007\n7.0\n nan\n")
-    assert read_columns(tmp_path / "x.csv", ["id"])["id"] == ["7", "007", "7.0", " nan"]
 
 
 @pytest.mark.slow
@@ -345,15 +333,6 @@ def test_a_state_needs_a_public_start(table, tmp_path, capsys):
     arguments = ["--time", "when", "--every", "1h", "--count", "--epsilon", "1", "--state", tmp_path / "s"]
     code, _, error = run(capsys, "--input", table, *arguments)
     assert code == 2 and "--state needs --start" in error
-
-
-def test_parquet_goes_through_polars_there_and_back(tmp_path):
-    polars.DataFrame({"a": [1, None], "b": ["x", "y"]}).write_parquet(tmp_path / "x.parquet")
-    assert read_columns(tmp_path / "x.parquet", ["a", "b"]) == {"a": ["1", ""], "b": ["x", "y"]}
-    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=3)
-    stream.steps([1, 2])
-    write_releases(tmp_path / "out.parquet", stream.releases())
-    assert polars.read_parquet(tmp_path / "out.parquet").columns == list(HEAD)
 
 
 @pytest.mark.slow

@@ -20,12 +20,11 @@ from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
-from anechoic.streaming.columns import categories_of, numbers_of, texts_of, times_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally
 from anechoic.streaming.sentences import best_guess, statement
-from anechoic.streaming.sources import source_of
+from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
@@ -312,13 +311,13 @@ class Reader:
             values: dict[str, Any] = {}
             for name, kinds in self._columns.items():
                 if True not in kinds:
-                    values[name] = categories_of(batch[name]) if False in kinds else seconds
+                    values[name] = texts_of(batch[name]) if False in kinds else seconds
                     continue
                 values[name], none = numbers_of(batch[name])
                 self.unreadable[f"{name}: no number"] += int(np.count_nonzero(none))
                 odd |= none
             self._odd += int(np.count_nonzero(odd))
-            units = None if self._unit is None else np.array(texts_of(batch[self._unit]), dtype=object)
+            units = None if self._unit is None else texts_of(batch[self._unit]).to_numpy()
             yield Columns(seconds, units, values)
         self._check_share()
 
