@@ -54,12 +54,6 @@ def test_what_has_no_difference_is_refused():
         streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4, over=streaming.SlidingWindow(2)).between(
             0
         )
-    means = streaming.Stream(streaming.OnlineKMeans(2, bound=1.0, dimension=1), epsilon=1.0, horizon=4)
-    means.release()
-    with pytest.raises(ValueError, match="by earlier releases"):
-        means.between(0)
-    with pytest.raises(ValueError, match="by earlier releases"):
-        list(means.releases_over(streaming.SlidingWindow(2)))
 
 
 def test_partial_sums_are_batches():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, UnsupportedError
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
 from anechoic.participation import FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.streaming import Accumulator
 from anechoic.streaming.open_accumulator import OpenAccumulator
@@ -180,8 +180,6 @@ def test_records_that_come_twice_or_from_elsewhere_are_refused():
         other.add_sums(added(Accumulator(of), [(0, None, "flu")]), batch_id="a")
     with pytest.raises(MismatchError, match="another stream"):
         streaming.Stream(streaming.Count("kind"), epsilon=1.0).add_sums(Accumulator(of), batch_id="a")
-    with pytest.raises(UnsupportedError, match="bounded by workers"):
-        made.bounded(0, 1)
     with pytest.raises(ValueError, match="a unit of its own"):
         made.add({"kind": ["flu"]}, ["ann"])
     with pytest.raises(ValueError, match="no column 'kind'"):

@@ -146,7 +146,9 @@ def test_a_category_of_one_unit_alone_is_released_with_half_of_delta_at_most(
     )
     steps = horizon or 5
     scale = 2.0**histogram.cost.mechanism.grid_bits / histogram._one
-    covariance = scale**2 * histogram._deviations.covariance(range(steps))
+    strategy = histogram.cost.mechanism.strategy.truncate(steps)
+    rows = np.tril(np.ones((steps, steps))) @ strategy.correlate(np.eye(strategy.rows))
+    covariance = (scale * histogram.cost.mechanism.noise_std) ** 2 * rows @ rows.T
     assert np.sqrt(np.diag(covariance)) == pytest.approx([histogram.standard_error(t) for t in range(steps)])
     own = [histogram.cost.mechanism.participation.max_participations_in(t + 1) for t in range(steps)]
     room = [histogram.threshold(t) - own[t] for t in range(steps)]

@@ -12,11 +12,8 @@ STATISTICS = {
     "sum": streaming.Sum(2.0),
     "mean": streaming.Mean(-1, 1),
     "histogram": streaming.Histogram([0.5, 7, "AA"]),
-    "late": streaming.Late(2),
     "distribution": streaming.Distribution(EDGES, noise="buckets"),
     "quantiles": streaming.Quantiles(EDGES, [0.1, 0.5]),
-    "moments": streaming.Moments(2.0, 1, [0.3]),
-    "a k-means": streaming.OnlineKMeans(2, 1.7, 1, [0.1], [[0.7], [-0.9]]),
 }
 OVERS = [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.7)]
 
@@ -28,9 +25,8 @@ def bytes_of(releases):
 @pytest.mark.parametrize("over", OVERS, ids=lambda over: type(over).__name__)
 @pytest.mark.slow
 def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, over):
-    some = {n: s for n, s in STATISTICS.items() if over == streaming.Running() or not s.adaptive}
     options = {"epsilon": 20.0, "horizon": 9, "over": over, "state": tmp_path / "s"}
-    with streaming.Stream(some, **options) as stream:
+    with streaming.Stream(STATISTICS, **options) as stream:
         for step in range(7):
             stream.update(np.linspace(-1, 1, 50) + 0.1 * step)
             stream.release(None if step == 3 else step)
@@ -38,12 +34,12 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
         made = bytes_of(stream.releases())
         assert bytes_of(streaming.read_releases(tmp_path / "s")) == made
         assert bytes_of(streaming.read_releases(tmp_path / "s", since=4)) == made[4:]
-    with streaming.Stream(some, **options) as stream:
+    with streaming.Stream(STATISTICS, **options) as stream:
         assert bytes_of(stream.releases()) == made and stream.get().to_bytes() == made[-1]
         band = stream.band(simultaneous=False)
         assert [one.step for one in band] == list(range(7))
     found = streaming.read_releases(tmp_path / "s")
-    assert list(found[0]) == list(some) and found[0].labels == stream.shared.labels
+    assert list(found[0]) == list(STATISTICS) and found[0].labels == stream.shared.labels
 
 
 class Doubled(streaming.Count):
@@ -65,9 +61,8 @@ def test_a_statistic_of_your_own_is_to_be_given(tmp_path):
 @pytest.mark.slow
 def test_memory_keeps_the_last_ones(over):
     key, found = bytes(range(32)), []
-    some = {n: s for n, s in STATISTICS.items() if over == streaming.Running() or not s.adaptive}
     for keep in (None, 4):
-        stream = streaming.Stream(some, epsilon=1.0, horizon=20, over=over, keep=keep, key=key)
+        stream = streaming.Stream(STATISTICS, epsilon=1.0, horizon=20, over=over, keep=keep, key=key)
         for step in range(12):
             stream.update(np.linspace(-1, 1, 20), batch_id=f"{step}")
             stream.release()

@@ -56,11 +56,10 @@ def test_a_key_without_a_state_is_refused_by_the_command(tmp_path, capsys, monke
     assert code == 2 and "--key-env needs --state" in error
 
 
-@pytest.mark.parametrize("option", ["out", "report"])
-def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys, option):
+def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys):
     for bad in (tmp_path / "missing" / "x.csv", tmp_path / "folder.csv"):
         (tmp_path / "folder.csv").mkdir(exist_ok=True)
-        code, error = run(tmp_path, capsys, **{option: bad})
+        code, error = run(tmp_path, capsys, out=bad)
         assert code == 2 and "cannot be written" in error and not (tmp_path / "s.db").exists()
 
 

@@ -432,7 +432,7 @@ def test_the_horizon_ends_a_stream_without_breaking_it():
 
 
 def test_a_callers_rule_for_floats_makes_no_content_an_error():
-    stream = streaming.Stream(streaming.Moments(bound=1), epsilon=1.0, horizon=2)
+    stream = streaming.Stream(streaming.Sum(1.0), epsilon=1.0, horizon=2)
     with np.errstate(all="raise"):
         assert stream.update([1e-200])
     assert stream.release().step == 0

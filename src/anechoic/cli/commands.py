@@ -14,7 +14,6 @@ from anechoic.cli.values import as_tuple
 
 def demo(options: argparse.Namespace) -> None:
     if options.streaming:
-        need("matplotlib", extras="plot")
         from anechoic.demo.hourly import streaming_demo
 
         streaming_demo(options.out)
@@ -137,8 +136,6 @@ def stream(options: argparse.Namespace) -> None:
     need("polars", extras="streaming")
     from anechoic.streaming.command import stream_file
 
-    if options.report is not None:
-        need("matplotlib", extras="plot")
     stream_file(options)
 
 

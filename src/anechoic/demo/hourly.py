@@ -10,7 +10,6 @@ import numpy as np
 from anechoic.demo.flights import flights
 from anechoic.streaming.clock import Clock, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution
-from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, feed
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram
@@ -37,10 +36,10 @@ def flights_by_hour() -> tuple[Columns, Clock]:
 
 
 def streaming_demo(out: Path, *, epsilon: float = 1.0, hours: int = HOURS) -> Path:
-    """Release count, carriers and delays of every hour so far; returns the page.
+    """Release count, carriers and delays of every hour so far; returns the table.
 
     Args:
-        out: folder for `releases.csv` and `report.html`.
+        out: folder for `releases.csv`.
         epsilon: of all releases together, at delta 1e-6, for each flight.
         hours: how many of the year.
     """
@@ -55,9 +54,8 @@ def streaming_demo(out: Path, *, epsilon: float = 1.0, hours: int = HOURS) -> Pa
     with Stream(statistics, epsilon=epsilon, delta=1e-6, horizon=hours, unit="flight") as stream:
         tally = feed(stream, columns, clock, until=clock.start + hours * clock.every)
         out.mkdir(parents=True, exist_ok=True)
-        write_releases(out / "releases.csv", [*stream.releases()][-24:])
-        page = out / "report.html"
-        write_page(page, stream, title=f"{len(columns.seconds):,} flights of 2013, hour by hour")
+        table = out / "releases.csv"
+        write_releases(table, [*stream.releases()][-24:])
         last = stream.get()
         seconds = time.perf_counter() - began
         print(f"{tally.released} hourly releases in {seconds:.1f} s")
@@ -67,5 +65,5 @@ def streaming_demo(out: Path, *, epsilon: float = 1.0, hours: int = HOURS) -> Pa
                 f"flights so far: {float(count.value):,.0f} ± {float(count.standard_error):.0f}"
                 f" (truth {len(columns.seconds):,}); epsilon {last.epsilon:.3g} for all releases"
             )
-    print(f"Saved: {page}, and the last day in {out / 'releases.csv'}")
-    return page
+    print(f"Saved: the last day in {table}")
+    return table

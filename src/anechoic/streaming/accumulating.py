@@ -46,8 +46,7 @@ class Accumulating(OfOneProcess):
             ValueError: for something else than accumulators, or a batch id that is none.
             MismatchError: for sums of another stream or statistic, or one accumulator given twice.
             GuaranteeError: for batches of another query than those before, for a query whose batch 0 never
-                came, as `update`, for an accumulator that was added before under another id, and for sums of
-                units that were bounded elsewhere and are not all there is in their step.
+                came, as `update`, and for an accumulator that was added before under another id.
             HorizonError: as `update`.
         """
         name, query = checked_batch(batch_id)
@@ -120,21 +119,13 @@ class Accumulating(OfOneProcess):
 
     @cached_property
     def layout(self) -> SumsLayout:
-        """Of accumulators.
-
-        Raises:
-            UnsupportedError: where a statistic learns from releases.
-        """
+        """Of accumulators."""
         state = self._state
         stream = derive(state.key, f"sums of {state.salt.hex()} {self._identity()}", size=16).hex()
         return self._layout(stream, secret_of(state.key) if self.by_unit else None)
 
     def accumulator_spec(self) -> str:
-        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger.
-
-        Raises:
-            UnsupportedError: where a statistic learns from releases.
-        """
+        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger."""
         return self.layout.text
 
     def end_steps(self, times: Iterable[str | float | None]) -> None:

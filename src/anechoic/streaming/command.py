@@ -1,4 +1,4 @@
-"""`anechoic stream`: records of a file, step by step, into a state file, a table and a page."""
+"""`anechoic stream`: records of a file, step by step, into a state file and a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
-from anechoic.streaming.page import write_page
 from anechoic.streaming.pending import Columns, PendingSteps, Tally
 from anechoic.streaming.sentences import best_guess, statement
 from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
@@ -109,7 +107,7 @@ def stream_file(options: Any) -> None:
     )
     if options.out is not None:
         checked_target(options.out)
-    for target in (options.out, options.report, *(file for _, file in options.statement)):
+    for target in (options.out, *(file for _, file in options.statement)):
         if target is not None:
             check_writable(target)  # before anything is released
     participation: Participation | None = None
@@ -220,12 +218,12 @@ def _kept(options: Any, stream: Stream) -> str:
     """What an interrupted run leaves, and how to go on."""
     if options.state is None:
         return (
-            "Interrupted: without --state nothing is kept, and another run begins anew. If tables or pages"
-            " of this one were written and shown, its epsilon adds."
+            "Interrupted: without --state nothing is kept, and another run begins anew. If tables of"
+            " this one were written and shown, its epsilon adds."
         )
     return (
         f"Interrupted: {stream.step} released steps are kept in {options.state}, and the same command goes on"
-        " from there. Tables and pages are written at its end."
+        " from there. Tables are written at its end."
     )
 
 
@@ -364,10 +362,6 @@ def _report(options: Any, stream: Stream, tally: Tally, reader: Reader) -> None:
         with replaced(options.out) as partial:
             write_releases(partial, stream.releases())
         saved.append(options.out)
-    if options.report is not None:
-        with replaced(options.report) as partial:
-            write_page(partial, stream, title=f"Releases of {Path(options.input).name}")
-        saved.append(options.report)
     for format, file in options.statement:
         with replaced(file) as partial:
             statement(stream, format, out=partial)

@@ -31,7 +31,7 @@ from anechoic.streaming.confidence_bands import miss_of
 from anechoic.streaming.ingest import Addition, checked_id
 from anechoic.streaming.layout import OpenLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
+from anechoic.streaming.mechanisms import Deviations, Spent, mechanism_of
 from anechoic.streaming.open_accumulator import OpenAccumulator
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, linear_estimate, quantile
@@ -83,7 +83,7 @@ class OpenHistogram(TotalsOnly, Accumulating):
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements.
         level: of the intervals, in (0, 1).
-        accurate_to, state, key, counter, adopt, setting, book: see `Stream`.
+        state, key, counter, adopt, setting, book: see `Stream`.
         over, by: those of a `Stream`, which are refused here.
 
     Attributes:
@@ -123,7 +123,6 @@ class OpenHistogram(TotalsOnly, Accumulating):
         adjacency: str = "zero_out",
         unit: str | None = None,
         level: float = 0.95,
-        accurate_to: int = ACCURATE_TO,
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         counter: str | os.PathLike[str] | None = None,
@@ -156,7 +155,6 @@ class OpenHistogram(TotalsOnly, Accumulating):
             dimension=1,
             adjacency=adjacency,
             unit=unit,
-            accurate_to=accurate_to,
             buffered=True,
         )
         begun = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))

@@ -16,9 +16,6 @@ from anechoic.runs.releases import reading
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease
-from anechoic.streaming.kmeans import OnlineKMeans
-from anechoic.streaming.late import Late
-from anechoic.streaming.moments import LinearRegression, Moments
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Statistic, quantile
@@ -78,18 +75,6 @@ def _releases(
 _OVER: dict[str, type[Over]] = {one.__name__: one for one in (Running, SlidingWindow, Decayed)}
 
 
-def _k_means(
-    bound: float, centre: list[float], initial: list[list[float]], column: str | None
-) -> OnlineKMeans:
-    """`initial` is described inside the unit ball."""
-    made = OnlineKMeans(len(initial), bound, len(centre), centre, column=column)
-    return made.beginning_at(initial)
-
-
-def _moments(bound: float, centre: list[float], column: str | None) -> Moments:
-    return Moments(bound, len(centre), centre, column)
-
-
 def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> Grouped:
     return Grouped(statistic_of(of), column, groups)
 
@@ -101,16 +86,12 @@ _KINDS: dict[str, Callable[..., Statistic]] = {
     "histogram": Histogram,
     "distribution": Distribution,
     "quantiles": Quantiles,
-    "moments": _moments,
-    "linear regression": LinearRegression,
-    "k-means": _k_means,
     "by group": _grouped,
-    "late": Late,
 }
 
 
 def statistic_of(described: Mapping[str, Any]) -> Statistic:
-    """The statistic that describes itself so, before it learned anything.
+    """The statistic that describes itself so.
 
     Raises:
         KeyError, TypeError, ValueError: for a description that is none of this library's statistics.

@@ -31,7 +31,6 @@ class SentSums:
         step: that its records belong to, or None.
         count: of its records.
         remarks: how many of them were changed or left out, by reason.
-        shares: of which partition of units, and which ones, are in `sums`; None where units are not bounded.
         sums: shape (dimension,).
         units: digests in order, one for each row.
         rows: what records of units add, a sparse array of int64, shape (units, dimension).
@@ -40,7 +39,6 @@ class SentSums:
     step: int | None
     count: int
     remarks: Mapping[str, int]
-    shares: tuple[int, tuple[int, ...]] | None
     sums: Integers
     units: NDArray[np.bytes_]
     rows: Any
@@ -60,7 +58,6 @@ def written(sent: SentSums, layout: StreamLayout) -> bytes:
         "step": sent.step,
         "count": sent.count,
         "remarks": sent.remarks,
-        "shares": sent.shares,
         "units": len(sent.units),
         "entries": int(sent.rows.nnz),
     }
@@ -138,12 +135,10 @@ def _read(body: bytes, head: Mapping[str, Any], layout: StreamLayout) -> SentSum
     falls[pointers] = False
     if falls.any() or (indices < 0).any() or (indices >= dimension).any():
         raise wrong("a row names a number twice, or one that is none")
-    shares = head["shares"]
     return SentSums(
         step=None if head["step"] is None else number_of(head, "step"),
         count=number_of(head, "count"),
         remarks={name: number_of(head["remarks"], name) for name in head["remarks"]},
-        shares=None if shares is None else (shares[0], tuple(shares[1])),
         sums=sums,
         units=np.frombuffer(parts[1], f"S{DIGEST}"),
         rows=sparse.csr_array((values, indices, pointers), shape=(units, dimension)),
@@ -155,12 +150,7 @@ def _checked(sent: SentSums, layout: StreamLayout) -> SentSums:
     shared, units = layout.shared, sent.units
     if shared.reach(sent.count) >= MOST or len(units) > sent.count:
         raise wrong(f"{sent.count} records are too many, or too few for {len(units)} rows")
-    if sent.shares is not None:
-        whole, some = positive_int("shares", sent.shares[0]), sent.shares[1]
-        places = [positive_int("share", one, minimum=0) for one in some]
-        if not layout.every_step or len(units) or sorted(set(places)) != places or max(places) >= whole:
-            raise wrong(f"shares {places} of {whole} are none of this stream, or stand beside units")
-    elif layout.secret is not None and sent.sums.any():
+    if layout.secret is not None and sent.sums.any():
         raise wrong("sums without units, in a stream that tells units by ids")
     if len(units) and layout.secret is None:
         raise wrong("units, in a stream whose records are units")

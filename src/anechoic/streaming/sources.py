@@ -179,12 +179,13 @@ class TextSource(Source):
         if not len(lines):
             return
         self.read += len(lines)
-        whole = ~lines.str.contains(_NO_CHARACTER, literal=True) & (lines.str.len_bytes() <= LONGEST)
-        lines = lines.filter(whole)
-        found = (self._from_json(lines) if self._is_json else self._from_csv(lines)).drop_nulls()
-        self._fault("that are no text in UTF-8, or too long", int((~whole).sum()))
+        whole = lines.filter(
+            ~lines.str.contains(_NO_CHARACTER, literal=True) & (lines.str.len_bytes() <= LONGEST)
+        )
+        found = (self._from_json(whole) if self._is_json else self._from_csv(whole)).drop_nulls()
+        self._fault("that are no text in UTF-8, or too long", len(lines) - len(whole))
         kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
-        self._fault(f"that are {kind}", len(lines) - found.height)
+        self._fault(f"that are {kind}", len(whole) - found.height)
         yield found
 
     def _fault(self, reason: str, count: int) -> None:

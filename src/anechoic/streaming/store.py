@@ -83,8 +83,6 @@ class Store(StateFile):
             Counter(head["counts"]),
             head["time"],
             dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
-            # a file of an earlier version does not say whether its open step has records of units
-            {int(step): alone for step, alone in head.get("alone", {head["step"]: False}).items()},
         )
 
     def save(self, standing: Standing, noise: NoiseRows) -> None:
@@ -99,7 +97,6 @@ class Store(StateFile):
             "counts": dict(standing.counts),
             "time": standing.time,
             "ahead": list(standing.ahead),
-            "alone": standing.alone,
             **{name: len(blob) for name, blob in zip(_BLOBS, blobs, strict=True)},
         }
         written = filled(json.dumps(head))

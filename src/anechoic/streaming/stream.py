@@ -28,7 +28,7 @@ from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_
 from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
+from anechoic.streaming.mechanisms import LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
@@ -70,7 +70,6 @@ class Stream(Accumulating, Published):
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements; "event", or "unit" with `participation`.
         level: of the intervals, in (0, 1).
-        accurate_to: without horizon, the releases for which running sums are near the best possible.
         loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
         key: 32 secret bytes or a function that gives them, which are then not in the state file, and with
@@ -128,7 +127,6 @@ class Stream(Accumulating, Published):
         adjacency: str = "zero_out",
         unit: str | None = None,
         level: float = 0.95,
-        accurate_to: int = ACCURATE_TO,
         loss: LossOfStream = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
@@ -164,7 +162,6 @@ class Stream(Accumulating, Published):
             dimension=self.dimension,
             adjacency=adjacency,
             unit=unit or ("unit" if self.by_unit else None),
-            accurate_to=accurate_to,
             loss=loss,
             buffered=presence is not None,
             kept=state is not None,
@@ -175,10 +172,6 @@ class Stream(Accumulating, Published):
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
-        if self.shared.adaptive and self.over != Running():
-            raise ValueError(
-                f"{self.shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
-            )
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
         self._keep = checked_keep(keep, state, self.mechanism.steps)
@@ -198,9 +191,11 @@ class Stream(Accumulating, Published):
         rule = self.shared.presence
         attendance = None if rule is None else Attendance(rule, self._state.units)
         self._intake = Intake(self.shared, ledger if self.by_unit else None, attendance)
-        self._begin = Past(self._publisher, self.shared.fresh())
+        self._begin = Past(self._publisher, self.shared)
         self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
-        self._learn_again()
+        if self.step:
+            time, total = self._kept(self.step - 1)[0], self._standing.total
+            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -360,8 +355,7 @@ class Stream(Accumulating, Published):
         return max(1, AHEAD // self.dimension)
 
     def _layout(self, stream: str, secret: bytes | None) -> StreamLayout:
-        promised = self.participation if self.by_unit else None
-        return StreamLayout.of(self.shared, stream, self.per_step, secret, promised)
+        return StreamLayout.of(self.shared, stream, self.per_step, secret)
 
     def _check_room(self, count: int) -> None:
         self._standing.check_room(self.shared.reach(count))
@@ -370,10 +364,7 @@ class Stream(Accumulating, Published):
         if self.step >= self.mechanism.steps:
             raise beyond(self.mechanism.steps, self.step, "another step")
         self._check_of(batch, step)
-        addition = self._intake.read(batch, unit_ids)
-        if self.by_unit:
-            self._standing.check_alone(step, addition.bounded)
-        return addition
+        return self._intake.read(batch, unit_ids)
 
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
         at = self._standing.step if step is None else step
@@ -382,7 +373,7 @@ class Stream(Accumulating, Published):
             self._state.mark(batch_id, at)
         for when, added in sums.items():
             if when < self.mechanism.steps:
-                self._standing.put(when, added, addition.bounded if self.by_unit and when == at else None)
+                self._standing.put(when, added)
         self._standing.counts += remarks
 
     def _publish(self, time: str | float | None, noise: Integers) -> Release:
@@ -390,23 +381,7 @@ class Stream(Accumulating, Published):
         row = self._standing.end_step(noise, self.over, self._row, time)
         made = self._publisher.release(self.shared, step, time, self._standing.total)
         self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
-        self.shared.learn(self._standing.total, self._publisher.deviations, step)
         return made
-
-    def _learn_again(self) -> None:
-        """What was learned from the releases of a state file, and the last of them."""
-        if not self.step:
-            return
-        if not self.shared.adaptive:
-            time, total = self._kept(self.step - 1)[0], self._standing.total
-            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
-            return
-        past = Past(self._publisher, self.shared)
-        while past.step < self.step:
-            past.advance(self._kept)
-            if past.step == self.step:
-                self._last = past.release()
-        past.learn()
 
     def _save(self) -> None:
         self._state.save(self._standing, self._noise)
