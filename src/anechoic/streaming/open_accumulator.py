@@ -31,7 +31,7 @@ class OpenAccumulator(Accumulator):
     and what a state file shows without its key, has no category that was not chosen.
 
     Of a unit that is in more categories than may count, those count that a hash puts first, as no order of
-    arrival can change; `OpenHistogram.update` takes the first ones.
+    arrival can change.
     """
 
     def _empty(self) -> None:
@@ -64,7 +64,7 @@ class OpenAccumulator(Accumulator):
         for name, units in other._units.items():
             self._units.setdefault(name, set()).update(units)
 
-    def pairs(self) -> tuple[list[bytes | None], list[str | None]]:
+    def pairs(self) -> tuple[list[bytes], list[str]]:
         """Units and a category of each, in an order that follows from these alone."""
         listed = [(unit, name) for name, units in self._units.items() for unit in units]
         listed.sort(

@@ -10,22 +10,20 @@ import numpy as np
 
 from anechoic._validate import fraction, positive_int
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.fork_guard import OfOneProcess
+from anechoic.streaming.base import StreamBase
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, quantile
-from anechoic.streaming.store import Store
-from anechoic.streaming.stream_state import InMemory
 from anechoic.streaming.window import Over, Running, checked_over
 
 #: Releases of an endless stream without a state file that can be read again.
 KEPT = 2**14
 
 
-class Published(OfOneProcess):
+class Published(StreamBase):
     """The part of a `Stream` that reads: noisy rows of its state, and what follows from them.
 
     Attributes:
@@ -36,17 +34,10 @@ class Published(OfOneProcess):
     over: Over
     shared: SharedRelease
     level: float
-    _state: InMemory | Store
     _publisher: Publisher
     _keep: int | None
     #: Where releases can be read from.
     _begin: Past
-    _last: Release | None = None
-
-    @property
-    def step(self) -> int:
-        """Releases made, which is the index of the open step."""
-        return self._state.kept
 
     def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
         """All releases so far with intervals that hold together, for every step and every raw number.
@@ -103,10 +94,6 @@ class Published(OfOneProcess):
         """
         publisher = Publisher(self.mechanism, checked_over(over), quantile(self.level))
         return self._going(Past(publisher, self.shared), self.step, Past.release)
-
-    def get(self) -> Release | None:
-        """The last release, or None before the first. Free: what is published can be read at will."""
-        return self._last
 
     def releases(self) -> Iterator[Release]:
         """All releases so far that are kept, as published; those of a commit once it is on disk."""

@@ -108,6 +108,7 @@ class TextSource(Source):
     def __init__(self, path: str, names: Sequence[str], *, growing: bool = False) -> None:
         super().__init__(path, names, growing=growing)
         self._file: IO[bytes] | None = None
+        self._rest = b""  # the begin of a line whose end was not read yet
 
     def batches(self) -> Iterator[pl.DataFrame]:
         if self._file is None:
@@ -128,8 +129,7 @@ class TextSource(Source):
         stream: Any = sys.stdin.buffer if self.path == "-" else None
         opened: Any = gzip.open if self.path.endswith(".gz") else open
         self._file = stream or opened(self.path, "rb")
-        self._rest = b""  # the begin of a line whose end was not read yet
-        self._head: list[str] = []
+        self._rest = b""
         self._pattern = ""  # of a record of CSV, once the head is read
         self._is_json = self.path.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 

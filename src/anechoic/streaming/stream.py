@@ -20,11 +20,10 @@ from anechoic.participation.base import Participation
 from anechoic.runs.file_head import MECHANISM, checked_setting
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulating import Accumulating
 from anechoic.streaming.accumulator import Accumulator, check_once, take
 from anechoic.streaming.attendance import Attendance
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
+from anechoic.streaming.ingest import Addition, Intake, Step, steps_of
 from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
@@ -34,11 +33,11 @@ from anechoic.streaming.published import Published, checked_keep
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, check_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
-class Stream(Accumulating, Published):
+class Stream(Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -208,68 +207,7 @@ class Stream(Accumulating, Published):
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
         return self.shared.deviations(self._publisher.deviations, step)
 
-    def diagnostics(self) -> dict[str, int]:
-        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
-        return dict(self._standing.counts)
-
     # -- the stream ------------------------------------------------------------------------------
-
-    @alone
-    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
-        """Add records to the open step. No noise is used, and nothing is published.
-
-        Args:
-            batch: records, as the statistics read them; a mapping of columns where they name columns.
-            unit_ids: one a record, with `participation`: integers, text or bytes.
-            batch_id: a name for the batch. One that was added before is not added again.
-
-        Returns:
-            Whether it was added: False for a batch id that is known.
-
-        Raises:
-            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
-            HorizonError: if all steps were released, or a sum could leave the range of its integers.
-            GuaranteeError: in a fork, after a failure that left the state file behind, or for an accumulator
-                that was added before.
-        """
-        self._state.check()
-        addition = self._read(batch, unit_ids, self._standing.step)
-        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
-            return False
-        check_once([addition.accumulator])
-        self._check_room(addition.count)
-        with self._state.transaction():
-            self._add(addition, batch_id)
-            self._save()
-        take([addition.accumulator])
-        return True
-
-    @alone
-    def release(self, time: str | float | None = None) -> Release:
-        """End the open step and publish: one row of noise, used here and never again.
-
-        Args:
-            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number,
-                not below that of the release before.
-
-        Raises:
-            HorizonError: if all steps were released.
-            ValueError: if time goes backwards, or is something else.
-            GuaranteeError: as `update`.
-        """
-        self._state.check()
-        time = plain_time(time)
-        check_time(self._standing.time, time)
-        if self.step >= self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, "another step")
-        if self._booked is not None:
-            self._booked.spend()
-        with self._state.transaction():
-            made = self._publish(time, self._noise.next())
-            self._save()
-        self._last = made
-        self._forget()
-        return made
 
     def steps(
         self,
@@ -311,8 +249,7 @@ class Stream(Accumulating, Published):
             check_time(before, one.time)
             before = before if one.time is None else one.time
         self._check_room(sum(addition.count for addition in additions))
-        if self.step + len(new) > self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
+        self._check_left(len(new))
         made: list[Release] = []
         if new:
             if self._booked is not None:
@@ -339,10 +276,6 @@ class Stream(Accumulating, Published):
         listed = list(times)
         self.steps([Accumulator(self) for _ in listed], times=listed)
 
-    def close(self) -> None:
-        """Give the state file back; it can be opened again."""
-        self._give_back()
-
     # -- inside ----------------------------------------------------------------------------------
 
     @property
@@ -361,8 +294,7 @@ class Stream(Accumulating, Published):
         self._standing.check_room(self.shared.reach(count))
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
-        if self.step >= self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, "another step")
+        self._check_left(1)
         self._check_of(batch, step)
         return self._intake.read(batch, unit_ids)
 
@@ -376,15 +308,14 @@ class Stream(Accumulating, Published):
                 self._standing.put(when, added)
         self._standing.counts += remarks
 
-    def _publish(self, time: str | float | None, noise: Integers) -> Release:
+    def _publish(self, time: str | float | None, noise: Integers | None = None) -> Release:
         step = self._standing.step
-        row = self._standing.end_step(noise, self.over, self._row, time)
+        row = self._standing.end_step(
+            self._noise.next() if noise is None else noise, self.over, self._row, time
+        )
         made = self._publisher.release(self.shared, step, time, self._standing.total)
         self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
         return made
-
-    def _save(self) -> None:
-        self._state.save(self._standing, self._noise)
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""
