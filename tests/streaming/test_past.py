@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.errors import CheckpointError
 
 EDGES = np.linspace(-2, 2, 9)
 STATISTICS = {
@@ -42,54 +41,23 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
     assert list(found[0]) == list(STATISTICS) and found[0].labels == stream.shared.labels
 
 
-class Doubled(streaming.Count):
-    def describe(self):
-        return {"kind": "doubled"}
-
-
-def test_a_statistic_of_your_own_is_to_be_given(tmp_path):
-    with streaming.Stream({"n": Doubled()}, epsilon=1.0, horizon=3, state=tmp_path / "s") as stream:
-        made = stream.steps([[1]])
-    with pytest.raises(CheckpointError, match="give statistics="):
-        streaming.read_releases(tmp_path / "s")
-    assert bytes_of(streaming.read_releases(tmp_path / "s", statistics={"n": Doubled()})) == bytes_of(made)
-    with pytest.raises(CheckpointError, match="other statistics"):
-        streaming.read_releases(tmp_path / "s", statistics={"n": streaming.Count()})
-
-
-@pytest.mark.parametrize("over", OVERS, ids=lambda over: type(over).__name__)
 @pytest.mark.slow
-def test_memory_keeps_the_last_ones(over):
-    key, found = bytes(range(32)), []
-    for keep in (None, 4):
-        stream = streaming.Stream(STATISTICS, epsilon=1.0, horizon=20, over=over, keep=keep, key=key)
-        for step in range(12):
-            stream.update(np.linspace(-1, 1, 20), batch_id=f"{step}")
-            stream.release()
-        found.append((bytes_of(stream.releases()), bytes_of(stream.band(simultaneous=False))))
-    for whole, kept in zip(*found, strict=True):
-        assert kept == whole[-4:]
-    assert len(stream._state._rows) == 4 + over.reach
-    one = np.linspace(-1, 1, 20)
-    assert stream.steps([one], batch_ids=["9"])[0].to_bytes() == found[0][0][9]
-    with pytest.raises(ValueError, match="the last 4 releases are kept: give a larger keep"):
-        stream.steps([one], batch_ids=["3"])
-    begun = stream.releases()
-    stream.steps([one] * 6)
-    with pytest.raises(ValueError, match="not kept any more"):
-        next(begun)
-
-
-@pytest.mark.slow
-def test_an_endless_stream_in_memory_forgets(monkeypatch, tmp_path):
-    monkeypatch.setattr("anechoic.streaming.published.KEPT", 3)
-    stream = streaming.Stream(streaming.Count(), epsilon=1.0)
-    stream.steps([1] * 8)
-    assert [made.step for made in stream.releases()] == [5, 6, 7] and stream.get().step == 7
+def test_an_endless_stream_in_memory_forgets(monkeypatch):
+    monkeypatch.setattr("anechoic.streaming.stream.KEPT", 3)
+    for over in (streaming.Running(), streaming.SlidingWindow(2)):
+        stream = streaming.Stream(streaming.Count(), epsilon=1.0, over=over)
+        made = [stream.steps([1], batch_ids=[f"{step}"])[0] for step in range(8)]
+        assert bytes_of(stream.releases()) == bytes_of(made[5:]) and stream.get() is made[-1]
+        assert len(stream._state._rows) == 3 + over.reach
+        assert bytes_of(stream.steps([1], batch_ids=["6"])) == bytes_of(made[6:7])
+        begun = stream.releases()
+        with pytest.raises(ValueError, match="a state file keeps all"):
+            stream.steps([1], batch_ids=["2"])
+        with pytest.raises(ValueError, match="a state file keeps all"):
+            next(stream.releases_over(streaming.Decayed(0.5)))
+        stream.steps([1] * 6)
+        with pytest.raises(ValueError, match="a state file keeps all"):
+            next(begun)
     planned = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=20)
     planned.steps([1] * 8)
     assert len(list(planned.releases())) == 8
-    with pytest.raises(ValueError, match="a state file keeps all"):
-        streaming.Stream(streaming.Count(), epsilon=1.0, state=tmp_path / "s", keep=3)
-    with pytest.raises(ValueError, match="keep=0"):
-        streaming.Stream(streaming.Count(), epsilon=1.0, keep=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import singledispatch
 from typing import Any
 
@@ -16,7 +16,7 @@ from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.streaming.layout import SumsLayout, check_same, layout_of
 from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
-from anechoic.streaming.sent_sums import SentSums, read_sums, written
+from anechoic.streaming.sent_sums import packed, unpacked
 from anechoic.streaming.statistic import Integers, sum_of
 from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
@@ -218,9 +218,12 @@ class Accumulator:
     def to_bytes(self) -> bytes:
         """All of it, for another process: the same bytes for the same records. As private as these."""
         units, rows = self._compact()
-        remarks = dict(sorted(self.remarks.items()))
-        sent = SentSums(self.step, self.count, remarks, self._sums, units, rows)
-        return written(sent, self.layout)
+        parts = {"entries": rows.data, "places": rows.indices, "ends": rows.indptr, "sums": self._sums}
+        whole = {name: np.asarray(part, "<i8") for name, part in parts.items()}
+        return packed(self.layout, self._head(), {"units": units, **whole})
+
+    def _head(self) -> dict[str, Any]:
+        return {"step": self.step, "count": self.count, "remarks": dict(self.remarks)}
 
     @classmethod
     def from_bytes(cls, data: bytes, of: Any) -> Accumulator:
@@ -231,24 +234,22 @@ class Accumulator:
             of: as for a new one.
 
         Raises:
-            CheckpointError: if they are damaged, of another format, or more than so many records can add.
+            CheckpointError: if they are damaged, or of another format.
             MismatchError: if they are of another stream or statistic.
         """
         made = cls(of)
-        made._restore(bytes(data))
+        head, arrays = unpacked(bytes(data), made.layout)
+        made.step, made.count, made.remarks = head["step"], head["count"], Counter(head["remarks"])
+        made._restore(head, arrays)
         made._held = {Held()} if made.count else set()
         return made
 
-    def _restore(self, data: bytes) -> None:
-        sent = read_sums(data, self.layout)
-        self.step = sent.step
-        self.count, self.remarks, self._sums = sent.count, Counter(sent.remarks), sent.sums
-        if len(sent.units):
-            self._parts, self._sorted, self._rows = (
-                [(sent.units, sent.rows)],
-                len(sent.units),
-                len(sent.units),
-            )
+    def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._sums, units = arrays["sums"].astype(np.int64), arrays["units"]
+        rows = arrays["entries"], arrays["places"], arrays["ends"]
+        if len(units):
+            made = sparse.csr_array(rows, shape=(len(units), self.layout.shared.dimension))
+            self._parts, self._sorted, self._rows = [(units, made)], len(units), len(units)
 
     def __reduce__(self) -> Any:
         return Accumulator.from_bytes, (self.to_bytes(), self.layout.text)

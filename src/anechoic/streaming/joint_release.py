@@ -78,14 +78,6 @@ class SharedRelease:
         squares = sum((self.units[name] * one.bound) ** 2 for name, one in self.statistics.items())
         return self._per_step * math.sqrt(squares) / 2.0**self.bits
 
-    @property
-    def largest(self) -> float:
-        """2-norm that no record exceeds, on the grid, in spite of how floats that square and add it round.
-
-        A record is within (1 - 2**-40) of the clip norm over `per_step`, and this is between the two.
-        """
-        return 2.0**self.bits / self._per_step * (1 - 2.0**-41)
-
     def read(self, batch: Any) -> tuple[dict[str, Records], int]:
         """A batch as all statistics read it, and its number of records.
 

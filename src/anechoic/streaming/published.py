@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
-from anechoic._validate import fraction, positive_int
+from anechoic._validate import fraction
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.streaming.base import StreamBase
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
-from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, quantile
@@ -120,7 +118,7 @@ class Published(StreamBase):
             if step < self._begin.step:
                 raise ValueError(
                     f"batch {name!r} was released at step {step}, and the last {self._keep} releases are"
-                    " kept: give a larger keep, or a state."
+                    " kept: a state file keeps all."
                 )
         found, past = {}, copy.copy(self._begin)
         while wanted and past.step <= max(wanted):
@@ -142,16 +140,3 @@ class Published(StreamBase):
 
     def _row(self, step: int) -> Integers:
         return self._kept(step)[1]
-
-
-def checked_keep(keep: int | None, state: Any, steps: int) -> int | None:
-    """How many releases are kept in memory, or None for all.
-
-    Raises:
-        ValueError: for a number that is none, or beside a state file, which keeps all.
-    """
-    if keep is None:
-        return KEPT if state is None and steps >= FOR_EVER else None
-    if state is not None:
-        raise ValueError(f"keep={keep} with state: a state file keeps all releases.")
-    return positive_int("keep", keep)

@@ -99,18 +99,9 @@ class Statistic(ABC):
         Every entry of every record is rounded towards zero, so that its norm cannot grow.
         """
 
+    @abstractmethod
     def each(self, records: Records, unit: int) -> Any:
-        """What each record adds, as `total` of it alone; a sparse array of int64, shape (count, dimension).
-
-        Here record by record, which is slow for many: statistics of this library are faster.
-        """
-        rows = np.zeros((records.count, self.dimension), np.int64)
-        alone = np.zeros(records.count, bool)
-        for place in range(records.count):
-            alone[place] = True
-            rows[place] = self.total(records, alone, unit)
-            alone[place] = False
-        return sparse.csr_array(rows)
+        """What each record adds, as `total` of it alone: a sparse array of int64, (count, dimension)."""
 
     @property
     def encoding(self) -> bytes:

@@ -27,9 +27,9 @@ from anechoic.streaming.ingest import Addition, Intake, Step, steps_of
 from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import LossOfStream, mechanism_of
+from anechoic.streaming.mechanisms import FOR_EVER, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import Published, checked_keep
+from anechoic.streaming.published import KEPT, Published
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
@@ -79,8 +79,6 @@ class Stream(Published):
         adopt: take a state file that was moved or copied, on your word that it is the newest.
         setting: what else must be the same whenever the state is opened, as plain data: when steps begin and
             how long they are, which columns are read, in which time zone.
-        keep: releases that can be read again, of a stream without state; None for all with a horizon, and
-            for the last 16,384 without. A state file keeps all.
         book: a `BudgetBook`, which refuses the stream, or books it: once, however often its state is opened.
 
     Attributes:
@@ -132,7 +130,6 @@ class Stream(Published):
         counter: str | os.PathLike[str] | None = None,
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
-        keep: int | None = None,
         book: BudgetBook | None = None,
     ) -> None:
         statistics = checked_statistics(statistics)
@@ -173,7 +170,7 @@ class Stream(Published):
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
-        self._keep = checked_keep(keep, state, self.mechanism.steps)
+        self._keep = KEPT if state is None and self.mechanism.steps >= FOR_EVER else None
         self.owner = OwnProcess("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun

@@ -168,7 +168,7 @@ class InMemory:
     def published(self, step: int) -> tuple[str | float | None, bytes]:
         """The time and the noisy row of a step that was made, and is not forgotten."""
         if step < self._first:
-            raise ValueError(f"step {step} is not kept any more: give the stream a larger keep, or a state.")
+            raise ValueError(f"step {step} is not kept any more: a state file keeps all.")
         return self._rows[step - self._first]
 
     def forget(self, before: int) -> None:
