@@ -22,33 +22,10 @@ PACKAGE = Path(streaming.__file__).parents[1]
 
 ROOMS = [room for room in ("streaming", "federated", "linear") if (PACKAGE / room).is_dir()]
 PRODUCTS = {"dot", "vdot", "einsum", "matmul", "inner", "tensordot", "convolve", "multi_dot", "lstsq", "cov"}
-SUMS = {
-    "sum",
-    "mean",
-    "average",
-    "std",
-    "var",
-    "prod",
-    "cumsum",
-    "cumprod",
-    "norm",
-    "trace",
-    "reduce",
-    "reduceat",
-}
-SUMS |= {
-    "nansum",
-    "nanmean",
-    "fsum",
-    "eigh",
-    "svd",
-    "solve",
-    "inv",
-    "cholesky",
-    "unique",
-    "add.at",
-    "accumulate",
-}
+SUMS = {"sum", "mean", "average", "std", "var", "prod"}
+SUMS |= {"cumsum", "cumprod", "norm", "trace", "reduce", "reduceat"}
+SUMS |= {"nansum", "nanmean", "fsum", "eigh", "svd"}
+SUMS |= {"solve", "inv", "cholesky", "unique", "add.at", "accumulate"}
 #: (file, function) where such an operation sees no person's record, and what it sees.
 ELSEWHERE = {
     ("federated/clients.py", "Clients.only"): "a mask",
@@ -170,14 +147,8 @@ def test_a_batch_is_the_sum_of_its_records_under_every_kernel(kernel):
     environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
     program = "from tests.streaming.test_alone import differences; print(list(differences()))"
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if done.returncode < 0:
         pytest.skip(f"this processor does not run the kernel {kernel}")
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
@@ -189,29 +160,11 @@ def test_numbers_of_all_kinds_are_read_the_same_in_every_list():
     rng = random.Random(0)
 
     def entry():
-        bits, real = (
-            rng.getrandbits(rng.choice([8, 54, 64, 66, 1030])),
-            rng.gauss(0, 1) * 10.0 ** rng.randrange(-9, 20),
-        )
-        kinds = [
-            bits,
-            -bits,
-            real,
-            np.float32(real),
-            np.float16(real % 9),
-            np.int64(bits >> 967),
-            np.int8(5),
-            True,
-        ]
-        kinds += [
-            np.uint64(bits % 2**64),
-            np.longdouble(real) / 3,
-            Decimal(real),
-            Fraction(bits, 7),
-            None,
-            "7",
-            2j,
-        ]
+        bits = rng.getrandbits(rng.choice([8, 54, 64, 66, 1030]))
+        real = rng.gauss(0, 1) * 10.0 ** rng.randrange(-9, 20)
+        kinds = [bits, -bits, real, np.float32(real), np.float16(real % 9), np.int64(bits >> 967), np.int8(5)]
+        kinds += [True, np.uint64(bits % 2**64), np.longdouble(real) / 3, Decimal(real), Fraction(bits, 7)]
+        kinds += [None, "7", 2j]
         return rng.choice(kinds)
 
     for _ in range(1000):

@@ -68,6 +68,12 @@ SETTINGS = [
     ("mean", lambda: {"m": streaming.Mean(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
     ("histogram", lambda: {"h": streaming.Histogram([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
     (
+        "distribution",
+        lambda: {"d": streaming.Distribution([0.0, 1.0, 2.5, 7.0], noise="domain")},
+        [],
+        lambda rng: rng.normal(4, 5),
+    ),
+    (
         "several",
         lambda: {"n": streaming.Count(), "m": streaming.Mean(0, 1), "s": streaming.Sum(9.0)},
         [],

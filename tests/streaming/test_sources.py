@@ -58,18 +58,7 @@ PIECES = [piece.encode() for piece in PIECES] + [
 ]
 FIELDS = st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join)
 ROWS = st.tuples(FIELDS, FIELDS, FIELDS).map(b",".join)
-VALUES = [
-    '"2024-01-01"',
-    "7",
-    "7.0",
-    "1e999",
-    "NaN",
-    "null",
-    '"\\ud800"',
-    '"\\u0000,"',
-    "[1]",
-    '"x\\"',
-]
+VALUES = ['"2024-01-01"', "7", "7.0", "1e999", "NaN", "null", '"\\ud800"', '"\\u0000,"', "[1]", '"x\\"']
 OBJECTS = st.tuples(*[st.sampled_from(VALUES)] * 3).map(lambda some: '{{"t":{},"v":{},"c":{}}}'.format(*some))
 JSON = st.one_of(OBJECTS.map(str.encode), FIELDS, OBJECTS.map(lambda text: b"\xef\xbb\xbf" + text.encode()))
 FILES = [(".csv", b"t,v,c\n", ROWS), (".jsonl", b"", JSON)]
