@@ -10,7 +10,7 @@ import numpy as np
 from anechoic.demo.flights import flights
 from anechoic.streaming.clock import Clock, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution
-from anechoic.streaming.pending import Columns, feed
+from anechoic.streaming.pending import Columns, PendingSteps
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram
 from anechoic.streaming.tables import write_releases
@@ -52,13 +52,15 @@ def streaming_demo(out: Path, *, epsilon: float = 1.0, hours: int = HOURS) -> Pa
         "delays": Distribution(EDGES, "arr_delay"),
     }
     with Stream(statistics, epsilon=epsilon, delta=1e-6, horizon=hours, unit="flight") as stream:
-        tally = feed(stream, columns, clock, until=clock.start + hours * clock.every)
+        pending = PendingSteps(stream, clock)
+        pending.add(columns)
+        released = pending.release(hours)
         out.mkdir(parents=True, exist_ok=True)
         table = out / "releases.csv"
         write_releases(table, [*stream.releases()][-24:])
         last = stream.get()
         seconds = time.perf_counter() - began
-        print(f"{tally.released} hourly releases in {seconds:.1f} s")
+        print(f"{released} hourly releases in {seconds:.1f} s")
         if last is not None:
             count = last["flights"]
             print(

@@ -20,7 +20,7 @@ from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
-from anechoic.streaming.pending import Columns, PendingSteps, Tally
+from anechoic.streaming.pending import Columns, PendingSteps
 from anechoic.streaming.sentences import best_guess, statement
 from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
@@ -204,11 +204,12 @@ def _release_file(options: Any, stream: Stream) -> None:
                     late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
                     print(late, file=sys.stderr)
                 last = pending.open_after(until, now)
-                _report(options, stream, pending.release(last, tell=_progress), reader)
+                _report(options, stream, pending, pending.release(last, tell=_progress), reader)
                 return
             over = min(now - pause, math.inf if until is None else until)
             if pending.clock.at(over) > stream.step:
-                _report(options, stream, pending.release(pending.open_after(over, now)), reader)
+                released = pending.release(pending.open_after(over, now))
+                _report(options, stream, pending, released, reader)
             if until is not None and over >= until:
                 return
             time.sleep(pause)
@@ -355,7 +356,7 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Stream, tally: Tally, reader: Reader) -> None:
+def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: Reader) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe
@@ -368,12 +369,12 @@ def _report(options: Any, stream: Stream, tally: Tally, reader: Reader) -> None:
         saved.append(file)
     shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
     print(
-        f"{tally.released} steps released, {stream.step} in all;"
+        f"{released} steps released, {stream.step} in all;"
         f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta"
         f" {stream.mechanism.delta:g}{shared}."
     )
     print(best_guess(stream.mechanism))
-    private = {**reader.source.faults, **tally.left_out, **stream.diagnostics()}
+    private = {**reader.source.faults, **pending.left_out(), **stream.diagnostics()}
     for reason, count in private.items():  # not among what is published
         print(f"  private: {count} records {reason}", file=sys.stderr)
     if last is not None:
