@@ -1,4 +1,4 @@
-"""What offices publish: open categories, distinct units, hierarchies, late records; error and coverage.
+"""What offices publish: open categories and distinct units; error and coverage.
 
     python benchmarks/offices.py [--runs 500] [--only PART …] [--json FILE]
 
@@ -124,82 +124,13 @@ def within(runs):
         print_distinct(f"of the last 8 steps, {visits} visits", off, inside, stated)
 
 
-def hierarchy(runs):
-    """Four regions of eight districts: a count, two histograms, and the same made consistent."""
-    districts = [f"{r}{d}" for r in "NESW" for d in range(8)]
-    shape = streaming.Hierarchy({**{d: d[0] for d in districts}, **dict.fromkeys("NESW", "land")})
-    statistics = {
-        "land": streaming.Count("d"),
-        "regions": streaming.Histogram(list("NESW"), "r"),
-        "districts": streaming.Histogram(districts, "d"),
-    }
-    mechanism = planned(Single(), 37)
-    rng = np.random.default_rng(1)
-    raw, fitted, inside = [], [], []
-    for _ in range(runs):
-        stream = streaming.Stream(statistics, mechanism=mechanism)
-        batches = [rng.choice(districts, 400).tolist() for _ in range(STEPS)]
-        stream.steps([{"d": batch, "r": [d[0] for d in batch]} for batch in batches])
-        drawn = [d for batch in batches for d in batch]
-        true = np.array([sum(d == n or d[0] == n or n == "land" for d in drawn) for n in shape.nodes])
-        made = stream.get()
-        values = {**made.named("land"), **made.named("regions"), **made.named("districts")}
-        one = shape.of(made)["figures"]
-        raw.append(np.array([values[n] for n in shape.nodes]) - true)
-        fitted.append(one.value - true)
-        inside.append((one.low <= true) & (true <= one.high))
-        assert abs(one.value[0] - one.value[1:5].sum()) == 0
-    print(f"\nHierarchy of 1, 4 and 32 places, {runs} runs: error before, after, stated after, coverage")
-    for name, part in (("land", slice(0, 1)), ("regions", slice(1, 5)), ("districts", slice(5, None))):
-        before, after = (math.sqrt(np.mean(np.square(o)[:, part])) for o in (raw, fitted))
-        share = np.mean(np.array(inside)[:, part])
-        print(f"{name:>10} | {before:6.2f} | {after:6.2f} | {one.standard_error[part][0]:6.2f} | {share:.3f}")
-        told(name, {"before": before, "after": after, "coverage": share})
-
-
-def late(runs):
-    print(f"\nLate records, {STEPS} steps, {runs} runs: error / that of a count without late ones, coverage")
-    plain = streaming.Stream(streaming.Count(), mechanism=planned(Single()))
-    sigma = plain.standard_deviations(STEPS - 1)["count"]
-    rng = np.random.default_rng(2)
-    for longest in (1, 3, 7):
-        mechanism = planned(Single(), longest + 2)
-        asked = {
-            "total by now": (STEPS - 1, 0),
-            "total, final": (STEPS - 1 - longest, 0),
-            "one step, final": (STEPS - 1 - longest, STEPS - 1 - longest),
-        }
-        off = {name: [] for name in asked}
-        inside = {name: [] for name in asked}
-        for _ in range(runs):
-            stream = streaming.Stream(streaming.Late(longest), mechanism=mechanism)
-            lags = [np.minimum(rng.integers(longest + 1, size=30), t) for t in range(STEPS)]
-            stream.steps([lag.tolist() for lag in lags])
-            own = np.concatenate([t - lag for t, lag in enumerate(lags)])
-            for name, (step, begin) in asked.items():
-                found = streaming.revised(stream, step, begin=begin)
-                true = np.count_nonzero((own >= begin) & (own <= step))
-                off[name].append((found.value - true) / found.standard_error)
-                inside[name].append(found.low <= true <= found.high)
-                stated = float(found.standard_error) / sigma
-                FOUND[f"late {longest}, {name}, stated"] = stated
-        line = []
-        for name in asked:
-            stated = FOUND[f"late {longest}, {name}, stated"]
-            error = stated * math.sqrt(np.mean(np.square(off[name])))
-            line.append(f"{name} {error:.2f} (stated {stated:.2f}) {np.mean(inside[name]):.3f}")
-            told(f"late {longest}, {name}", {"error": error, "coverage": np.mean(inside[name])})
-        print(f"up to {longest} | " + " | ".join(line))
-    print(f"two streams, one of records as they come, one L steps later: {math.sqrt(2):.2f} for either total")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", nargs="+", metavar="PART", help="categories distinct within hierarchy late")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="categories distinct within")
     options = parser.parse_args()
-    for part in (categories, distinct, within, hierarchy, late):
+    for part in (categories, distinct, within):
         if options.only is None or part.__name__ in options.only:
             part(options.runs)
     used = resource.getrusage(resource.RUSAGE_SELF)

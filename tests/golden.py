@@ -115,9 +115,6 @@ def streams():
         "sum": (streaming.Sum(1.5, 2), vectors),
         "mean": (streaming.Mean(-1, 2), vectors[:, 0]),
         "distribution": (streaming.Distribution([0, 0.3, 0.6, 0.9], noise="domain"), vectors[:, 0]),
-        "moments": (streaming.Moments(1.5, 2), vectors),
-        "regression": (streaming.LinearRegression(1, 1.0, 1.0), vectors),
-        "k-means": (streaming.OnlineKMeans(2, 1.0, 2, initial=[[0.5, 0.1], [-0.5, -0.2]]), vectors),
     }
     for name, (statistic, batch) in statistics.items():
         made = mechanism(STRATEGIES["banded-mixed"])

@@ -60,9 +60,8 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Accumulator Count Decayed Distribution Grouped Hierarchy Histogram Late LinearRegression Mean
-        Moments OnlineKMeans OpenHistogram Quantiles Running SlidingWindow Stream Sum read_releases
-        revised statement
+        Accumulator Count Decayed Distribution Grouped Histogram Mean OpenHistogram Quantiles Running
+        SlidingWindow Stream Sum read_releases statement
     """,
     "testing": """
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract

@@ -54,12 +54,6 @@ def test_what_has_no_difference_is_refused():
         streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4, over=streaming.SlidingWindow(2)).between(
             0
         )
-    means = streaming.Stream(streaming.OnlineKMeans(2, bound=1.0, dimension=1), epsilon=1.0, horizon=4)
-    means.release()
-    with pytest.raises(ValueError, match="by earlier releases"):
-        means.between(0)
-    with pytest.raises(ValueError, match="by earlier releases"):
-        list(means.releases_over(streaming.SlidingWindow(2)))
 
 
 def test_partial_sums_are_batches():
@@ -113,13 +107,3 @@ def test_groups_differences_and_partial_sums_go_on_from_a_file(tmp_path):
     assert [one.to_bytes() for one in found] == made[:6] and found[0].labels == labels
     with pytest.raises(MismatchError, match="groups"):
         streaming.Stream(statistics, **{**options, "by": ("g", [7, "a"])}, state=tmp_path / "s")
-
-
-def test_what_memory_forgot_is_in_no_difference():
-    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, keep=3)
-    stream.steps([1] * 6)
-    assert stream.between(3).step == 5
-    with pytest.raises(ValueError, match="not kept any more"):
-        stream.between(2)
-    with pytest.raises(ValueError, match="not kept any more"):
-        next(stream.releases_over(streaming.SlidingWindow(2)))

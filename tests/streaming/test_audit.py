@@ -91,17 +91,10 @@ def test_a_contribution_bound_that_is_off_by_one_is_found():
 
 def test_a_restart_that_reuses_a_row_is_found(tmp_path):
 
-    with (
-        patch("anechoic.mechanism.rows.NoiseRows.restore", lambda *_: None),
-    ):
+    with patch("anechoic.mechanism.rows.NoiseRows.restore", lambda *_: None):
         assert "covariance" in refuted(*observed(reopen=tmp_path / "run.db"))
 
 
 def test_two_streams_that_each_spend_all_of_it_are_found():
     (one, put_in), (other, _) = observed(KEYS[0]), observed(KEYS[1])
     assert "canary" in refuted((one + other) / 2, put_in)
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_one_of_them_alone_is_not(key):
-    assert refuted(*observed(key)) == []

@@ -15,57 +15,6 @@ MANY = [2_000, pytest.param(100_000, marks=pytest.mark.slow)]
 DAY = "2013-01-01T"
 
 
-def hostile_line(rng):
-    """Bytes of a record that is none, or whose time, carrier or delay is none."""
-    raw = bytes(rng.integers(0, 256, int(rng.integers(1, 40)), dtype=np.uint8)).replace(b"\n", b"")
-    text = str(rng.choice(["9999-12-31", "0001-01-01T00:00+23:59", "1e999", "9" * 400, "-1", "nan", ""]))
-    made = [
-        raw,
-        b'"' + raw,
-        raw + b'"',
-        f"{text},AA,5".encode(),
-        f"{DAY}01:00,AA,5,{text}".encode(),
-        f"{DAY}01:00".encode(),
-        b'x,"' + b"y" * int(rng.integers(1, 200_000)),
-        f'{text},"two\nlines",5'.encode(),
-        b"\0",
-        b"\xef\xbb\xbf,,",
-        b"\r,\r,",
-    ]
-    return made[int(rng.choice(len(made), p=[0.2] * 3 + [0.05] * 3 + [0.002] + [0.062] * 4))]
-
-
-class QuietStream(NoNoise, streaming.Stream):
-    """Its releases are the integer sums."""
-
-
-@pytest.mark.parametrize("many", MANY)
-@pytest.mark.slow
-def test_a_file_of_hostile_records_is_read_to_its_end(tmp_path, capsys, monkeypatch, many):
-    pytest.importorskip("polars")
-    from anechoic.streaming import command
-
-    monkeypatch.setattr(command, "Stream", QuietStream)
-    rng = np.random.default_rng(1)
-    honest = [f"{DAY}{i % 3:02}:30,{'AU'[i % 2]}A,{i}" for i in range(300)]
-    lines = [line.encode() for line in honest] + [hostile_line(rng) for _ in range(many)]
-    rng.shuffle(lines)
-    outcomes = []
-    for name, kept in (("good", [line.encode() for line in honest]), ("all", lines)):
-        path = tmp_path / f"{name}.csv"
-        path.write_bytes(b"\n".join([b"t,c,d", *kept, b""]))
-        arguments = ["--input", path, "--time", "t", "--every", "1h", "--start", DAY + "00:00", "--count"]
-        arguments += ["--until", DAY + "03:00", "--histogram", "c:AA,UA", "--sum", "d:1000", "--epsilon", "1"]
-        arguments += ["--bad-share", "1", "--horizon", "3", "--out", tmp_path / f"{name}.jsonl"]
-        assert cli.main(["stream", *map(str, arguments)]) == 0
-        outcomes.append((tmp_path / f"{name}.jsonl").read_bytes())
-        printed = capsys.readouterr()
-    assert outcomes[0] == outcomes[1]
-    assert "private: " in printed.err and "private" not in printed.out
-    left_out = sum(int(line.split()[1]) for line in printed.err.splitlines() if line.startswith("  private"))
-    assert left_out > 0.9 * many
-
-
 @pytest.mark.parametrize("many", MANY)
 def test_hostile_objects_in_lists_change_nothing(many):
     rng = np.random.default_rng(2)

@@ -71,12 +71,6 @@ def test_without_horizon_the_error_is_near_that_of_a_planned_one():
         best = an.optimize.blt(RUNNING.workload(steps), buffers=6, loss="max").loss
         at = an.error(RUNNING.workload(steps), endless.strategy.truncate(steps)).last
         assert best < endless.sensitivity.value * at < best * ratio
-    later = planned(horizon=None, accurate_to=10**9)
-    at_billion = [
-        m.sensitivity.value * an.error(RUNNING.workload(10**9), m.strategy.truncate(10**9)).last
-        for m in (endless, later)
-    ]
-    assert at_billion[1] < 8 < 25 < at_billion[0]
 
 
 @pytest.mark.parametrize(
@@ -112,15 +106,6 @@ def test_a_third_of_the_error_of_a_binary_tree(steps):
     mechanism = planned(horizon=steps)
     ours = mechanism.sensitivity.value * an.error(RUNNING.workload(steps), mechanism.strategy).max
     assert binary > 3 * ours
-
-
-@pytest.mark.slow
-def test_memory_that_would_drift_is_kept_in_floats_and_rounded():
-    mechanism = planned(horizon=None, accurate_to=10**9, dimension=10**6)
-    assert mechanism.grid_bits is None
-    small = planned(horizon=None, accurate_to=10**9, dimension=10**6)
-    rows = NoiseRows(small, 3, bytes(32))
-    assert not rows.exact and rows.next().dtype == np.int64
 
 
 def test_a_unit_that_takes_part_for_ever_is_refused():

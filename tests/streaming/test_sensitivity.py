@@ -67,18 +67,11 @@ SETTINGS = [
     ("sum", lambda: {"s": streaming.Sum(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
     ("mean", lambda: {"m": streaming.Mean(-1.0, 5.0)}, [], lambda rng: rng.normal(0, 9)),
     ("histogram", lambda: {"h": streaming.Histogram([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
-    ("late", lambda: {"l": streaming.Late(2)}, [], lambda rng: int(rng.integers(-1, 4))),
     (
-        "moments",
-        lambda: {"m": streaming.Moments(2.0, 2, [1.0, 0.0])},
-        np.zeros((0, 2)),
-        lambda rng: rng.normal(0, 3, 2),
-    ),
-    (
-        "regression",
-        lambda: {"r": streaming.LinearRegression(2, 1.5, 2.0)},
-        np.zeros((0, 3)),
-        lambda rng: rng.normal(0, 3, 3),
+        "distribution",
+        lambda: {"d": streaming.Distribution([0.0, 1.0, 2.5, 7.0], noise="domain")},
+        [],
+        lambda rng: rng.normal(4, 5),
     ),
     (
         "several",
@@ -157,12 +150,8 @@ def test_rows_of_integers_are_never_longer_than_their_bound():
 TOP, TINY = np.finfo(float).max, 5e-324
 WHOLE = {
     "sum": lambda b, c: streaming.Sum(b, 2),
-    "moments": lambda b, c: streaming.Moments(b, 2, c),
-    "regression": lambda b, c: streaming.LinearRegression(1, b, b),
-    "k-means": lambda b, c: streaming.OnlineKMeans(3, b, 2, c),
     "mean": lambda b, c: streaming.Mean(c[0] / 2, c[0] / 2 + b),
     "histogram": lambda b, c: streaming.Histogram([0, 1]),
-    "late": lambda b, c: streaming.Late(3),
     "distribution": lambda b, c: streaming.Distribution([-b, 0.0, b, TOP], noise="buckets"),
     "quantiles": lambda b, c: streaming.Quantiles([-b, 0.0, b, TOP], noise="domain"),
 }
@@ -176,7 +165,7 @@ def test_no_number_takes_a_record_beyond_its_bound(name, bound, centre):
         centre = [7.0, 0.0]  # an interval so narrow does not exist there
     statistic = WHOLE[name](bound, centre)
     hostile = [TOP, -TOP, 1e300, -1.0, TINY, -1e-310, 0.0, np.inf, -np.inf, np.nan, 0.3]
-    if name in ("sum", "moments", "regression", "k-means"):
+    if name == "sum":
         records = np.array(list(itertools.product(hostile, repeat=2)))
     else:
         records = np.array(hostile)
@@ -215,7 +204,7 @@ LISTS = [list, lambda records: np.fromiter(records, object, len(records))]
 @pytest.mark.few(53)
 def test_a_record_that_is_no_number_is_left_out_by_itself(name, place):
     statistic, odd = WHOLE[name](0.5, [0.0, 0.0]), ODD[place]
-    vectors = name in ("sum", "moments", "regression", "k-means")
+    vectors = name == "sum"
     ordinary = [(v, 0.0) if vectors else v for v in (0.25, 1, 0.125)]
     for wrong, form in itertools.product([(odd, 0.0), odd] if vectors else [odd], LISTS):
         before = statistic.total(statistic.read(form(ordinary)), None, 2**20)
@@ -288,7 +277,6 @@ def test_arrays_and_columns_are_read_entry_by_entry():
         (lambda: streaming.Stream(streaming.Sum(bound=TINY), epsilon=1.0, horizon=4), "which the grid"),
         (lambda: streaming.Stream(streaming.Sum(bound=1e300), epsilon=1.0, horizon=4), "which the grid"),
         (lambda: streaming.Sum(10**400), "bound lies beyond the range"),
-        (lambda: streaming.Moments(1.0, 1, [10**400]), "centre has an entry beyond"),
         (lambda: streaming.Mean(0, 10**400), "two finite numbers"),
         (lambda: streaming.Mean(-TOP, TOP), "difference finite"),
     ],

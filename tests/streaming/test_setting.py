@@ -50,11 +50,10 @@ def test_a_later_run_with_another_clock_or_column_is_refused_by_name(tmp_path, c
     assert run(tmp_path, capsys)[0] == 0 and len(streaming.read_releases(tmp_path / "s.db")) == 6
 
 
-@pytest.mark.parametrize("option", ["out", "report"])
-def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys, option):
+def test_where_it_writes_is_tried_before_anything_is_released(tmp_path, capsys):
     for bad in (tmp_path / "missing" / "x.csv", tmp_path / "folder.csv"):
         (tmp_path / "folder.csv").mkdir(exist_ok=True)
-        code, error = run(tmp_path, capsys, **{option: bad})
+        code, error = run(tmp_path, capsys, out=bad)
         assert code == 2 and "cannot be written" in error and not (tmp_path / "s.db").exists()
 
 

@@ -128,8 +128,6 @@ def stream(options: argparse.Namespace) -> None:
     need("polars", extras="streaming")
     from anechoic.streaming.command import stream_file
 
-    if options.report is not None:
-        need("matplotlib", extras="plot")
     stream_file(options)
 
 

@@ -154,7 +154,6 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--data", metavar="NAME", help="of the data in --book")
     stream.add_argument("--book-key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
     stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
-    stream.add_argument("--report", type=Path, metavar="FILE", help="a page about them")
     stream.add_argument(
         "--statement",
         type=format_and_file,

@@ -4,20 +4,14 @@
     flights.update(batch)          # adds to the open step; no noise
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
-Statistics: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`, `Moments`, `LinearRegression`,
-`OnlineKMeans`, and `Late`, whose figures `revised` revises. A stream releases one of them, or several
-together: `Stream({"n": Count(), …}, …)`. `OpenHistogram` is a stream of categories that nobody lists in
-advance, and `Hierarchy` makes figures add up.
+Statistics: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`. A stream releases one of them,
+or several together: `Stream({"n": Count(), …}, …)`. `OpenHistogram` is a stream of categories that nobody
+lists in advance.
 """
 
-from anechoic.streaming import short_forms  # noqa: F401
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.hierarchy import Hierarchy
-from anechoic.streaming.kmeans import OnlineKMeans
-from anechoic.streaming.late import Late, revised
-from anechoic.streaming.moments import LinearRegression, Moments
 from anechoic.streaming.open_histogram import OpenHistogram
 from anechoic.streaming.reading import read_releases
 from anechoic.streaming.sentences import statement
@@ -31,13 +25,8 @@ __all__ = [
     "Decayed",
     "Distribution",
     "Grouped",
-    "Hierarchy",
     "Histogram",
-    "Late",
-    "LinearRegression",
     "Mean",
-    "Moments",
-    "OnlineKMeans",
     "OpenHistogram",
     "Quantiles",
     "Running",
@@ -45,6 +34,5 @@ __all__ = [
     "Stream",
     "Sum",
     "read_releases",
-    "revised",
     "statement",
 ]

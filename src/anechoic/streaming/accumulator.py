@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import singledispatch
 from typing import Any
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import positive_int
-from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
+from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.streaming.layout import SumsLayout, check_same, layout_of
 from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
-from anechoic.streaming.sent_sums import SentSums, read_sums, written
+from anechoic.streaming.sent_sums import packed, unpacked
 from anechoic.streaming.statistic import Integers, sum_of
 from anechoic.streaming.stream_state import MOST
 from anechoic.units.ids import DIGEST
@@ -43,7 +43,7 @@ class Accumulator:
     Where units are told by ids, it holds by keyed digest of each unit what its records add, at most
     `per_step` of them, and the ledger of the stream decides which units count. A unit whose records are on
     several workers is bounded when these are merged: of more than `per_step` those count that a hash of what
-    they add puts first, which no order can change. `bounded` gives sums without units. One of an
+    they add puts first, which no order can change. One of an
     `OpenHistogram` holds categories as they stand in the records: see `OpenAccumulator`.
 
     It is as private as its records. So is the description of a stream whose units are told by ids: with it
@@ -60,7 +60,6 @@ class Accumulator:
     Raises:
         ValueError: for a description that cannot be read, or a step that is none.
         MismatchError: on a machine that encodes records in another way than that of the stream.
-        UnsupportedError: for a stream of a statistic that learns from releases.
 
     Example:
         >>> from anechoic import streaming
@@ -79,7 +78,6 @@ class Accumulator:
         self.step = None if step is None else positive_int("step", step, minimum=0)
         self.count = 0
         self.remarks: Counter[str] = Counter()
-        self.shares: tuple[int, frozenset[int]] | None = None
         self._held: set[Held] = set()
         self._own = Held()
         self._empty()
@@ -102,11 +100,9 @@ class Accumulator:
             unit_ids: one a record, where the stream tells units by ids.
 
         Raises:
-            ValueError: for a wrong shape, unit ids that are missing or not wanted, sums that were `bounded`,
-                or more records than 64 bits hold.
+            ValueError: for a wrong shape, unit ids that are missing or not wanted, or more records than 64
+                bits hold.
         """
-        if self.shares is not None:
-            raise ValueError("units were bounded and forgotten: add records before bounded().")
         if (unit_ids is None) != (self.layout.secret is None):
             raise ValueError(
                 "unit_ids were given, and every record of this stream is a unit of its own."
@@ -148,20 +144,18 @@ class Accumulator:
         """Add what another one holds, and return this; the other stays as it is.
 
         Raises:
-            MismatchError: for one of another stream, statistic or step, of the same share of units, or whose
-                records are here already.
+            MismatchError: for one of another stream, statistic or step, or whose records are here already.
             ValueError: for more records than 64 bits hold.
         """
         self._check_of(other.layout)
         if self.step != other.step:
             raise MismatchError(f"sums of step {self.step} and of step {other.step} have no sum.")
-        shares = self._shares_with(other)
         if self._held & other._held:
             raise MismatchError("records of this accumulator are in the other one: they would count twice.")
         self._check_room(self.count + other.count)
         self._held |= other._held
         self._join(other)
-        self.shares, self.count = shares, self.count + other.count
+        self.count += other.count
         self.remarks.update(other.remarks)
         return self
 
@@ -170,58 +164,6 @@ class Accumulator:
         if other._parts:
             self._take(*other._compact())
         self._sums = self._sums + other._sums
-
-    def _shares_with(self, other: Accumulator) -> tuple[int, frozenset[int]] | None:
-        if self.shares is None or other.shares is None:
-            if self.count and other.count and self.shares != other.shares:
-                raise MismatchError("sums of bounded units, and units that are not, have no sum.")
-            return other.shares if not self.count else self.shares
-        if self.shares[0] != other.shares[0] or self.shares[1] & other.shares[1]:
-            raise MismatchError(
-                f"shares {sorted(self.shares[1])} of {self.shares[0]} and {sorted(other.shares[1])} of"
-                f" {other.shares[0]} may hold the same units: merge each share of one partition once."
-            )
-        return self.shares[0], self.shares[1] | other.shares[1]
-
-    def shares_of(self, unit_ids: Any, shares: int) -> Integers:
-        """To which of so many shares each id belongs, shape (records,): a partition of records by units."""
-        if self.layout.secret is None:
-            raise ValueError("every record of this stream is a unit of its own: partition them as you like.")
-        found = [b"" if unit is None else unit for unit in digests(unit_ids, self.layout.secret)]
-        return _shares(np.array(found, f"S{DIGEST}"), positive_int("shares", shares))
-
-    def bounded(self, share: int, shares: int) -> Accumulator:
-        """Units bounded here, per unit and step, and forgotten: sums alone, of one share of all units.
-
-        That is sound where all records of a unit in a step are in one share, as `shares_of` parts them, and
-        where a unit may take part in every step. Both are checked, and the stream takes such sums once a
-        step, with nothing else in it.
-
-        Args:
-            share: that all units here belong to, below shares.
-            shares: of the partition.
-
-        Raises:
-            ValueError: for units of other shares.
-            UnsupportedError: for a participation that a ledger has to watch.
-        """
-        if self.layout.secret is None or not self.layout.every_step:
-            raise UnsupportedError(
-                "units can be bounded by workers where they are told by ids and may take part in every step"
-                " (participation=FullBatch()); else the ledger has to know who took part before: hand over"
-                " accumulators as they are."
-            )
-        units, rows = self._compact()
-        if not 0 <= share < positive_int("shares", shares) or (_shares(units, shares) != share).any():
-            raise ValueError(
-                f"units of other shares than {share} of {shares} are here: a unit could count on two workers."
-                " Partition records by shares_of(unit_ids, shares)."
-            )
-        made = Accumulator(self.layout, self.step)
-        made.count, made.remarks = self.count, Counter(self.remarks)
-        made.shares, made._sums = (shares, frozenset([share])), sum_of(rows)
-        made._held = set(self._held)
-        return made
 
     def by_unit(self) -> tuple[list[bytes], Any]:
         """Digests, and what the records of each add: a sparse array of int64, a row for each digest."""
@@ -276,10 +218,12 @@ class Accumulator:
     def to_bytes(self) -> bytes:
         """All of it, for another process: the same bytes for the same records. As private as these."""
         units, rows = self._compact()
-        shares = None if self.shares is None else (self.shares[0], tuple(sorted(self.shares[1])))
-        remarks = dict(sorted(self.remarks.items()))
-        sent = SentSums(self.step, self.count, remarks, shares, self._sums, units, rows)
-        return written(sent, self.layout)
+        parts = {"entries": rows.data, "places": rows.indices, "ends": rows.indptr, "sums": self._sums}
+        whole = {name: np.asarray(part, "<i8") for name, part in parts.items()}
+        return packed(self.layout, self._head(), {"units": units, **whole})
+
+    def _head(self) -> dict[str, Any]:
+        return {"step": self.step, "count": self.count, "remarks": dict(self.remarks)}
 
     @classmethod
     def from_bytes(cls, data: bytes, of: Any) -> Accumulator:
@@ -290,25 +234,22 @@ class Accumulator:
             of: as for a new one.
 
         Raises:
-            CheckpointError: if they are damaged, of another format, or more than so many records can add.
+            CheckpointError: if they are damaged, or of another format.
             MismatchError: if they are of another stream or statistic.
         """
         made = cls(of)
-        made._restore(bytes(data))
+        head, arrays = unpacked(bytes(data), made.layout)
+        made.step, made.count, made.remarks = head["step"], head["count"], Counter(head["remarks"])
+        made._restore(head, arrays)
         made._held = {Held()} if made.count else set()
         return made
 
-    def _restore(self, data: bytes) -> None:
-        sent = read_sums(data, self.layout)
-        self.step = sent.step
-        self.count, self.remarks, self._sums = sent.count, Counter(sent.remarks), sent.sums
-        self.shares = None if sent.shares is None else (sent.shares[0], frozenset(sent.shares[1]))
-        if len(sent.units):
-            self._parts, self._sorted, self._rows = (
-                [(sent.units, sent.rows)],
-                len(sent.units),
-                len(sent.units),
-            )
+    def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._sums, units = arrays["sums"].astype(np.int64), arrays["units"]
+        rows = arrays["entries"], arrays["places"], arrays["ends"]
+        if len(units):
+            made = sparse.csr_array(rows, shape=(len(units), self.layout.shared.dimension))
+            self._parts, self._sorted, self._rows = [(units, made)], len(units), len(units)
 
     def __reduce__(self) -> Any:
         return Accumulator.from_bytes, (self.to_bytes(), self.layout.text)
@@ -333,11 +274,6 @@ def _key(rows: Any, place: int) -> bytes:
     part = slice(rows.indptr[place], rows.indptr[place + 1])
     held = rows.indices[part].astype("<i8").tobytes() + rows.data[part].astype("<i8").tobytes()
     return hashlib.blake2b(held, digest_size=DIGEST).digest()
-
-
-def _shares(units: NDArray[np.bytes_], shares: int) -> Integers:
-    words = np.frombuffer(units.tobytes(), "<u8").reshape(-1, DIGEST // 8)
-    return np.asarray(words[:, 0] % np.uint64(shares)).astype(np.int64)
 
 
 def as_accumulator(given: Any) -> Accumulator | None:

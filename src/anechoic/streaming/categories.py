@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from anechoic.keys import derive
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.statistic import Integers, entries
+from anechoic.streaming.ledger import NAMELESS, Ledger
+from anechoic.streaming.statistic import Integers
 from anechoic.units.ids import DIGEST
 
 #: Rows of noise of a category that are made at once.
@@ -26,19 +26,11 @@ UNNAMED = "without a category"
 _COUNT = np.dtype("<i8")
 
 
-def names_of(batch: Any) -> list[str | None]:
-    """The categories of records: text, integers as their digits; None for everything else.
+def name_of(entry: Any) -> str | None:
+    """Return the category of a record: a text, or an integer as its digits; None for everything else.
 
     NULs at the end of a text do not count, as NumPy's arrays drop them.
-
-    Raises:
-        ValueError: if the batch is no list of records.
     """
-    return [name_of(entry) for entry in entries(batch, "batch")]
-
-
-def name_of(entry: Any) -> str | None:
-    """Of one record: see `names_of`."""
     if type(entry) is str:
         return entry.rstrip("\0")
     return str(entry) if type(entry) is int and entry.bit_length() <= 64 else None
@@ -127,39 +119,29 @@ class Pairs:
     """
 
     def __init__(self, ledger: Ledger, most: int, key: bytes, table: Any) -> None:
-        self.ledger, self._most, self._table = ledger, most, table
+        self._ledger, self._most, self._table = ledger, most, table
         self._secret = derive(key, "units and categories", size=64)
 
     def admit(
-        self, units: list[bytes | None], names: list[str | None], step: int
+        self, units: list[bytes], names: list[str], step: int
     ) -> tuple[NDArray[np.bool_], Counter[str]]:
         """Which records count in `step`, and how many do not, by reason. Accounts are written."""
-        pairs = [
-            None if unit is None or name is None else self._pair(unit, name)
-            for unit, name in zip(units, names, strict=True)
-        ]
-        wanted = {one for one in (*pairs, *units) if one is not None}
-        found = self._table.fetch(wanted)
-        known = {one for one in pairs if one is not None and one in found}
-        counts = {unit: self._count(found.get(unit)) for unit in units if unit is not None}
-        before = dict(counts)
-        beyond = 0
+        pairs: list[bytes | None] = list(map(self._pair, units, names))
+        found = self._table.fetch({*pairs, *units})
+        known = {pair for pair in pairs if pair in found}
+        before = {unit: self._count(found.get(unit)) for unit in units}
+        counts = dict(before)
         for i, (unit, pair) in enumerate(zip(units, pairs, strict=True)):
-            if unit is None or pair is None or pair in known:
-                continue
-            if counts[unit] < self._most:
+            if pair not in known and counts[unit] < self._most:
                 counts[unit] += 1
                 known.add(pair)
-            else:
-                pairs[i], beyond = None, beyond + 1
-        kept, refused = self.ledger.admit(pairs, step)
+            elif pair not in known:
+                pairs[i] = None
+        kept, refused = self._ledger.admit(pairs, step)
         changed = {unit: count for unit, count in counts.items() if count != before[unit]}
         self._table.write({unit: np.array([c, 0, 0], _COUNT).tobytes() for unit, c in changed.items()})
-        refused.pop("without an id that can be read", None)
-        remarks = Counter(refused)
-        remarks["without an id that can be read"] += sum(unit is None for unit in units)
-        remarks["of units in as many categories as they may"] += beyond
-        return kept, +remarks
+        beyond = {"of units in as many categories as they may": refused.pop(NAMELESS, 0)}
+        return kept, +Counter({**refused, **beyond})
 
     def _pair(self, unit: bytes, name: str) -> bytes:
         held = unit + name.encode("utf-8", "surrogatepass")

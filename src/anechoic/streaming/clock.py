@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -63,26 +62,6 @@ def seconds_of(texts: Sequence[str], zone: tzinfo = UTC) -> NDArray[np.float64]:
             known[text] = _seconds(text, zone)
         found[i] = known[text]
     return found
-
-
-def seconds_of_local(moments: NDArray[np.int64], zone: tzinfo) -> NDArray[np.float64]:
-    """As `seconds_of`, of microseconds since 1970 without offset; NaN in an hour in which clocks change."""
-    hours, places = np.unique(moments // (3600 * 10**6), return_inverse=True)
-    offsets = np.array([_offset(hour, zone) for hour in hours.tolist()], np.float64)
-    known = np.nan_to_num(offsets[places])
-    found = (moments - (known * 1e6).astype(np.int64)) / 1e6
-    found[np.isnan(offsets[places])] = math.nan
-    return np.asarray(found)
-
-
-@lru_cache(maxsize=2**16)
-def _offset(hour: int, zone: tzinfo) -> float:
-    """Of a zone in all of an hour of local time since 1970, in seconds; NaN where the clocks change in it."""
-    first = datetime(1970, 1, 1) + timedelta(hours=hour)
-    ends = first, first + timedelta(hours=1, microseconds=-1)
-    found = {zone.utcoffset(end.replace(tzinfo=zone, fold=fold)) for end in ends for fold in (0, 1)}
-    (one,) = found if len(found) == 1 else (None,)
-    return math.nan if one is None else one.total_seconds()
 
 
 def _seconds(text: str, zone: tzinfo) -> float:

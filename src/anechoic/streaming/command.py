@@ -1,4 +1,4 @@
-"""`anechoic stream`: records of a file, step by step, into a state file, a table and a page."""
+"""`anechoic stream`: records of a file, step by step, into a state file and a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,10 @@ from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
-from anechoic.streaming.columns import categories_of, numbers_of, texts_of, times_of
 from anechoic.streaming.distribution import Distribution, Quantiles
-from anechoic.streaming.page import write_page
-from anechoic.streaming.pending import Columns, PendingSteps, Tally
+from anechoic.streaming.pending import Columns, PendingSteps
 from anechoic.streaming.sentences import best_guess, statement
-from anechoic.streaming.sources import source_of
+from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
@@ -110,7 +107,7 @@ def stream_file(options: Any) -> None:
     )
     if options.out is not None:
         checked_target(options.out)
-    for target in (options.out, options.report, *(file for _, file in options.statement)):
+    for target in (options.out, *(file for _, file in options.statement)):
         if target is not None:
             check_writable(target)  # before anything is released
     participation: Participation | None = None
@@ -201,11 +198,12 @@ def _release_file(options: Any, stream: Stream) -> None:
                     late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
                     print(late, file=sys.stderr)
                 last = pending.open_after(until, now)
-                _report(options, stream, pending.release(last, tell=_progress), reader)
+                _report(options, stream, pending, pending.release(last, tell=_progress), reader)
                 return
             over = min(now - pause, math.inf if until is None else until)
             if pending.clock.at(over) > stream.step:
-                _report(options, stream, pending.release(pending.open_after(over, now)), reader)
+                released = pending.release(pending.open_after(over, now))
+                _report(options, stream, pending, released, reader)
             if until is not None and over >= until:
                 return
             time.sleep(pause)
@@ -215,12 +213,12 @@ def _kept(options: Any, stream: Stream) -> str:
     """What an interrupted run leaves, and how to go on."""
     if options.state is None:
         return (
-            "Interrupted: without --state nothing is kept, and another run begins anew. If tables or pages"
-            " of this one were written and shown, its epsilon adds."
+            "Interrupted: without --state nothing is kept, and another run begins anew. If tables of"
+            " this one were written and shown, its epsilon adds."
         )
     return (
         f"Interrupted: {stream.step} released steps are kept in {options.state}, and the same command goes on"
-        " from there. Tables and pages are written at its end."
+        " from there. Tables are written at its end."
     )
 
 
@@ -306,13 +304,13 @@ class Reader:
             values: dict[str, Any] = {}
             for name, kinds in self._columns.items():
                 if True not in kinds:
-                    values[name] = categories_of(batch[name]) if False in kinds else seconds
+                    values[name] = texts_of(batch[name]) if False in kinds else seconds
                     continue
                 values[name], none = numbers_of(batch[name])
                 self.unreadable[f"{name}: no number"] += int(np.count_nonzero(none))
                 odd |= none
             self._odd += int(np.count_nonzero(odd))
-            units = None if self._unit is None else np.array(texts_of(batch[self._unit]), dtype=object)
+            units = None if self._unit is None else texts_of(batch[self._unit]).to_numpy()
             yield Columns(seconds, units, values)
         self._check_share()
 
@@ -352,29 +350,25 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Stream, tally: Tally, reader: Reader) -> None:
+def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: Reader) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe
         with replaced(options.out) as partial:
             write_releases(partial, stream.releases())
         saved.append(options.out)
-    if options.report is not None:
-        with replaced(options.report) as partial:
-            write_page(partial, stream, title=f"Releases of {Path(options.input).name}")
-        saved.append(options.report)
     for format, file in options.statement:
         with replaced(file) as partial:
             statement(stream, format, out=partial)
         saved.append(file)
     shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
     print(
-        f"{tally.released} steps released, {stream.step} in all;"
+        f"{released} steps released, {stream.step} in all;"
         f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta"
         f" {stream.mechanism.delta:g}{shared}."
     )
     print(best_guess(stream.mechanism))
-    private = {**reader.source.faults, **tally.left_out, **stream.diagnostics()}
+    private = {**reader.source.faults, **pending.left_out(), **stream.diagnostics()}
     for reason, count in private.items():  # not among what is published
         print(f"  private: {count} records {reason}", file=sys.stderr)
     if last is not None:

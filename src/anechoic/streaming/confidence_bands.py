@@ -51,8 +51,7 @@ class Factors:
 
     def of(self, step: int, statistic: Statistic) -> float:
         """z that a statistic needs at a step."""
-        z = self.union(step) if statistic.adaptive else self.at(step)
-        return z * statistic.spread
+        return self.at(step) * statistic.spread
 
     def at(self, step: int) -> float:
         """z of a step, for sums over the steps that all releases are for."""

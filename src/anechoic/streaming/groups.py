@@ -27,22 +27,21 @@ class Grouped(Statistic):
     others: its vector is as long, whatever the number of groups, and so is the noise in each of them.
 
     Args:
-        statistic: of one group; not one that learns from what was released.
+        statistic: of one group.
         column: of the batch, that says which group a record is in.
         groups: distinct values, given in advance, as the categories of a histogram. Records of others are
             left out.
 
     Raises:
-        ValueError: for a statistic that learns from releases, counts who is there, or is grouped already; or
-            without a column.
+        ValueError: for a statistic that counts who is there, or is grouped already; or without a column.
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:
-        fits = isinstance(statistic, Statistic) and not statistic.adaptive and statistic.presence is None
+        fits = isinstance(statistic, Statistic) and statistic.presence is None
         if not fits or isinstance(statistic, Grouped):
             raise ValueError(
-                f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that learns"
-                " nothing and counts nobody within steps, and one column of groups."
+                f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that counts nobody"
+                " within steps, and one column of groups."
             )
         if not isinstance(column, str):
             raise ValueError(f"column={column!r:.60} must name the column of groups.")
@@ -51,10 +50,6 @@ class Grouped(Statistic):
         self.dimension = self._by.dimension * statistic.dimension
         zero = statistic.decode(np.zeros(statistic.dimension), 1.0, 1.0).value
         self._inner = statistic.labels or (("",) if zero.size == 1 else tuple(map(str, range(zero.size))))
-
-    @property
-    def of_each(self) -> Statistic:
-        return self._one
 
     @property
     def contrasts(self) -> int:

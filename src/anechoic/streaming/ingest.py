@@ -29,11 +29,6 @@ class Addition:
     units: list[bytes | None] | None
     accumulator: Accumulator | None = None
 
-    @property
-    def bounded(self) -> bool:
-        """Whether units were bounded before it came."""
-        return self.accumulator is not None and self.accumulator.shares is not None
-
 
 @dataclass(frozen=True, eq=False)
 class Step:

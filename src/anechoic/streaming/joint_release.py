@@ -46,8 +46,7 @@ class SharedRelease:
         per_step: int,
         bits: int,
     ) -> None:
-        given = checked_statistics(statistics)
-        self.statistics = {name: statistic.fresh() for name, statistic in given.items()}
+        self.statistics = checked_statistics(statistics)
         self.weights = _checked_weights(weights, statistics)
         self._per_step, self.bits = per_step, bits
         self.dimension = dimension_of(statistics)
@@ -78,14 +77,6 @@ class SharedRelease:
         """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
         squares = sum((self.units[name] * one.bound) ** 2 for name, one in self.statistics.items())
         return self._per_step * math.sqrt(squares) / 2.0**self.bits
-
-    @property
-    def largest(self) -> float:
-        """2-norm that no record exceeds, on the grid, in spite of how floats that square and add it round.
-
-        A record is within (1 - 2**-40) of the clip norm over `per_step`, and this is between the two.
-        """
-        return 2.0**self.bits / self._per_step * (1 - 2.0**-41)
 
     def read(self, batch: Any) -> tuple[dict[str, Records], int]:
         """A batch as all statistics read it, and its number of records.
@@ -141,8 +132,7 @@ class SharedRelease:
     def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
         return {
-            name: noise.since(max(begin, one.begin), step) * 2.0**self.bits / self.units[name]
-            for name, one in self.statistics.items()
+            name: noise.since(begin, step) * 2.0**self.bits / self.units[name] for name in self.statistics
         }
 
     def decode(
@@ -160,30 +150,15 @@ class SharedRelease:
             for name, one in self.statistics.items()
         }
 
-    def learn(self, total: NDArray[Any], noise: Deviations, step: int) -> None:
-        """Tell all statistics what was released at a step."""
-        deviations = self.deviations(noise, step) if self.adaptive else {}
-        for name in self.adaptive:
-            self.statistics[name].learn(step, self._own(total, name), deviations[name])
-
     @property
     def contrasts(self) -> int:
         """Combinations of released numbers that all intervals rest on."""
         return sum(one.contrasts for one in self.statistics.values())
 
     @property
-    def adaptive(self) -> list[str]:
-        """Names of the statistics that encode records by earlier releases."""
-        return [name for name, one in self.statistics.items() if one.adaptive]
-
-    @property
     def presence(self) -> Presence | None:
         """The rule of a count of who is there, which has no others beside it."""
         return next((one.presence for one in self.statistics.values() if one.presence is not None), None)
-
-    def fresh(self) -> SharedRelease:
-        """The same before anything was learned."""
-        return SharedRelease(self.statistics, self.weights, self._per_step, self.bits)
 
     def _own(self, total: NDArray[Any], name: str) -> Array:
         """The part of a statistic, in its own units."""

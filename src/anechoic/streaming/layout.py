@@ -6,11 +6,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
-from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.participation import FullBatch
-from anechoic.participation.base import Participation
+from anechoic.errors import MismatchError
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.reading import statistic_of
 
@@ -49,7 +47,6 @@ class OpenLayout(SumsLayout):
 
     column: str | None
     one: int
-    every_step: ClassVar[bool] = False
 
     @classmethod
     def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> OpenLayout:
@@ -80,33 +77,14 @@ class StreamLayout(SumsLayout):
     Attributes:
         shared: the statistics, as they share a release.
         per_step: records of one unit that count in a step.
-        every_step: whether a unit may take part in every step, so that no ledger need know of it.
     """
 
     shared: SharedRelease
     per_step: int
-    every_step: bool
 
     @classmethod
-    def of(
-        cls,
-        shared: SharedRelease,
-        stream: str,
-        per_step: int,
-        secret: bytes | None,
-        participation: Participation | None,
-    ) -> StreamLayout:
-        """Of a stream.
-
-        Raises:
-            UnsupportedError: for statistics that encode records by what was released.
-        """
-        if shared.adaptive:
-            raise UnsupportedError(
-                f"{shared.adaptive[0]!r} encodes records by earlier releases, which workers do not have: give"
-                " its records to update."
-            )
-        every = isinstance(participation, FullBatch)
+    def of(cls, shared: SharedRelease, stream: str, per_step: int, secret: bytes | None) -> StreamLayout:
+        """Of a stream."""
         said = {
             "format": FORMAT,
             "stream": stream,
@@ -114,9 +92,8 @@ class StreamLayout(SumsLayout):
             "bits": shared.bits,
             "encoding": shared.encoding,
             "secret": None if secret is None else secret.hex(),
-            "every_step": every,
         }
-        return cls(json.dumps(said, sort_keys=True), stream, secret, shared, per_step, every)
+        return cls(json.dumps(said, sort_keys=True), stream, secret, shared, per_step)
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
@@ -154,7 +131,7 @@ def _read_layout(text: str) -> StreamLayout | OpenLayout:
             "this machine encodes records in another way than that of the stream (another processor or"
             " version of SciPy): add up on machines of one kind."
         )
-    return StreamLayout(text, said["stream"], secret, shared, said["per_step"], said["every_step"])
+    return StreamLayout(text, said["stream"], secret, shared, said["per_step"])
 
 
 def layout_of(of: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Literal, get_args
@@ -35,7 +35,9 @@ from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40
 #: Releases for which its strategy is near the best; beyond, the error grows like their square root.
-ACCURATE_TO = 10**6
+_ACCURATE_TO = 10**6
+#: Of a BLT for them, with a max loss within a tenth of a percent of that of the square root.
+_BUFFERS = 10
 #: What a planned strategy may be best for.
 LossOfStream = Literal["max", "rms", "mean"]
 LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
@@ -59,7 +61,6 @@ def planned_mechanism(
     dimension: int,
     adjacency: str = "zero_out",
     unit: str = "event",
-    accurate_to: int = ACCURATE_TO,
     loss: LossOfStream = "max",
     buffered: bool = False,
     kept: bool = False,
@@ -78,7 +79,6 @@ def planned_mechanism(
         participation: which steps one unit may touch; without horizon it must bound their number.
         epsilon, delta, adjacency, unit: see `calibrate`.
         dimension: numbers released at each step.
-        accurate_to: without horizon, the releases for which running sums are near the best.
         loss: with a horizon, "max" for the largest error of a step, "rms" for the mean square of all, or
             "mean" for that of running means, in which the error of step t counts 1 / (t + 1): that takes from
             the last steps, where means are precise anyway, and gives to the first.
@@ -89,7 +89,6 @@ def planned_mechanism(
         ValueError: for an argument out of range.
         UnsupportedError: if without horizon a unit may take part for ever.
     """
-    positive_int("accurate_to", accurate_to)
     one_of("loss", loss, LOSSES)
     if horizon is None:
         if loss != "max":
@@ -100,7 +99,7 @@ def planned_mechanism(
                 " infinitely much noise. Bound it, as MinSep(separation=24, max_participations=30), or give a"
                 " horizon."
             )
-        strategy = _endless(over, accurate_to)
+        strategy = _endless(over)
     else:
         n = positive_int("horizon", horizon)
         found = PromisedSetting(
@@ -141,23 +140,23 @@ def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
 
 
 @singledispatch
-def _endless(over: Over, accurate_to: int) -> Strategy:
+def _endless(over: Over) -> Strategy:
     """A strategy of 2**40 steps whose sensitivity is bounded as if there were no last one."""
     raise UnsupportedError(f"over={over!r}: give a horizon, or a mechanism.")
 
 
 @_endless.register
-def _(over: Running, accurate_to: int) -> Strategy:
-    return rational_blt(FOR_EVER, _rational_buffers(accurate_to), accurate_to=accurate_to)
+def _(over: Running) -> Strategy:
+    return rational_blt(FOR_EVER, _BUFFERS, accurate_to=_ACCURATE_TO)
 
 
 @_endless.register
-def _(over: SlidingWindow, accurate_to: int) -> Strategy:
+def _(over: SlidingWindow) -> Strategy:
     return _window(over.width, FOR_EVER)
 
 
 @_endless.register
-def _(over: Decayed, accurate_to: int) -> Strategy:
+def _(over: Decayed) -> Strategy:
     settled = min(2**20, max(64, math.ceil(20 / -math.log(over.factor))))
     found = optimize.blt(over.workload(settled), buffers=_buffers(settled), loss="max").strategy
     return dataclasses.replace(found, n=FOR_EVER)
@@ -176,11 +175,6 @@ def _window(width: int, n: int) -> Strategy:
 
 def _buffers(n: int) -> int:
     return 3 if n < 64 else 4 if n < 2048 else 5
-
-
-def _rational_buffers(accurate_to: int) -> int:
-    """Enough for a max loss within a tenth of a percent of that of the square root."""
-    return max(4, math.ceil(1.6 * math.log10(accurate_to)))
 
 
 def checked_mechanism(mechanism: Mechanism, participation: Participation | None) -> Mechanism:
@@ -280,24 +274,6 @@ class Deviations:
         late, early = rows(step), rows(begin - 1)
         late[: len(early)] -= early
         return float(self._mechanism.noise_std * np.linalg.norm(late))
-
-    def covariance(self, steps: Sequence[int]) -> Array:
-        """Of the noise in rows `steps` of A Y, the same for every coordinate: noise_std^2 B B^T there.
-
-        Raises:
-            UnsupportedError: where C is neither Toeplitz nor small.
-        """
-        rows = self._rows(max(steps))
-        if rows is None:
-            raise UnsupportedError(
-                f"the covariance of {type(self._mechanism.strategy).__name__} over {self._mechanism.steps}"
-                " steps is not computed: take a mechanism that a stream plans, or one of fewer steps."
-            )
-        made = [rows(step) for step in steps]
-        held = np.zeros((len(steps), max(map(len, made))))
-        for place, row in enumerate(made):
-            held[place, : len(row)] = row
-        return np.asarray(self._mechanism.noise_std**2 * (held @ held.T))
 
     def _rows(self, step: int) -> Callable[[int], Array] | None:
         """Gives rows of B; of a Toeplitz one up to the diagonal."""

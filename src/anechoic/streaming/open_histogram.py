@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import ndtri
@@ -16,28 +16,28 @@ from scipy.special import ndtri
 from anechoic._validate import fraction, positive_int
 from anechoic.budget.account import AllBut
 from anechoic.budget.book import BudgetBook, booked
-from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.fork_guard import OwnProcess, alone
+from anechoic.runs.fork_guard import OwnProcess
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulating import Accumulating
-from anechoic.streaming.categories import UNNAMED, CategoryNoise, Pairs, names_of
-from anechoic.streaming.coded import column_of
+from anechoic.streaming.accumulator import Accumulator, as_accumulator
+from anechoic.streaming.base import StreamBase
+from anechoic.streaming.categories import CategoryNoise, Pairs
 from anechoic.streaming.confidence_bands import miss_of
-from anechoic.streaming.ingest import Addition, checked_id
+from anechoic.streaming.ingest import Addition
 from anechoic.streaming.layout import OpenLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, Deviations, Spent, mechanism_of
+from anechoic.streaming.mechanisms import Deviations, Spent, mechanism_of
 from anechoic.streaming.open_accumulator import OpenAccumulator
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
-from anechoic.streaming.window import Running, TotalsOnly
+from anechoic.streaming.stream_state import InMemory, Standing
+from anechoic.streaming.window import Running
 
 #: Name of the statistic in a release.
 NAME = "units"
@@ -56,7 +56,7 @@ class OpenStore(Store):
     SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
 
 
-class OpenHistogram(TotalsOnly, Accumulating):
+class OpenHistogram(StreamBase):
     """How many units were in each category so far, step after step; categories come from the data.
 
     A category is released from the step on at which its noisy count exceeds a threshold, and in all steps
@@ -77,13 +77,12 @@ class OpenHistogram(TotalsOnly, Accumulating):
         horizon: number of steps, after which nothing is released; None for 2**40 of them.
         participation: which steps of one category a unit may touch; with `unit_ids` in update. None for
             records that are units themselves.
-        categories_per_unit: k, in how many categories a unit counts, ever: its first ones. The noise grows
-            like sqrt(k).
+        categories_per_unit: k, in how many categories a unit counts, ever: its first ones, and of those that
+            come in one batch the ones that a hash puts first. The noise grows like sqrt(k).
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements.
         level: of the intervals, in (0, 1).
-        accurate_to, state, key, adopt, setting, book: see `Stream`.
-        over, by: those of a `Stream`, which are refused here.
+        state, key, adopt, setting, book: see `Stream`.
 
     Attributes:
         cost: what all releases spend: a mechanism of one category, for contributions of norm 1, and the
@@ -122,17 +121,12 @@ class OpenHistogram(TotalsOnly, Accumulating):
         adjacency: str = "zero_out",
         unit: str | None = None,
         level: float = 0.95,
-        accurate_to: int = ACCURATE_TO,
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         adopt: bool = False,
         setting: Any = None,
         book: BudgetBook | None = None,
-        over: None = None,
-        by: None = None,
     ) -> None:
-        if (over, by) != (None, None):
-            self.between()
         self.column, self.level = column, fraction("level", level)
         self.categories_per_unit = positive_int("categories_per_unit", categories_per_unit)
         self.by_unit = participation is not None
@@ -154,7 +148,6 @@ class OpenHistogram(TotalsOnly, Accumulating):
             dimension=1,
             adjacency=adjacency,
             unit=unit,
-            accurate_to=accurate_to,
             buffered=True,
         )
         begun = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
@@ -189,31 +182,8 @@ class OpenHistogram(TotalsOnly, Accumulating):
             ledger = Ledger(self.cost.mechanism.participation, 1, self._state.key, self._state.units)
             self._pairs = Pairs(ledger, self.categories_per_unit, self._state.key, self._state.units)
         self._standing = self._state.load(self._noise) or Standing.first(0)
-        self._shown: list[str] = []
-        self._last: Release | None = None
-        for step in range(self.step):
-            time, new, row = self._published(step)
-            self._shown += new
-            if step + 1 == self.step:
-                self._last = self._made(step, time, self._shown, row)
-
-    @property
-    def mechanism(self) -> NoReturn:
-        """Refused: its delta is a half of what is spent.
-
-        Raises:
-            AttributeError: always.
-        """
-        raise AttributeError(
-            "the mechanism of an OpenHistogram is not all that it spends, so that it is not for compose, a"
-            " report or a book: give book= to the OpenHistogram, or its `cost` to BudgetBook.reserve;"
-            " streaming.statement(it, format) is its report."
-        )
-
-    @property
-    def step(self) -> int:
-        """Releases made, which is the index of the open step."""
-        return int(self._state.kept)
+        last = deque(self.releases(), maxlen=1)
+        self._last = last[0] if last else None
 
     def standard_error(self, step: int) -> float:
         """Standard deviation of the noise in each figure of a step, in units; known in advance."""
@@ -240,60 +210,7 @@ class OpenHistogram(TotalsOnly, Accumulating):
         rounding = (step + 1 + fed_back) / 2
         return own * self._one + math.ceil(z * noise * (1 + _SPARE) + rounding)
 
-    # -- the stream ------------------------------------------------------------------------------
-
-    @alone
-    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
-        """Add records to the open step. Nothing is published.
-
-        Args:
-            batch: categories, one a record; a mapping of columns where `column` names one. Records whose
-                category is neither text nor an integer are left out.
-            unit_ids: one a record, with `participation`: integers, text or bytes.
-            batch_id: a name for the batch. One that was added before is not added again.
-
-        Returns:
-            Whether it was added: False for a batch id that is known.
-
-        Raises:
-            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
-            HorizonError: if all steps were released, or a sum could leave the range of its integers.
-            GuaranteeError: in a fork, or after a failure that left the state file behind.
-        """
-        self._state.check()
-        self._check_left()
-        names = names_of(column_of(batch, "categories", self.column))
-        units = self._digests(unit_ids, len(names))
-        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
-            return False
-        self._check_room(len(names))
-        with self._state.transaction():
-            self._standing.counts += Counter({UNNAMED: names.count(None)})
-            self._put(self._counted(units, names, self.step))
-            if batch_id is not None:
-                self._state.mark(batch_id, self.step)
-            self._save()
-        return True
-
-    def _counted(self, units: list[bytes | None], names: list[str | None], step: int) -> Counter[str]:
-        """Records of each category that count in a step."""
-        kept = [True] * len(names)
-        if self._pairs is not None:
-            admitted, refused = self._pairs.admit(units, names, step)
-            self._standing.counts += refused
-            kept = admitted.tolist()
-        return Counter(name for name, one in zip(names, kept, strict=True) if one and name is not None)
-
-    def _put(self, counted: Counter[str]) -> None:
-        """Add records to the open step."""
-        standing = self._standing
-        before = self._noise.add(name for name in counted if name not in self._noise.place)
-        standing.open = np.append(standing.open, np.zeros_like(before))
-        standing.total = np.append(standing.total, before)
-        for name, count in counted.items():
-            standing.open[self._noise.place[name]] += count * self._one
-
-    # -- what was added up elsewhere: see `Accumulating` -----------------------------------------
+    # -- the stream: see `StreamBase` --------------------------------------------------------------
 
     @property
     def horizon(self) -> int:
@@ -314,111 +231,69 @@ class OpenHistogram(TotalsOnly, Accumulating):
         longer.check_room((count + waiting) * self._one)
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
-        self._check_left()
-        return Addition({}, batch.count, None, batch)
+        self._check_left(1)
+        self._check_of(batch, step)
+        made = as_accumulator(batch) or Accumulator(self.layout).add(batch, unit_ids)
+        return Addition({}, made.count, None, made)
 
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
         made, at = addition.accumulator, self.step if step is None else step
-        if not isinstance(made, OpenAccumulator):  # pragma: no cover - `by_step` refuses others
-            raise MismatchError("an OpenHistogram takes its own accumulators.")
+        assert isinstance(made, OpenAccumulator)
         self._standing.counts += made.remarks
-        counted = self._counted(*made.pairs(), at) if self.by_unit else made.records
+        counted = made.records
+        if self._pairs is not None:
+            units, names = made.pairs()
+            kept, refused = self._pairs.admit(units, names, at)
+            self._standing.counts += refused
+            counted = Counter(name for name, one in zip(names, kept.tolist(), strict=True) if one)
+        if batch_id is not None:
+            self._state.mark(batch_id, at)
         if at == self.step:
             self._put(counted)
         else:  # a category of later records alone is not there yet: it must not be released
             self._noise.later.setdefault(at, Counter()).update(counted)
 
-    def _save(self) -> None:
-        self._state.save(self._standing, self._noise)
+    def _put(self, counted: Counter[str]) -> None:
+        """Add records to the open step."""
+        standing = self._standing
+        before = self._noise.add(name for name in counted if name not in self._noise.place)
+        standing.open = np.append(standing.open, np.zeros_like(before))
+        standing.total = np.append(standing.total, before)
+        for name, count in counted.items():
+            standing.open[self._noise.place[name]] += count * self._one
 
-    def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
-        if self._pairs is None:
-            if unit_ids is not None:
-                raise ValueError(
-                    "unit_ids were given, but every record is a unit of its own here: give participation="
-                    "Single() to count each unit once in each category."
-                )
-            return []
-        if unit_ids is None:
-            raise ValueError(f"unit_ids=None, but units are held to {self._pairs.ledger.participation!r}.")
-        units = self._pairs.ledger.digests(unit_ids)
-        if len(units) != count:
-            raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
-        return units
-
-    @alone
-    def release(self, time: str | float | None = None) -> Release:
-        """End the open step and publish the figures of all categories that were released, and of new ones.
-
-        Args:
-            time: of the step's end: text that sorts or a number, not below that of the release before.
-
-        Returns:
-            `named()` gives figures by category, in the order of their first release and of their names.
-
-        Raises:
-            HorizonError: if all steps were released.
-            ValueError: if time goes backwards, or is something else.
-            GuaranteeError: as `update`.
-        """
-        self._state.check()
-        self._check_left()
-        time = plain_time(time)
-        check_time(self._standing.time, time)
-        if self._booked is not None:
-            self._booked.begin(self.step + 1)
-        with self._state.transaction():
-            step = self._standing.step
-            self._standing.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)
-            total, place = self._standing.total, self._noise.place
-            above = np.flatnonzero(total > self._limit(step)).tolist()
-            shown = set(self._shown)
-            new = sorted({self._noise.names[i] for i in above} - shown)  # no trace of who came first
-            row = np.array([total[place[name]] for name in (*self._shown, *new)], "<i8")
-            self._state.append(step, time, json.dumps(new).encode() + b"\n" + row.tobytes())
-            self._put(self._noise.later.pop(step + 1, Counter()))
-            self._save()
-        self._shown += new
-        self._last = self._made(step, time, self._shown, row)
-        return self._last
-
-    def _check_left(self) -> None:
-        if self.step >= self.cost.mechanism.steps:
-            raise beyond(self.cost.mechanism.steps, self.step, "another step")
+    def _publish(self, time: str | float | None) -> Release:
+        step, shown = self._standing.step, self._shown
+        self._standing.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)
+        total, place = self._standing.total, self._noise.place
+        above = np.flatnonzero(total > self._limit(step)).tolist()
+        new = sorted({self._noise.names[i] for i in above} - set(shown))  # no trace of who came first
+        row = np.array([total[place[name]] for name in (*shown, *new)], "<i8")
+        self._state.append(step, time, json.dumps(new).encode() + b"\n" + row.tobytes())
+        self._put(self._noise.later.pop(step + 1, Counter()))
+        return self._made(step, time, (*shown, *new), row)
 
     # -- what was released -------------------------------------------------------------------------
 
-    def get(self) -> Release | None:
-        """The last release, or None before the first."""
-        return self._last
+    @property
+    def _shown(self) -> tuple[str, ...]:
+        """The categories that were released."""
+        return () if self._last is None else self._last.labels[NAME]
 
     def releases(self) -> Iterator[Release]:
         """All releases so far, as published."""
         names: list[str] = []
         for step in range(self.step):
             with self.owner.reading():
-                time, new, row = self._published(step)
-            names += new
-            yield self._made(step, time, names, row)
+                time, held = self._state.published(step)
+            new, _, row = held.partition(b"\n")
+            names += json.loads(new)
+            yield self._made(step, time, tuple(names), np.frombuffer(row, "<i8").astype(np.int64))
 
-    def _published(self, step: int) -> tuple[str | float | None, list[str], Integers]:
-        time, held = self._state.published(step)
-        new, _, row = held.partition(b"\n")
-        return time, json.loads(new), np.frombuffer(row, "<i8").astype(np.int64)
-
-    def _made(self, step: int, time: str | float | None, names: list[str], row: Integers) -> Release:
+    def _made(self, step: int, time: str | float | None, names: tuple[str, ...], row: Integers) -> Release:
         values = np.asarray(row / self._one)
         made = linear_estimate(values, self.standard_error(step), quantile(self.level), values)
-        epsilon = self._spent.after(step + 1)
-        return Release(step, time, {NAME: made}, epsilon, self.delta, {NAME: tuple(names)})
-
-    def diagnostics(self) -> dict[str, int]:
-        """Records so far that were left out, by reason. Private: for the operator alone."""
-        return dict(self._standing.counts)
-
-    def close(self) -> None:
-        """Give the state file back; it can be opened again."""
-        self._give_back()
+        return Release(step, time, {NAME: made}, self._spent.after(step + 1), self.delta, {NAME: names})
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""

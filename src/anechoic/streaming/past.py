@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,7 @@ class Publisher:
         """The release of a step.
 
         Args:
-            shared: its statistics, which have learned what was released before.
+            shared: its statistics.
             step, time: of it.
             total: row `step` of A Y; with `begin` what steps begin, …, step alone add up to.
         """
@@ -53,51 +52,34 @@ class Past:
 
     Args:
         publisher: of the stream.
-        shared: its statistics, before anything was learned.
+        shared: its statistics.
 
     Attributes:
         step: the next one.
         total: row step - 1 of A Y.
-        shared: the statistics, as they were when that step was released.
     """
 
     def __init__(self, publisher: Publisher, shared: SharedRelease) -> None:
-        self._publisher, self.shared = publisher, shared
+        self._publisher, self._shared = publisher, shared
         self.step, self.total = 0, np.zeros(shared.dimension, np.int64)
         self._time: str | float | None = None
-        self._learned = True
-
-    def copied(self) -> Past:
-        """Another one at the same place."""
-        made = copy.copy(self)
-        if self.shared.adaptive:
-            made.shared = copy.deepcopy(self.shared)
-        return made
 
     def advance(self, row_of: RowOf) -> None:
         """Go over the next step."""
-        self.learn()
         self._time, row = row_of(self.step)
         over = self._publisher.over
         self.total = over.advance(self.total, row, self.step, lambda step: row_of(step)[1])
         self.step += 1
-        self._learned = False
-
-    def learn(self) -> None:
-        """Take note of the step gone over last, as later steps do."""
-        if not self._learned:
-            self.shared.learn(self.total, self._publisher.deviations, self.step - 1)
-            self._learned = True
 
     def release(self) -> Release:
         """What was released at the step gone over last."""
-        return self._publisher.release(self.shared, self.step - 1, self._time, self.total)
+        return self._publisher.release(self._shared, self.step - 1, self._time, self.total)
 
     def widened(self, factor: Callable[[int, Statistic], float]) -> Release:
         """The same with intervals of factor(step, statistic) standard deviations; nothing else differs."""
         made = self.release()
         z = partial(factor, made.step)
-        wide = self.shared.decode(self.total, self._publisher.deviations, made.step, z)
+        wide = self._shared.decode(self.total, self._publisher.deviations, made.step, z)
         estimates = {
             name: replace(wide[name], standard_error=published.standard_error)
             for name, published in made.estimates.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,6 @@ class Columns:
     seconds: NDArray[np.float64]
     units: NDArray[Any] | None
     values: Mapping[str, Any]
-
-
-@dataclass
-class Tally:
-    """What a run did: steps released, and records that are in none of them."""
-
-    released: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
 
 
 class PendingSteps:
@@ -117,8 +109,8 @@ class PendingSteps:
             )
         return int(min(last, self.clock.at(now)))
 
-    def release(self, last: int, *, tell: Callable[[int, int], None] = lambda done, all: None) -> Tally:
-        """Release all steps below `last`, from the stream's own on.
+    def release(self, last: int, *, tell: Callable[[int, int], None] = lambda done, all: None) -> int:
+        """Release all steps below `last`, from the stream's own on, and return how many these are.
 
         Args:
             last: the step that stays open.
@@ -146,7 +138,7 @@ class PendingSteps:
                 self._sums.pop(step, None)
                 self._kept.pop(step, None)
             tell(group.stop - first, last - first)
-        return Tally(max(0, last - first), self.left_out())
+        return max(0, last - first)
 
     def _batch(self, step: int) -> tuple[Any, Any]:
         if not self._stream.by_unit:
@@ -166,18 +158,3 @@ class PendingSteps:
 
 def _joined(parts: list[Any]) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.zeros(0, object)
-
-
-def feed(
-    stream: Stream,
-    columns: Columns,
-    clock: Clock,
-    *,
-    now: float = math.inf,
-    until: float | None = None,
-    tell: Callable[[int, int], None] = lambda done, all: None,
-) -> Tally:
-    """Release all steps that are over: up to `until`; without it, up to the last step that has a record."""
-    pending = PendingSteps(stream, clock)
-    pending.add(columns, now)
-    return pending.release(pending.open_after(until, now), tell=tell)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import copy
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from anechoic._validate import Array, fraction, positive_int
+from anechoic._validate import fraction
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.rows import grid_bits
-from anechoic.runs.fork_guard import OfOneProcess
-from anechoic.streaming.chart import stream_figure
+from anechoic.streaming.base import StreamBase
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
-from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.past import Past, Publisher
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, quantile
-from anechoic.streaming.store import Store
-from anechoic.streaming.stream_state import InMemory
 from anechoic.streaming.window import Over, Running, checked_over
 
 #: Releases of an endless stream without a state file that can be read again.
 KEPT = 2**14
 
 
-class Published(OfOneProcess):
+class Published(StreamBase):
     """The part of a `Stream` that reads: noisy rows of its state, and what follows from them.
 
     Attributes:
@@ -37,17 +32,10 @@ class Published(OfOneProcess):
     over: Over
     shared: SharedRelease
     level: float
-    _state: InMemory | Store
     _publisher: Publisher
     _keep: int | None
     #: Where releases can be read from.
     _begin: Past
-    _last: Release | None = None
-
-    @property
-    def step(self) -> int:
-        """Releases made, which is the index of the open step."""
-        return self._state.kept
 
     def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
         """All releases so far with intervals that hold together, for every step and every raw number.
@@ -88,20 +76,10 @@ class Published(OfOneProcess):
             )
         if not 0 <= begin <= last:
             raise ValueError(f"begin={begin} must lie between 0 and {last}, the last step.")
-        self._check_plain()
         total = np.zeros(self.shared.dimension, np.int64)
         for step in range(begin, last + 1):
             total += self._row(step)
         return self._publisher.release(self.shared, last, self._kept(last)[0], total, begin)
-
-    def covariance(self, name: str, steps: Sequence[int]) -> Array:
-        """Covariance of the noise in a raw number of a statistic at several steps, shape (k, k).
-
-        Raises:
-            UnsupportedError: for a mechanism of many steps that is not Toeplitz.
-        """
-        scale = 2.0 ** grid_bits(self.mechanism, self.shared.dimension) / self.shared.units[name]
-        return np.asarray(scale**2 * self._publisher.deviations.covariance(steps))
 
     def releases_over(self, over: Over) -> Iterator[Release]:
         """All releases so far as if they were over other steps: a total and the last day, for one epsilon.
@@ -110,58 +88,18 @@ class Published(OfOneProcess):
         stream's own `over`, and larger here than in a stream that is planned for this one.
 
         Raises:
-            ValueError: if `over` is none, a statistic encodes records by earlier releases, or the stream does
-                not keep all of its rows.
+            ValueError: if `over` is none, or the stream does not keep all of its rows.
         """
-        self._check_plain()
         publisher = Publisher(self.mechanism, checked_over(over), quantile(self.level))
         return self._going(Past(publisher, self.shared), self.step, Past.release)
-
-    def _check_plain(self) -> None:
-        if self.shared.adaptive:
-            raise ValueError(
-                f"{self.shared.adaptive[0]!r} encodes records by earlier releases: its sums fit no others."
-            )
-
-    def get(self) -> Release | None:
-        """The last release, or None before the first. Free: what is published can be read at will."""
-        return self._last
 
     def releases(self) -> Iterator[Release]:
         """All releases so far that are kept, as published; those of a commit once it is on disk."""
         return self._again(Past.release)
 
-    def plot(self, name: str | None = None) -> Any:
-        """The estimates of a statistic over the steps: a picture an entry, of four entries at most.
-
-        Dark bands hold for one step, light ones for all steps together (`band`). Nothing is spent.
-
-        Args:
-            name: of the statistic; None where the stream has one.
-
-        Returns:
-            A matplotlib `Figure` that notebooks show; its `savefig` writes it.
-
-        Raises:
-            ValueError: before the first release; without a name where there are several statistics, or for a
-                name that no statistic has.
-            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
-        """
-        made = list(self.releases())
-        if not made:
-            raise ValueError(
-                "plot: nothing was released yet, so there is nothing to draw. Call release() first."
-            )
-        names = list(made[0])
-        if name is None and len(names) == 1:
-            (name,) = names
-        if name not in names:
-            raise ValueError(f"plot: name={name!r} is no statistic of this stream: give one of {names}.")
-        return stream_figure(name, made, self.band(), self.level)
-
     def _again(self, read: Callable[[Past], Release]) -> Iterator[Release]:
         with self.owner.reading():
-            made, past = self._state.kept, self._begin.copied()
+            made, past = self._state.kept, copy.copy(self._begin)
         return self._going(past, made, read)
 
     def _going(self, past: Past, made: int, read: Callable[[Past], Release]) -> Iterator[Release]:
@@ -180,9 +118,9 @@ class Published(OfOneProcess):
             if step < self._begin.step:
                 raise ValueError(
                     f"batch {name!r} was released at step {step}, and the last {self._keep} releases are"
-                    " kept: give a larger keep, or a state."
+                    " kept: a state file keeps all."
                 )
-        found, past = {}, self._begin.copied()
+        found, past = {}, copy.copy(self._begin)
         while wanted and past.step <= max(wanted):
             past.advance(self._kept)
             if past.step - 1 in wanted:
@@ -202,16 +140,3 @@ class Published(OfOneProcess):
 
     def _row(self, step: int) -> Integers:
         return self._kept(step)[1]
-
-
-def checked_keep(keep: int | None, state: Any, steps: int) -> int | None:
-    """How many releases are kept in memory, or None for all.
-
-    Raises:
-        ValueError: for a number that is none, or beside a state file, which keeps all.
-    """
-    if keep is None:
-        return KEPT if state is None and steps >= FOR_EVER else None
-    if state is not None:
-        raise ValueError(f"keep={keep} with state: a state file keeps all releases.")
-    return positive_int("keep", keep)

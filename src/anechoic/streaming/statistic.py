@@ -55,8 +55,6 @@ class Statistic(ABC):
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
-        begin: the step since which it adds up; 0 for all. `deviation` is that of the noise since then.
-        adaptive: whether records are encoded by what `learn` was told; for sums over all steps only.
         presence: the rule by which units are counted while they are there; None where records are counted.
         spread: how many times wider intervals must be to hold at all steps together, where they rest on
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
@@ -68,8 +66,6 @@ class Statistic(ABC):
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
-    begin: int = 0
-    adaptive: bool = False
     presence: Presence | None = None
     spread: float = 1.0
 
@@ -77,11 +73,6 @@ class Statistic(ABC):
     def reads(self) -> Mapping[str, bool | None]:
         """The columns that it reads, and for each whether it holds numbers; none for the batch itself."""
         return {} if self.column is None else {self.column: self.wants_numbers}
-
-    @property
-    def of_each(self) -> Statistic:
-        """The statistic that is taken of each group; itself, without groups."""
-        return self
 
     @property
     def contrasts(self) -> int:
@@ -108,18 +99,9 @@ class Statistic(ABC):
         Every entry of every record is rounded towards zero, so that its norm cannot grow.
         """
 
+    @abstractmethod
     def each(self, records: Records, unit: int) -> Any:
-        """What each record adds, as `total` of it alone; a sparse array of int64, shape (count, dimension).
-
-        Here record by record, which is slow for many: statistics of this library are faster.
-        """
-        rows = np.zeros((records.count, self.dimension), np.int64)
-        alone = np.zeros(records.count, bool)
-        for place in range(records.count):
-            alone[place] = True
-            rows[place] = self.total(records, alone, unit)
-            alone[place] = False
-        return sparse.csr_array(rows)
+        """What each record adds, as `total` of it alone: a sparse array of int64, (count, dimension)."""
 
     @property
     def encoding(self) -> bytes:
@@ -143,13 +125,6 @@ class Statistic(ABC):
         """
         found = [self.decode(row, deviation, z) for row in totals]
         return Estimate(**{part: np.stack([getattr(one, part) for one in found]) for part in (*PARTS, "raw")})
-
-    def learn(self, step: int, totals: Array, deviation: float) -> None:  # noqa: B027 - most learn nothing
-        """What was released at a step, as `decode` was given it. Later records may be encoded accordingly."""
-
-    def fresh(self) -> Statistic:
-        """The statistic before it learned anything."""
-        return self
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -234,30 +209,6 @@ def row_sums(rows: Array) -> Array:
 def lengths(rows: Array) -> Array:
     """2-norm of each row, added up as by `row_sums`."""
     return np.asarray(np.sqrt(row_sums(np.square(rows))))
-
-
-def in_ball(
-    vectors: Array, centre: Array | float = 0.0, radius: float = 1.0
-) -> tuple[Array, NDArray[np.bool_]]:
-    """(vectors - centre) / radius scaled to 2-norm at most 1, and which of them were longer.
-
-    Finite vectors give finite ones: halves are taken before the difference, and the largest entry of a row is
-    divided off before the radius, so that nothing leaves the range of float64.
-
-    Args:
-        vectors: shape (k, d), finite.
-        centre: shape (d,), finite.
-        radius: > 0.
-    """
-    halves = vectors / 2 - np.asarray(centre) / 2
-    peaks = np.abs(halves).max(axis=1, initial=0.0)[:, None]
-    shares = halves / np.where(peaks > 0, peaks, 1.0)
-    norms = lengths(shares)[:, None]
-    with np.errstate(over="ignore"):  # a length beyond the range is longer than 1
-        outside = np.ravel(peaks / radius * 2 * norms > 1)
-    found = shares / np.maximum(norms, 1.0)
-    found[~outside] = halves[~outside] / radius * 2
-    return found, outside
 
 
 def counted(mask: NDArray[np.bool_]) -> int:
@@ -378,20 +329,6 @@ def entries(given: Any, what: str) -> list[Any]:
 
 #: Scalars of NumPy that are Python's; of a time `item` might make a plain integer.
 _SCALARS = (np.bool_, np.integer, np.inexact, np.character)
-
-
-def read_vectors(batch: Any, dimension: int, centre: Array, bound: float) -> Records:
-    """Vectors that are to be clipped to a ball.
-
-    Raises:
-        ValueError: for another shape.
-    """
-    values = numbers(batch, dimension)
-    usable = np.asarray(np.isfinite(values).all(axis=1))
-    _, beyond = in_ball(values[usable], centre, bound)
-    return Records(
-        len(values), values, usable, {"not finite": counted(~usable), "clipped to the bound": counted(beyond)}
-    )
 
 
 def quantile(level: float) -> float:

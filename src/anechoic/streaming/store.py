@@ -81,7 +81,6 @@ class Store(StateFile):
             Counter(head["counts"]),
             head["time"],
             dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
-            {int(step): alone for step, alone in head["alone"].items()},
         )
 
     def save(self, standing: Standing, noise: NoiseRows) -> None:
@@ -96,7 +95,6 @@ class Store(StateFile):
             "counts": dict(standing.counts),
             "time": standing.time,
             "ahead": list(standing.ahead),
-            "alone": standing.alone,
             **{name: len(blob) for name, blob in zip(_BLOBS, blobs, strict=True)},
         }
         written = json.dumps(head).encode()

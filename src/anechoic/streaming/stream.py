@@ -20,25 +20,24 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulating import Accumulating
 from anechoic.streaming.accumulator import Accumulator, check_once, take
 from anechoic.streaming.attendance import Attendance
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Step, checked_id, steps_of
+from anechoic.streaming.ingest import Addition, Intake, Step, steps_of
 from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import ACCURATE_TO, LossOfStream, mechanism_of
+from anechoic.streaming.mechanisms import FOR_EVER, LossOfStream, mechanism_of
 from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import Published, checked_keep
+from anechoic.streaming.published import KEPT, Published
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, check_time
 from anechoic.streaming.window import Over, Running, checked_over
 
 
-class Stream(Accumulating, Published):
+class Stream(Published):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -70,7 +69,6 @@ class Stream(Accumulating, Published):
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements; "event", or "unit" with `participation`.
         level: of the intervals, in (0, 1).
-        accurate_to: without horizon, the releases for which running sums are near the best possible.
         loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
         key: 32 secret bytes or a function that gives them, which are then not in the state file. Noise
@@ -79,8 +77,6 @@ class Stream(Accumulating, Published):
         adopt: take a state file that was moved or copied, on your word that it is the newest.
         setting: what else must be the same whenever the state is opened, as plain data: when steps begin and
             how long they are, which columns are read, in which time zone.
-        keep: releases that can be read again, of a stream without state; None for all with a horizon, and
-            for the last 16,384 without. A state file keeps all.
         book: a `BudgetBook`, which refuses the stream, or books it: once, as long as its newest state is
             opened.
 
@@ -127,13 +123,11 @@ class Stream(Accumulating, Published):
         adjacency: str = "zero_out",
         unit: str | None = None,
         level: float = 0.95,
-        accurate_to: int = ACCURATE_TO,
         loss: LossOfStream = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         adopt: bool = False,
         setting: Mapping[str, Any] | None = None,
-        keep: int | None = None,
         book: BudgetBook | None = None,
     ) -> None:
         statistics = checked_statistics(statistics)
@@ -162,7 +156,6 @@ class Stream(Accumulating, Published):
             dimension=self.dimension,
             adjacency=adjacency,
             unit=unit or ("unit" if self.by_unit else None),
-            accurate_to=accurate_to,
             loss=loss,
             buffered=presence is not None,
             kept=state is not None,
@@ -173,13 +166,9 @@ class Stream(Accumulating, Published):
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
-        if self.shared.adaptive and self.over != Running():
-            raise ValueError(
-                f"{self.shared.adaptive[0]!r} needs sums over all steps, not over={self.over!r}."
-            )
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
-        self._keep = checked_keep(keep, state, self.mechanism.steps)
+        self._keep = KEPT if state is None and self.mechanism.steps >= FOR_EVER else None
         self.owner = OwnProcess("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
@@ -196,9 +185,11 @@ class Stream(Accumulating, Published):
         rule = self.shared.presence
         attendance = None if rule is None else Attendance(rule, self._state.units)
         self._intake = Intake(self.shared, ledger if self.by_unit else None, attendance)
-        self._begin = Past(self._publisher, self.shared.fresh())
+        self._begin = Past(self._publisher, self.shared)
         self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
-        self._learn_again()
+        if self.step:
+            time, total = self._kept(self.step - 1)[0], self._standing.total
+            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -211,68 +202,7 @@ class Stream(Accumulating, Published):
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
         return self.shared.deviations(self._publisher.deviations, step)
 
-    def diagnostics(self) -> dict[str, int]:
-        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
-        return dict(self._standing.counts)
-
     # -- the stream ------------------------------------------------------------------------------
-
-    @alone
-    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
-        """Add records to the open step. No noise is used, and nothing is published.
-
-        Args:
-            batch: records, as the statistics read them; a mapping of columns where they name columns.
-            unit_ids: one a record, with `participation`: integers, text or bytes.
-            batch_id: a name for the batch. One that was added before is not added again.
-
-        Returns:
-            Whether it was added: False for a batch id that is known.
-
-        Raises:
-            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
-            HorizonError: if all steps were released, or a sum could leave the range of its integers.
-            GuaranteeError: in a fork, after a failure that left the state file behind, or for an accumulator
-                that was added before.
-        """
-        self._state.check()
-        addition = self._read(batch, unit_ids, self._standing.step)
-        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
-            return False
-        check_once([addition.accumulator])
-        self._check_room(addition.count)
-        with self._state.transaction():
-            self._add(addition, batch_id)
-            self._save()
-        take([addition.accumulator])
-        return True
-
-    @alone
-    def release(self, time: str | float | None = None) -> Release:
-        """End the open step and publish: one row of noise, used here and never again.
-
-        Args:
-            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number,
-                not below that of the release before.
-
-        Raises:
-            HorizonError: if all steps were released.
-            ValueError: if time goes backwards, or is something else.
-            GuaranteeError: as `update`.
-        """
-        self._state.check()
-        time = plain_time(time)
-        check_time(self._standing.time, time)
-        if self.step >= self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, "another step")
-        if self._booked is not None:
-            self._booked.begin(self.step + 1)
-        with self._state.transaction():
-            made = self._publish(time, self._noise.next())
-            self._save()
-        self._last = made
-        self._forget()
-        return made
 
     def steps(
         self,
@@ -314,8 +244,7 @@ class Stream(Accumulating, Published):
             check_time(before, one.time)
             before = before if one.time is None else one.time
         self._check_room(sum(addition.count for addition in additions))
-        if self.step + len(new) > self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, f"{len(new)} more steps")
+        self._check_left(len(new))
         made: list[Release] = []
         if new:
             if self._booked is not None:
@@ -342,10 +271,6 @@ class Stream(Accumulating, Published):
         listed = list(times)
         self.steps([Accumulator(self) for _ in listed], times=listed)
 
-    def close(self) -> None:
-        """Give the state file back; it can be opened again."""
-        self._give_back()
-
     # -- inside ----------------------------------------------------------------------------------
 
     @property
@@ -358,20 +283,15 @@ class Stream(Accumulating, Published):
         return max(1, AHEAD // self.dimension)
 
     def _layout(self, stream: str, secret: bytes | None) -> StreamLayout:
-        promised = self.participation if self.by_unit else None
-        return StreamLayout.of(self.shared, stream, self.per_step, secret, promised)
+        return StreamLayout.of(self.shared, stream, self.per_step, secret)
 
     def _check_room(self, count: int) -> None:
         self._standing.check_room(self.shared.reach(count))
 
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
-        if self.step >= self.mechanism.steps:
-            raise beyond(self.mechanism.steps, self.step, "another step")
+        self._check_left(1)
         self._check_of(batch, step)
-        addition = self._intake.read(batch, unit_ids)
-        if self.by_unit:
-            self._standing.check_alone(step, addition.bounded)
-        return addition
+        return self._intake.read(batch, unit_ids)
 
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
         at = self._standing.step if step is None else step
@@ -380,34 +300,17 @@ class Stream(Accumulating, Published):
             self._state.mark(batch_id, at)
         for when, added in sums.items():
             if when < self.mechanism.steps:
-                self._standing.put(when, added, addition.bounded if self.by_unit and when == at else None)
+                self._standing.put(when, added)
         self._standing.counts += remarks
 
-    def _publish(self, time: str | float | None, noise: Integers) -> Release:
+    def _publish(self, time: str | float | None, noise: Integers | None = None) -> Release:
         step = self._standing.step
-        row = self._standing.end_step(noise, self.over, self._row, time)
+        row = self._standing.end_step(
+            self._noise.next() if noise is None else noise, self.over, self._row, time
+        )
         made = self._publisher.release(self.shared, step, time, self._standing.total)
         self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
-        self.shared.learn(self._standing.total, self._publisher.deviations, step)
         return made
-
-    def _learn_again(self) -> None:
-        """What was learned from the releases of a state file, and the last of them."""
-        if not self.step:
-            return
-        if not self.shared.adaptive:
-            time, total = self._kept(self.step - 1)[0], self._standing.total
-            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
-            return
-        past = Past(self._publisher, self.shared)
-        while past.step < self.step:
-            past.advance(self._kept)
-            if past.step == self.step:
-                self._last = past.release()
-        past.learn()
-
-    def _save(self) -> None:
-        self._state.save(self._standing, self._noise)
 
     def _identity(self) -> str:
         """What must be the same whenever a state file is opened."""

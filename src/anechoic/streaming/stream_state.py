@@ -37,8 +37,6 @@ class Standing:
         counts: of records that were left out or changed, by reason; private.
         time: of the last release that had one.
         ahead: sums of later steps, which some records belong to already.
-        alone: whether all records of a step were bounded by unit before they came, for the open step and
-            later ones that have records; only where units are told by ids.
     """
 
     step: int
@@ -47,7 +45,6 @@ class Standing:
     counts: Counter[str]
     time: str | float | None = None
     ahead: dict[int, Integers] = field(default_factory=dict)
-    alone: dict[int, bool] = field(default_factory=dict)
 
     @classmethod
     def first(cls, dimension: int) -> Standing:
@@ -60,37 +57,17 @@ class Standing:
         """Row `step` of Y, which is the open step with its noise; the next step begins."""
         row = self.open + noise
         self.total = over.advance(self.total, row, self.step, row_of)
-        self.alone.pop(self.step, None)
         self.step += 1
         self.open = self.ahead.pop(self.step, np.zeros(len(row), np.int64))
         self.time = self.time if time is None else time
         return row
 
-    def put(self, step: int, sums: Integers, alone: bool | None) -> None:
-        """Add sums to the open step or a later one; `alone` as `check_alone`, or None for no units."""
+    def put(self, step: int, sums: Integers) -> None:
+        """Add sums to the open step or a later one."""
         if step == self.step:
             self.open = self.open + sums
         else:
             self.ahead[step] = self.ahead.get(step, 0) + sums
-        if alone is not None:
-            self.alone[step] = alone
-
-    def check_alone(self, step: int, alone: bool) -> None:
-        """Refuse what could make a unit count twice in a step, as nobody knows any more who is in its sums.
-
-        Args:
-            step: that is added to.
-            alone: whether what is added was bounded by unit before it came.
-
-        Raises:
-            GuaranteeError: before anything was added.
-        """
-        if step in self.alone and (alone or self.alone[step]):
-            raise GuaranteeError(
-                f"step {step} has records already, or sums of units that were bounded elsewhere: with more of"
-                " them a unit could count twice. Merge all shares, and add them once a step; accumulators"
-                " that keep their units may come as often as you like."
-            )
 
     def check_room(self, reach: int) -> None:
         """Refuse what could take a sum of the open step, or one over all steps, to `MOST` or beyond.
@@ -191,7 +168,7 @@ class InMemory:
     def published(self, step: int) -> tuple[str | float | None, bytes]:
         """The time and the noisy row of a step that was made, and is not forgotten."""
         if step < self._first:
-            raise ValueError(f"step {step} is not kept any more: give the stream a larger keep, or a state.")
+            raise ValueError(f"step {step} is not kept any more: a state file keeps all.")
         return self._rows[step - self._first]
 
     def forget(self, before: int) -> None:

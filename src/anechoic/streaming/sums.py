@@ -21,10 +21,10 @@ from anechoic.streaming.statistic import (
     checked_interval,
     counted,
     entries,
+    lengths,
     linear_estimate,
     numbers,
     one_each,
-    read_vectors,
 )
 
 
@@ -118,7 +118,12 @@ class Sum(Rows):
         return self._bound
 
     def read(self, batch: Any) -> Records:
-        return read_vectors(batch, self.dimension, np.zeros(self.dimension), self.bound)
+        values = numbers(batch, self.dimension)
+        usable = np.asarray(np.isfinite(values).all(axis=1))
+        with np.errstate(over="ignore"):  # a length beyond the range is over
+            beyond = lengths(values[usable]) > self.bound
+        remarks = {"not finite": counted(~usable), "clipped to the bound": counted(beyond)}
+        return Records(len(values), values, usable, remarks)
 
     def rows(self, values: Array) -> Array:
         return values

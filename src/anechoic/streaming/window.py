@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic import workloads
 from anechoic._validate import fraction, positive_int
-from anechoic.errors import UnsupportedError
 from anechoic.workloads.base import Workload
 
 
@@ -135,21 +134,3 @@ def checked_over(over: Over) -> Over:
     if not isinstance(over, Over):
         raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
     return over
-
-
-class TotalsOnly:
-    """Refuses windows where categories are not listed: a threshold speaks of all steps so far."""
-
-    def between(self, *steps: Any) -> NoReturn:
-        """Refused; `releases_over` too.
-
-        Raises:
-            UnsupportedError: always, saying what is there instead.
-        """
-        raise UnsupportedError(
-            "an OpenHistogram releases totals of all steps so far, without over=, by= or between(). For"
-            " windows give the categories that it has released, release.named(), to a Histogram in a Stream"
-            "(over=…); for groups let each record's category begin with its group."
-        )
-
-    releases_over = between

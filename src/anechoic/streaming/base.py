@@ -1,4 +1,4 @@
-"""The part of a stream that takes what was added up elsewhere."""
+"""What a `Stream` and an `OpenHistogram` have in common: records come in, and a step ends in a release."""
 
 from __future__ import annotations
 
@@ -12,22 +12,112 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
 from anechoic.runs.fork_guard import OfOneProcess, alone
 from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step, check_once, take
-from anechoic.streaming.ingest import Addition, checked_batch, query_marks
+from anechoic.streaming.ingest import Addition, checked_batch, checked_id, query_marks
 from anechoic.streaming.layout import SumsLayout, check_same
 from anechoic.streaming.release import Release
-from anechoic.streaming.stream_state import Standing
+from anechoic.streaming.store import Store
+from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
 from anechoic.units.ids import secret_of
 
 
-class Accumulating(OfOneProcess):
-    """The part of a `Stream` or an `OpenHistogram` that workers add up for.
+class StreamBase(OfOneProcess):
+    """One opened state, one way in for records and for sums of records, one end of a step.
 
     Attributes:
         by_unit: whether units are told by ids, and held to their participation.
     """
 
     by_unit: bool
+    _state: InMemory | Store
     _standing: Standing
+    _noise: Any
+    _booked: Any
+    _last: Release | None = None
+
+    @property
+    def step(self) -> int:
+        """Releases made, which is the index of the open step."""
+        return int(self._state.kept)
+
+    def get(self) -> Release | None:
+        """The last release, or None before the first. Free: what is published can be read at will."""
+        return self._last
+
+    def diagnostics(self) -> dict[str, int]:
+        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
+        return dict(self._standing.counts)
+
+    def close(self) -> None:
+        """Give the state file back; it can be opened again."""
+        self._give_back()
+
+    @alone
+    def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
+        """Add records to the open step. No noise is used, and nothing is published.
+
+        Args:
+            batch: records, as the statistics read them; a mapping of columns where they name columns.
+            unit_ids: one a record, with `participation`: integers, text or bytes.
+            batch_id: a name for the batch. One that was added before is not added again.
+
+        Returns:
+            Whether it was added: False for a batch id that is known.
+
+        Raises:
+            ValueError: for records of the wrong shape, or unit ids that are missing or not wanted.
+            HorizonError: if all steps were released, or a sum could leave the range of its integers.
+            GuaranteeError: in a fork, after a failure that left the state file behind, or for an accumulator
+                that was added before.
+        """
+        self._state.check()
+        addition = self._read(batch, unit_ids, self._standing.step)
+        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
+            return False
+        check_once([addition.accumulator])
+        self._check_room(addition.count)
+        with self._state.transaction():
+            self._add(addition, batch_id)
+            self._save()
+        take([addition.accumulator])
+        return True
+
+    @alone
+    def release(self, time: str | float | None = None) -> Release:
+        """End the open step and publish: one row of noise, used here and never again.
+
+        Args:
+            time: of the step's end, kept with the release: text that sorts (as ISO 8601 in UTC) or a number,
+                not below that of the release before.
+
+        Raises:
+            HorizonError: if all steps were released.
+            ValueError: if time goes backwards, or is something else.
+            GuaranteeError: as `update`.
+        """
+        self._state.check()
+        time = plain_time(time)
+        check_time(self._standing.time, time)
+        self._check_left(1)
+        if self._booked is not None:
+            self._booked.begin(self.step + 1)
+        with self._state.transaction():
+            made = self._publish(time)
+            self._save()
+        self._last = made
+        self._forget()
+        return made
+
+    def _check_left(self, steps: int) -> None:
+        """Refuse more steps than are planned."""
+        if self.step + steps > self.horizon:
+            what = "another step" if steps == 1 else f"{steps} more steps"
+            raise beyond(self.horizon, self.step, what)
+
+    def _save(self) -> None:
+        self._state.save(self._standing, self._noise)
+
+    def _forget(self) -> None:
+        """Give up rows that no release is read from any more."""
 
     def add_sums(self, sums: Accumulator | Iterable[Accumulator], *, batch_id: str | tuple[str, int]) -> bool:
         """Add what was added up elsewhere, in one commit with the id of the batch. Nothing is published.
@@ -46,8 +136,7 @@ class Accumulating(OfOneProcess):
             ValueError: for something else than accumulators, or a batch id that is none.
             MismatchError: for sums of another stream or statistic, or one accumulator given twice.
             GuaranteeError: for batches of another query than those before, for a query whose batch 0 never
-                came, as `update`, for an accumulator that was added before under another id, and for sums of
-                units that were bounded elsewhere and are not all there is in their step.
+                came, as `update`, and for an accumulator that was added before under another id.
             HorizonError: as `update`.
         """
         name, query = checked_batch(batch_id)
@@ -120,21 +209,13 @@ class Accumulating(OfOneProcess):
 
     @cached_property
     def layout(self) -> SumsLayout:
-        """Of accumulators.
-
-        Raises:
-            UnsupportedError: where a statistic learns from releases.
-        """
+        """Of accumulators."""
         state = self._state
         stream = derive(state.key, f"sums of {state.salt.hex()} {self._identity()}", size=16).hex()
         return self._layout(stream, secret_of(state.key) if self.by_unit else None)
 
     def accumulator_spec(self) -> str:
-        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger.
-
-        Raises:
-            UnsupportedError: where a statistic learns from releases.
-        """
+        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger."""
         return self.layout.text
 
     def end_steps(self, times: Iterable[str | float | None]) -> None:
@@ -146,10 +227,6 @@ class Accumulating(OfOneProcess):
     @abstractmethod
     def horizon(self) -> int:
         """Steps that are planned; 2**40 without a horizon."""
-
-    @abstractmethod
-    def release(self, time: str | float | None = None) -> Release:
-        """End the open step, and publish."""
 
     @property
     @abstractmethod
@@ -177,5 +254,5 @@ class Accumulating(OfOneProcess):
         """Add to the open step, or to another one."""
 
     @abstractmethod
-    def _save(self) -> None:
-        """Keep where the stream stands."""
+    def _publish(self, time: str | float | None) -> Release:
+        """End the open step with its noise, and keep what is published."""
