@@ -94,7 +94,7 @@ def approximation_error(r: GeneratingFunction | ArrayLike, n: int) -> float:
     """
     n = positive_int("n", n, minimum=2)
     angles = np.concatenate([np.linspace(0.0, math.pi, 16 * n + 1), np.geomspace(1e-3 / n, math.pi, 4096)])
-    x = (1.0 - 1.0 / n) * np.exp(1j * angles)
+    x = np.asarray((1.0 - 1.0 / n) * np.exp(1j * angles), dtype=np.complex128)
     values = r(x) if callable(r) else np.polynomial.polynomial.polyval(x, np.asarray(r)[:n])
     return float(np.abs(values - np.sqrt(1.0 - x)).max())
 

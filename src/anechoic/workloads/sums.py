@@ -16,16 +16,7 @@ from anechoic.workloads.base import Workload, decaying_differences, decaying_sum
 @serializable
 @dataclass(frozen=True, eq=False)
 class PrefixSum(Workload):
-    """A_pre, the all-ones lower triangle: plain SGD with a constant learning rate.
-
-    It takes no memory before its entries are asked for.
-
-    Args:
-        n: steps, >= 1.
-
-    Raises:
-        ValueError: if n is not an integer >= 1.
-    """
+    """A_pre, the all-ones lower triangle: plain SGD with a constant learning rate."""
 
     @property
     def coefficients(self) -> Array:
@@ -57,9 +48,6 @@ class ExponentialDecay(Workload):
     Args:
         n: steps, >= 1.
         decay: what is left of a gradient after one step, in [0, 1).
-
-    Raises:
-        ValueError: for an argument out of range.
     """
 
     decay: float
@@ -95,9 +83,6 @@ class SlidingWindow(Workload):
     Args:
         n: steps, >= 1.
         width: gradients in one sum, >= 1; from n on, these are the prefix sums.
-
-    Raises:
-        ValueError: for an argument out of range.
     """
 
     width: int
@@ -200,8 +185,39 @@ class ToeplitzWorkload(Workload):
         return ToeplitzWorkload(steps, self._a[:steps])
 
 
-#: The workloads of this file by the names of functions.
-prefix_sum, exponential_decay, sliding_window = PrefixSum, ExponentialDecay, SlidingWindow
+def prefix_sum(n: int) -> Workload:
+    """A_pre with n steps; takes no memory before its entries are asked for.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+    """
+    return PrefixSum(n)
+
+
+def exponential_decay(n: int, decay: float) -> Workload:
+    """Sums in which a gradient keeps the part `decay` of its weight per step; see `ExponentialDecay`.
+
+    Args:
+        n: steps, >= 1.
+        decay: what is left of a gradient after one step, in [0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+    return ExponentialDecay(n, decay)
+
+
+def sliding_window(n: int, width: int) -> Workload:
+    """Sums of the last `width` gradients; see `SlidingWindow`.
+
+    Args:
+        n: steps, >= 1.
+        width: steps of a sum, >= 1.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+    return SlidingWindow(n, width)
 
 
 def from_coefficients(coefficients: ArrayLike, n: int | None = None) -> Workload:
