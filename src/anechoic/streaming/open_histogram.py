@@ -50,7 +50,7 @@ _SPARE = 2.0**-30
 
 
 class OpenStore(Store):
-    """A state file of an `OpenHistogram`: what it shows are the categories that were released."""
+    """A state file of an `OpenHistogram`, with all its categories."""
 
     KIND = "open histogram"
     SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
