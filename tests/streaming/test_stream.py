@@ -261,7 +261,6 @@ def test_missing_and_unwanted_unit_ids_are_refused():
         ({"epsilon": 1.0, "over": 5}, ValueError, "over=5"),
         ({"epsilon": 1.0, "weights": {"n": 1.0}}, ValueError, "name each"),
         ({"epsilon": 1.0, "weights": {"count": 0.0}}, ValueError, "weights"),
-        ({"epsilon": 1.0, "counter": "c"}, ValueError, "give state"),
         ({"epsilon": 1.0, "adjacency": "add_or_remove"}, ValueError, "add_or_remove"),
         ({"epsilon": 1.0, "participation": FullBatch()}, UnsupportedError, "Bound it"),
         ({"epsilon": 1.0, "participation": MinSep(24)}, UnsupportedError, "Bound it"),
