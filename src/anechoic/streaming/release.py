@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,9 @@ class Release:
         labels = (label or name for label in self.labels_of(name))
         return dict(zip(labels, self.estimates[name].value.ravel().tolist(), strict=True))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        if find_spec("jinja2") is None:
+            return None
         lines = [
             (name, label, *(f"{number:.6g}" for number in numbers))
             for name, one in self.estimates.items()
