@@ -90,7 +90,7 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run reached: metric, seconds (without loading data), epsilon that the engine states, and facts."""
+    """What a run reached: metric, seconds (loading left out), epsilon that the engine states, and facts."""
 
     arm: str
     learning_rate: float
