@@ -65,7 +65,7 @@ def line_figure(
         figure = blank((5.3, 3.7))
         handles = draw_curves(figure.add_subplot(), lines, levels, x, y, title)
         columns = 2 if len(handles) <= 4 else 3  # two rows
-        figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
+        figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0.6)
         return shown(figure, title)
 
 
