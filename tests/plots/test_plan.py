@@ -82,7 +82,6 @@ def test_the_choice_is_ringed_and_named(drawn):
     (ring,) = lines(axes, "_chosen")
     (point,) = (p for p, row in zip(lines(axes, "_row"), drawn.rows, strict=True) if row is drawn.chosen)
     assert ring.get_xydata().tolist() == point.get_xydata().tolist()
-    assert [text.get_text() for text in axes.texts] == ["chosen"]
     assert labels(picture(draw_steps, drawn.rows))[0].startswith(f"chosen: {drawn.chosen.name}")
 
 
@@ -119,34 +118,19 @@ def test_curves_are_the_noise_over_the_steps(drawn):
         assert curve.get_xdata().tolist() == list(range(1, row.mechanism.steps + 1))
 
 
-def test_curves_are_of_different_kinds_where_there_are_enough(fixed):
-    best, *others = fixed.rows
-    again = [replace(best, chosen=False), replace(others[-1])]
-    shown = drawn_over_steps((best, *again, *others))
-    kinds = [(family(row.mechanism.strategy), row.sampling) for row in shown]
-    assert len(set(kinds)) == len(kinds) == 4
-    alone = drawn_over_steps((best, *again))
-    assert [id(row) for row in alone] == [id(row) for row in (best, again[1], again[0])]
-
-
 def test_what_is_kept_is_marked(fixed, independent):
     (ring,) = lines(picture(draw_steps, fixed.rows), "kept: the last iterate, weight 0.2")
     last = fixed.chosen.course()[1][-1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([fixed.chosen.mechanism.steps, last])
     assert not [text for text in labels(picture(draw_steps, independent.rows)) if "kept" in text]
-    averaged = tuple(
-        replace(row, objective=replace(row.objective, averaged=True, weight=0.2)) for row in fixed.rows
+    averaged, worst = (
+        picture(draw_steps, [replace(r, objective=replace(r.objective, **how)) for r in fixed.rows])
+        for how in ({"averaged": True, "weight": 0.2}, {"worst": True})
     )
-    axes = picture(draw_steps, averaged)
-    assert "kept: their mean" in labels(axes)
-    (span,) = axes.patches
+    assert "kept: their mean" in labels(averaged)
+    (span,) = averaged.patches
     assert (span.get_x(), span.get_x() + span.get_width()) == (13, 24)
-
-
-def test_where_the_largest_noise_counts_it_is_marked(fixed):
-    rows = tuple(replace(row, objective=replace(row.objective, worst=True)) for row in fixed.rows)
-    (ring,) = lines(picture(draw_steps, rows), "the largest counts")
-    errors = fixed.chosen.course()[1]
+    (ring,), errors = lines(worst, "the largest counts"), fixed.chosen.course()[1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([1 + int(errors.argmax()), errors.max()])
 
 
@@ -167,24 +151,6 @@ def test_runs_of_other_lengths_are_compared_over_their_steps():
     heights = [point.get_ydata()[0] for point in lines(axes, "_row")]
     expected = [row.relative / found.chosen.relative for row in found.rows]
     assert heights == pytest.approx(expected) and "over steps" in axes.get_ylabel()
-
-
-def test_plot_draws_into_axes_that_are_given(fixed):
-    own = fixed.plot()
-    assert len(own.axes) == 2
-    figure = figures.Figure()
-    assert fixed.plot(figure.subplots(1, 2)) is figure
-    for wrong in (figure.axes[0], figure.axes[:1], ["a", "b"], figure):
-        with pytest.raises(ValueError, match="two axes of matplotlib"):
-            fixed.plot(wrong)
-
-
-def test_drawing_leaves_the_style_of_the_user_alone(independent):
-    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30}):
-        before = dict(matplotlib.rcParams)
-        figure = independent.plot()
-        assert dict(matplotlib.rcParams) == before
-    assert matplotlib.colors.to_hex(figure.axes[0].get_facecolor()) == "#ffffff"
 
 
 def test_without_matplotlib_the_remedy_is_named_and_a_notebook_has_the_table(
@@ -214,13 +180,6 @@ def test_names_and_reasons_are_text(independent, layout):
     text = layout(rows, evil)
     assert "<script" not in text and "<i>" not in text
     assert "&lt;script&gt;" in text and "$x$" in text
-
-
-def test_a_page_holds_all_it_shows(independent):
-    page = as_page(independent.rows, independent.reason, "anechoic plan --examples 240 <x>")
-    assert page.startswith("<!DOCTYPE html>") and page.count("<img") == 2
-    assert "anechoic plan --examples 240 &lt;x&gt;" in page and "Chosen: Identity" in page
-    assert "http" not in page and page.count("src=") == page.count('src="data:')
 
 
 @pytest.mark.parametrize(

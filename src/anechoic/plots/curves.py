@@ -1,4 +1,4 @@
-"""Pictures of curves and of matrices."""
+"""Pictures of curves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from anechoic.plots.style import BLUE, ORANGE, ROLES, blank, in_style, shown
+from anechoic.plots.style import ROLES, blank, in_style, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,38 +59,6 @@ def line_figure(
         handles = draw_curves(figure.add_subplot(), lines, levels, x, y, title)
         columns = 2 if len(handles) <= 4 else 3  # two rows
         figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0.6)
-        return shown(figure, title)
-
-
-def heat_figure(matrix: ArrayLike, *, label: str, title: str) -> Figure:
-    """Draw one coloured cell an entry, and a colour bar symmetric about zero.
-
-    Colours follow the signed square root of the entries, so that small ones stay visible.
-
-    Raises:
-        ValueError: if the matrix is empty or not finite.
-    """
-    values = np.asarray(matrix, dtype=np.float64)
-    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"heat map {title!r} needs a finite matrix; it has shape {values.shape}.")
-    with in_style():
-        from matplotlib.colors import FuncNorm, LinearSegmentedColormap
-
-        figure, bound = blank((5.0, 4.4)), float(np.abs(values).max()) or 1.0
-        axes = figure.add_subplot()
-        colours = LinearSegmentedColormap.from_list("anechoic", [ORANGE, "white", BLUE], N=255)  # 0 is white
-        scales = (lambda v: np.sign(v) * np.sqrt(np.abs(v)), lambda v: np.sign(v) * np.square(v))
-        norm = FuncNorm(scales, vmin=-bound, vmax=bound, clip=True)
-        image = axes.imshow(values, cmap=colours, norm=norm, interpolation="none")
-        axes.set(title=label, xlabel="step of the fresh noise")
-        for drawn, count in zip((axes.yaxis, axes.xaxis), values.shape, strict=True):
-            drawn.set_ticks(sorted({0, count // 2, count - 1}))
-        axes.grid(False)
-        axes.spines[:].set_visible(True)
-        bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.03)
-        ticks = [share * bound for share in (1.0, 0.5, 0.25, 0.0, -0.25, -0.5, -1.0)]
-        bar.set_ticks(ticks, labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
-        bar.ax.tick_params(which="minor", length=0)
         return shown(figure, title)
 
 

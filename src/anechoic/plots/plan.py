@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def plan_images(rows: Sequence[Any]) -> list[tuple[str, str]]:
 
 def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     """Draw predicted error against noise state, and the frontier of both; returns the words for it."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
     best, plain = next(row for row in rows if row.chosen), independent_of(rows)
     long = len({row.mechanism.steps for row in rows}) > 1
@@ -79,9 +80,9 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
             axes.plot(*point, **_RING, label="_chosen")
             below: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top"}
             axes.annotate("chosen", (point[0], point[1]), (0, -12), weight="bold", **below)
-    low, high, wide = min(y), max(y), 1.4 * (max(x) / min(x)) ** 0.08
+    wide = 1.4 * (max(x) / min(x)) ** 0.08
     axes.set(xscale="log", xlim=(min(x) / wide, max(x) * wide))
-    axes.set(yscale="log", ylim=(low / 1.3 * (low / high) ** 0.2, 1.15 * high * (high / low) ** 0.1))
+    _scale_errors(axes, y)
     ends = [*sorted(zip(x, y, strict=True)), (max(x) * wide, math.inf)]
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
@@ -90,11 +91,7 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     axes.set_xticks([nothing] * (0 in held) + ticks)
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
-    few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
-    axes.yaxis.set_major_locator(few)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.3g}"))
-    for drawn in (axes.xaxis, axes.yaxis):
-        drawn.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title("Noise in the iterates against memory")
     axes.set_xlabel("noise state" if known else "noise state (rows, each as large as the model)")
     against = "(clip norms)" if plain is None else "(independent noise = 1)"
@@ -106,6 +103,14 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
         f"Predicted noise against noise state of {len(rows)} candidates. Chosen: {best.name},"
         f" {best.sampling}, with a noise state of {form(best.memory if known else best.history)}{share}."
     )
+
+
+def _scale_errors(axes: Axes, values: Sequence[float]) -> None:
+    """Let the axis of errors start at 0, unless they differ by much: then it is logarithmic."""
+    if max(values) > 12 * min(values):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.08 * max(values))
 
 
 def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None:
@@ -137,10 +142,7 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
         ends.append(f"{label}: {errors[-1]:.3g}")
         tops.append(float(errors.max()))
     _mark_kept(axes, drawn[0])
-    if max(tops) > 12 * min(tops):
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(0, None)
+    _scale_errors(axes, tops)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.set(xlabel="step", title="Noise over the steps")
     axes.set_ylabel("std of the noise in the iterate\n(clip norms)")
@@ -181,6 +183,5 @@ def drawn_over_steps(rows: Sequence[Any]) -> list[Any]:
 def _colors(rows: Sequence[Any]) -> dict[str, str]:
     """Return a colour for each scheme of these rows; those that have none of their own come last."""
     found = dict.fromkeys(row.sampling for row in rows)
-    more = iter(("#1f8a8a", "#6b4b2a", "#3d444d") * len(found))
     known = {name: color for name, color in _SCHEMES.items() if name in found}
-    return known | {name: next(more) for name in found if name not in _SCHEMES}
+    return known | dict(zip([n for n in found if n not in known], cycle(("#1f8a8a", "#6b4b2a"))))
