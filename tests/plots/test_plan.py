@@ -62,38 +62,24 @@ def labels(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_every_row_is_a_point_at_its_memory_and_its_noise(drawn):
+def test_every_row_is_a_point_and_the_frontier_goes_through_those_that_none_beats(drawn):
     axes = picture(draw_memory, drawn.rows)
-    points = lines(axes, "_row")
+    points, at = lines(axes, "_row"), {}
     plain = min(row.predicted for row in drawn.rows if isinstance(row.mechanism.strategy, Identity))
-    assert len(points) == len(drawn.rows)
+    least = min(row.memory for row in drawn.rows if row.memory)
     for point, row in zip(points, drawn.rows, strict=True):
-        assert point.get_ydata()[0] == pytest.approx(row.predicted / plain)
+        (where,) = point.get_xydata().tolist()
+        assert where[1] == pytest.approx(row.predicted / plain)
         assert point.get_marker() == MARKS[family(row.mechanism.strategy)]
-        least = min(other.memory for other in drawn.rows if other.memory)
-        at = point.get_xdata()[0]
-        assert at == row.memory if row.memory else at < least
+        assert where[0] == row.memory if row.memory else where[0] < least
+        at.setdefault(row.frontier, set()).add(tuple(where))
+        if row is drawn.chosen:  # it is ringed and named
+            assert lines(axes, "_chosen")[0].get_xydata().tolist() == [where]
     colors = {(row.sampling, p.get_markerfacecolor()) for row, p in zip(drawn.rows, points, strict=True)}
     assert len(colors) == len({row.sampling for row in drawn.rows}) == len({color for _, color in colors})
-
-
-def test_the_choice_is_ringed_and_named(drawn):
-    axes = picture(draw_memory, drawn.rows)
-    (ring,) = lines(axes, "_chosen")
-    (point,) = (p for p, row in zip(lines(axes, "_row"), drawn.rows, strict=True) if row is drawn.chosen)
-    assert ring.get_xydata().tolist() == point.get_xydata().tolist()
-    assert labels(picture(draw_steps, drawn.rows))[0].startswith(f"chosen: {drawn.chosen.name}")
-
-
-def test_the_frontier_goes_down_through_the_rows_that_none_beats(drawn):
-    axes = picture(draw_memory, drawn.rows)
     (line,) = lines(axes, "_frontier")
-    points = lines(axes, "_row")
-    expected = sorted(
-        tuple(p.get_xydata()[0]) for p, row in zip(points, drawn.rows, strict=True) if row.frontier
-    )
-    assert set(expected) <= {tuple(corner) for corner in line.get_xydata()}
-    below = {tuple(p.get_xydata()[0]) for p in points} - set(expected)
+    assert at[True] <= {tuple(corner) for corner in line.get_xydata()}
+    below = at[False] - at[True]
     assert all(y > np.interp(x, *line.get_xydata().T) * (1 - 1e-9) for x, y in below)
     assert line.get_xdata()[-1] == pytest.approx(axes.get_xlim()[1])
     assert (np.diff(line.get_ydata()) <= 0).all()
@@ -111,6 +97,7 @@ def test_curves_are_the_noise_over_the_steps(drawn):
     shown = drawn_over_steps(drawn.rows)
     axes = picture(draw_steps, drawn.rows)
     curves = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    assert labels(axes)[0].startswith(f"chosen: {drawn.chosen.name}")
     assert shown[0] is drawn.chosen and independent_of(drawn.rows) in shown
     assert len(curves) == len(shown) <= 4
     for curve, row in zip(curves, shown, strict=True):
@@ -197,17 +184,3 @@ def test_other_files_are_refused(tmp_path):
     for name in ("a.pdf", "a", "a.htm"):
         with pytest.raises(ValueError, match=r"written as \.html, \.svg, \.png"):
             checked_kind(tmp_path / name)
-
-
-def test_schemes_keep_their_colours_from_plan_to_plan_and_new_ones_get_their_own(fixed):
-    names = ["Mine", "Poisson", "Yours", "FixedOrder"]
-    rows = [replace(row, sampling=name) for row, name in zip(fixed.rows, names, strict=False)]
-
-    def seen(some):
-        points = lines(picture(draw_memory, some), "_row")
-        return {row.sampling: point.get_markerfacecolor() for row, point in zip(some, points, strict=True)}
-
-    assert fixed.rows[0].chosen and len(rows) == 4
-    colors = seen(rows)
-    assert len(set(colors.values())) == 4
-    assert seen([rows[0], rows[3]])["FixedOrder"] == colors["FixedOrder"] == seen(fixed.rows)["FixedOrder"]

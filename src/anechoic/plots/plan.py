@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,13 +49,12 @@ def plan_figure(rows: Sequence[Any]) -> Figure:
 
 def plan_images(rows: Sequence[Any]) -> list[tuple[str, str]]:
     """Return both pictures of a plan as elements of a page, each with its words."""
-    found = []
     with in_style():
-        for draw in (draw_memory, draw_steps):
-            figure = blank((5.7, 5.0))
-            words = draw(figure.add_subplot(), rows)
-            found.append((as_image(figure, words), words))
-    return found
+        figures = blank((5.7, 5.0)), blank((5.7, 5.0))
+        words = [
+            draw(f.add_subplot(), rows) for draw, f in zip((draw_memory, draw_steps), figures, strict=True)
+        ]
+        return [(as_image(figure, said), said) for figure, said in zip(figures, words, strict=True)]
 
 
 def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
@@ -117,9 +115,10 @@ def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None
     """Name the colours, marks and the line that are there."""
     from matplotlib.lines import Line2D
 
-    marks = [_FAMILIES[key] for key in _FAMILIES if key in {row.family for row in rows}]
     named = [(name, "o", color) for name, color in colors.items()]
-    named += [(name, mark, SOFT) for mark, name in marks]
+    named += [
+        (_FAMILIES[key][1], _FAMILIES[key][0], SOFT) for key in dict.fromkeys(row.family for row in rows)
+    ]
     handles = [Line2D([], [], label=name, ls="none", marker=mark, color=color) for name, mark, color in named]
     handles.append(Line2D([], [], label="best within memory", color=SOFT, lw=1.0))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=3, columnspacing=0.9)
@@ -181,7 +180,5 @@ def drawn_over_steps(rows: Sequence[Any]) -> list[Any]:
 
 
 def _colors(rows: Sequence[Any]) -> dict[str, str]:
-    """Return a colour for each scheme of these rows; those that have none of their own come last."""
-    found = dict.fromkeys(row.sampling for row in rows)
-    known = {name: color for name, color in _SCHEMES.items() if name in found}
-    return known | dict(zip([n for n in found if n not in known], cycle(("#1f8a8a", "#6b4b2a"))))
+    """Return the colour of each scheme of these rows."""
+    return {row.sampling: _SCHEMES.get(row.sampling, "#1f8a8a") for row in rows}

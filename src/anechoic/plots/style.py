@@ -25,7 +25,6 @@ ROLES: dict[str, dict[str, Any]] = {
     "independent": {"color": ORANGE},
     "damped": {"color": GREEN},
     "planned": {"color": BLUE},
-    "tree": {"color": GREEN, "linestyle": (0, (5, 1.5))},
     "blt": {"color": BLUE},
     "banded": {"color": VIOLET, "linestyle": (0, (2, 1))},
     "clipped": {"color": "#3d444d", "linestyle": (0, (4, 2.5)), "linewidth": 1.2},
