@@ -59,7 +59,7 @@ def plan_images(rows: Sequence[Any]) -> list[tuple[str, str]]:
 
 def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     """Draw predicted error against noise state, and the frontier of both; returns the words for it."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     best, plain = next(row for row in rows if row.chosen), independent_of(rows)
     long = len({row.mechanism.steps for row in rows}) > 1
@@ -78,18 +78,21 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
             axes.plot(*point, **_RING, label="_chosen")
             below: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top"}
             axes.annotate("chosen", (point[0], point[1]), (0, -12), weight="bold", **below)
-    wide = 1.4 * (max(x) / min(x)) ** 0.08
+    low, high, wide = min(y), max(y), 1.4 * (max(x) / min(x)) ** 0.08
     axes.set(xscale="log", xlim=(min(x) / wide, max(x) * wide))
-    _scale_errors(axes, y)
+    axes.set(yscale="log", ylim=(low / 1.3 * (low / high) ** 0.2, 1.15 * high * (high / low) ** 0.1))
     ends = [*sorted(zip(x, y, strict=True)), (max(x) * wide, math.inf)]
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
-    powers = 2.0 ** np.unique(np.linspace(math.log2(least), math.log2(most), 5).round())
-    ticks = [power for power in powers.tolist() if any(held) and power > 0.99 * least]
-    axes.set_xticks([nothing] * (0 in held) + ticks)
+    first, last = math.log2(least), math.log2(most)
+    powers = np.arange(round(first), last + 0.5, max(1, round((last - first) / 4))) if any(held) else []
+    axes.set_xticks([nothing] * (0 in held) + [2.0**power for power in powers if 2.0**power > 0.99 * least])
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
-    axes.xaxis.set_minor_locator(NullLocator())
+    few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
+    axes.yaxis.set(major_locator=few, major_formatter=FuncFormatter(lambda v, _: f"{v:.3g}"))
+    for drawn in (axes.xaxis, axes.yaxis):
+        drawn.set_minor_locator(NullLocator())
     axes.set_title("Noise in the iterates against memory")
     axes.set_xlabel("noise state" if known else "noise state (rows, each as large as the model)")
     against = "(clip norms)" if plain is None else "(independent noise = 1)"
@@ -101,14 +104,6 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
         f"Predicted noise against noise state of {len(rows)} candidates. Chosen: {best.name},"
         f" {best.sampling}, with a noise state of {form(best.memory if known else best.history)}{share}."
     )
-
-
-def _scale_errors(axes: Axes, values: Sequence[float]) -> None:
-    """Let the axis of errors start at 0, unless they differ by much: then it is logarithmic."""
-    if max(values) > 12 * min(values):
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(0, 1.08 * max(values))
 
 
 def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None:
@@ -141,7 +136,10 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
         ends.append(f"{label}: {errors[-1]:.3g}")
         tops.append(float(errors.max()))
     _mark_kept(axes, drawn[0])
-    _scale_errors(axes, tops)
+    if max(tops) > 12 * min(tops):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axes.set(xlabel="step", title="Noise over the steps")
     axes.set_ylabel("std of the noise in the iterate\n(clip norms)")
