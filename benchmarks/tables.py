@@ -139,7 +139,7 @@ def federated_table() -> list[Cell]:
     n, b, k = 2052, 342, 6
     a, schema = workloads.prefix_sum(n), MinSep(b, k)
     makers: dict[str, Callable[[str], Strategy]] = {
-        "DP-SGD": lambda kind: Identity(n),
+        "independent noise": lambda kind: Identity(n),
         "tree (full Honaker)": lambda kind: FullTree(n),
         "BSR, 342 bands": lambda kind: BandedToeplitz.square_root(a, b),
         "BISR, 342 bands": lambda kind: BandedInverse.square_root(a, b),
@@ -174,7 +174,7 @@ def multi_epoch_table() -> list[Cell]:
     """The table of arXiv 2601.22334: n = 3900, b = 390, k = 10, RMS loss times sigma."""
     n, b, k = 3900, 390, 10
     a, schema = workloads.prefix_sum(n), MinSep(b, k)
-    makers: dict[str, Callable[[], Strategy]] = {"DP-SGD": lambda: Identity(n)}
+    makers: dict[str, Callable[[], Strategy]] = {"independent noise": lambda: Identity(n)}
     for decay in (0.975, 0.95, 0.9):
         makers[f"lambda = {decay}"] = lambda decay=decay: BandedInverse.one_parameter(n, decay)
     for p in (2, 4, 16, 64, 390):

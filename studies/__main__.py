@@ -36,7 +36,7 @@ def _check_resume(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    need("torch", "opacus", "rich", "matplotlib", "jinja2", extras="demo")
+    need("torch", "opacus", extras="demo")
     from studies.train import train
 
     _check_resume(options)
@@ -75,7 +75,7 @@ def federate(options: argparse.Namespace) -> None:
         with patience("optimising strategies for the published settings"):
             print(deployments_text())
         return
-    need("torch", "opacus", "rich", "matplotlib", "jinja2", extras="demo")
+    need("torch", "opacus", extras="demo")
     from studies.federated.command import federate
 
     _check_resume(options)

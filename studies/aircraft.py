@@ -34,8 +34,8 @@ from studies.bounding import (
     participation_of,
 )
 from studies.comparison.runner import plain_arms, private_arms
-from studies.comparison.study import Arm, Study
-from studies.comparison.task import Flights, load
+from studies.comparison.study import Arm, Study, load
+from studies.comparison.task import Flights
 from studies.tasks import BoundedFlights, SampledFlights
 
 UNIT = "aircraft"
@@ -57,8 +57,8 @@ def aircraft_study(
     strategy: StrategyName = "auto",
     separation: int | None = None,
     limit: int | None = None,
-) -> tuple[Study, dict[str, str], dict[str, Any]]:
-    """The study in time order at two units, why each mechanism was planned, and facts about aircraft.
+) -> tuple[Study, dict[str, Any]]:
+    """Return the study in time order at two units, and facts about aircraft: the entry "units" of its record.
 
     Args:
         examples: the first so many flights; None for all.
@@ -68,24 +68,17 @@ def aircraft_study(
         strategy: what the planned arms may choose from; see `plan`.
         separation, limit: steps between two participations of an aircraft, and how many there may be; None
             takes what `plan` predicts the least error for.
-
-    Returns:
-        The study; reasons by the arm's name; and the entry "units" of the record.
     """
     flights = Flights(examples=examples)
     data = load(flights)
     owners, count, size = np.asarray(data.owners), len(data.labels), flights.batch_size
     steps = count // size
-    dimension = sum(p.numel() for p in flights.build(0).parameters())
     setting: dict[str, Any] = {
         "scheme": "fixed",
         "epsilons": epsilons,
         "delta": delta,
         "steps": steps,
-        "examples": count,
-        "dimension": dimension,
         "strategy": strategy,
-        "compare": strategy != "identity",
     }
 
     def predicted(promise: MinSep, units: int) -> float:
@@ -112,9 +105,9 @@ def aircraft_study(
     promise, units = participation_of(batches, owners), max(1, round(owners_in(batches, owners)))
     used = sum(map(len, batches))
 
-    arms, reasons = private_arms(flights, **setting)
-    setting["examples"] = used
-    more, why = private_arms(flights, **setting, unit=UNIT, participation=promise, batch_size=units)
+    arms = private_arms(flights, **setting, examples=count)
+    bounded: dict[str, Any] = {"unit": UNIT, "participation": promise, "batch_size": units}
+    more = private_arms(flights, **setting, examples=used, **bounded)
     silent = [*plain_arms(task), Arm("clipped", "fixed", task.clip_norm, unit=UNIT)]
     study = Study(task, (*silent, *arms, *more), rates, tuple(range(seeds)), steps, delta)
     facts = {
@@ -128,7 +121,7 @@ def aircraft_study(
         "compared": compared,
         "worth": worth(arms, owners, size, steps, delta),
     }
-    return study, reasons | why, facts
+    return study, facts
 
 
 def sampled_study(
@@ -140,8 +133,8 @@ def sampled_study(
     seeds: int = SEEDS,
     strategy: StrategyName = "auto",
     passes: int = PASSES,
-) -> tuple[Study, dict[str, str], dict[str, Any]]:
-    """The study with batches drawn at random, of flights or of aircraft; see `aircraft_study`.
+) -> tuple[Study, dict[str, Any]]:
+    """Return the study with batches drawn at random, of flights or of aircraft; see `aircraft_study`.
 
     Args:
         examples, epsilons, delta, rates, seeds, strategy: see `aircraft_study`.
@@ -157,18 +150,10 @@ def sampled_study(
         "epsilons": epsilons,
         "delta": delta,
         "steps": steps,
-        "dimension": sum(p.numel() for p in task.build(0).parameters()),
         "strategy": strategy,
-        "compare": strategy != "identity",
     }
-    arms, reasons = private_arms(task, **setting, examples=count)
-    more, why = private_arms(
-        task,
-        **setting,
-        examples=aircraft,
-        unit=UNIT,
-        batch_size=task.owners_a_batch,
-    )
+    arms = private_arms(task, **setting, examples=count)
+    more = private_arms(task, **setting, examples=aircraft, unit=UNIT, batch_size=task.owners_a_batch)
     silent = [*plain_arms(task), Arm("clipped", "fixed", task.clip_norm, unit=UNIT)]
     study = Study(task, (*silent, *arms, *more), rates, tuple(range(seeds)), steps, delta)
     facts = {
@@ -181,7 +166,7 @@ def sampled_study(
         "compared": [],
         "worth": [],
     }
-    return study, reasons | why, facts
+    return study, facts
 
 
 def worth(arms: list[Arm], owners: Owners, batch_size: int, steps: int, delta: float) -> list[dict[str, Any]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
@@ -15,12 +13,11 @@ from anechoic.optimize import damped as damped_root
 from anechoic.planning.families import StrategyName
 from anechoic.workloads import prefix_sum
 from studies.aircraft import QUICK_PASSES, aircraft_study, sampled_study
-from studies.comparison import flights
 from studies.comparison.runner import plain_arms, private_arms, run_study
-from studies.comparison.study import Arm, Study
-from studies.comparison.task import load
+from studies.comparison.study import Arm, Study, load
+from studies.comparison.task import Flights
 from studies.keeping import check_empty
-from studies.owners import Owners
+from studies.owners import owner_lines
 from studies.tasks import FashionMNIST
 from studies.training import execute
 
@@ -28,6 +25,33 @@ STEPS = 2048
 RATES = {"logistic": (0.1, 0.3, 1.0, 3.0), "cnn": (0.3, 1.0, 3.0)}
 #: What --quick leaves of it.
 QUICK_EXAMPLES, QUICK_STEPS, QUICK_RATES = 6_000, 60, (0.3, 1.0)
+QUICK_FLIGHTS, QUICK_FLIGHT_RATES = 64_000, (0.5, 1.0)
+
+
+def flights_study(
+    *,
+    examples: int | None = None,
+    epsilons: tuple[float, ...] = (0.1, 0.3, 1.0),
+    delta: float = 1e-6,
+    rates: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0),
+    seeds: int = 3,
+    strategy: StrategyName = "auto",
+) -> Study:
+    """Return the study of the flights in time order.
+
+    Args:
+        examples: the first so many flights; None for all.
+        epsilons, delta: of the guarantees.
+        rates: the grid of learning rates.
+        seeds: how many, counted from 0.
+        strategy: what the planned arm may choose from; see `plan`.
+    """
+    task = Flights(examples=examples)
+    count = len(load(task).labels)
+    run: dict[str, Any] = {"delta": delta, "steps": count // task.batch_size}
+    given: dict[str, Any] = {"epsilons": epsilons, "examples": count, "strategy": strategy}
+    arms = [*plain_arms(task), *private_arms(task, scheme="fixed", **given, **run)]
+    return Study(task, tuple(arms), rates, tuple(range(seeds)), **run)
 
 
 def fashion_study(
@@ -44,8 +68,8 @@ def fashion_study(
     rates: tuple[float, ...] | None = None,
     seeds: int = 1,
     examples: int | None = None,
-) -> tuple[Study, dict[str, str]]:
-    """The study of Fashion-MNIST, and why each mechanism was planned.
+) -> Study:
+    """Return the study of Fashion-MNIST.
 
     Args:
         directory: folder of the four files.
@@ -67,48 +91,31 @@ def fashion_study(
     if steps is not None and epochs is not None:
         raise ValueError(f"steps={steps} and epochs={epochs}: give at most one of the two.")
     length = epochs * -(-count // batch_size) if epochs is not None else STEPS if steps is None else steps
-    arms: list[Arm] = plain_arms(task)
-    reasons: dict[str, str] = {}
+    arms = plain_arms(task)
     for scheme in ("fixed", "poisson") if sampling == "both" else (sampling,):
-        found, why = private_arms(
-            task,
-            scheme=scheme,
-            epsilons=epsilons,
-            delta=delta,
-            steps=length,
-            examples=count,
-            dimension=sum(p.numel() for p in task.build(0).parameters()),
-            strategy=strategy,
-            compare=strategy != "identity",
-        )
-        arms += found
-        reasons |= why
-    study = Study(task, tuple(arms), rates or RATES[model], tuple(range(seeds)), length, delta)
-    return study, reasons
+        given: dict[str, Any] = {"epsilons": epsilons, "examples": count, "strategy": strategy}
+        arms += private_arms(task, scheme=scheme, delta=delta, steps=length, **given)
+    return Study(task, tuple(arms), rates or RATES[model], tuple(range(seeds)), length, delta)
 
 
-def with_damped(study: Study, reasons: Mapping[str, str]) -> tuple[Study, dict[str, str]]:
-    """The study with a damped root before every planned mechanism that needs no sampling, and its reasons.
+def with_damped(study: Study) -> Study:
+    """Return the study with a damped root before every planned mechanism that needs no sampling.
 
     Its one number has the least mean squared error of prefix sums for the steps and the participation of the
     planned mechanism, whose batches, unit and guarantee it shares.
 
     Args:
         study: of planned mechanisms in a fixed order, or of promised batches.
-        reasons: why each mechanism was chosen.
 
     Raises:
         UnsupportedError: for a promise whose worst pattern is not known.
     """
     arms: list[Arm] = []
-    texts = dict(reasons)
     for arm in study.arms:
         planned = Mechanism.from_json(arm.mechanism) if arm.mechanism and arm.kind == "planned" else None
         if planned is not None and not planned.amplified:
-            promise = planned.sampling.participation
-            found = damped_root(prefix_sum(planned.steps), participation=promise)
             made = calibrate(
-                found.strategy,
+                damped_root(prefix_sum(planned.steps), participation=planned.sampling.participation).strategy,
                 sampling=planned.sampling,
                 epsilon=arm.epsilon,
                 delta=planned.delta,
@@ -117,12 +124,8 @@ def with_damped(study: Study, reasons: Mapping[str, str]) -> tuple[Study, dict[s
                 unit=planned.unit,
             )
             arms.append(replace(arm, kind="damped", mechanism=made.to_json()))
-            texts[arms[-1].name] = (
-                f"{found.strategy.describe()}: the damping of least root mean square error of prefix sums for"
-                f" {promise.describe()}."
-            )
         arms.append(arm)
-    return replace(study, arms=tuple(arms)), texts
+    return replace(study, arms=tuple(arms))
 
 
 def train(
@@ -139,7 +142,7 @@ def train(
     resume: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run `python -m studies train`, show it, and write its report into `out`; returns the record.
+    """Run `python -m studies train`, print its tables, and write `out`/results.json; returns the record.
 
     Args:
         data: "fashion-mnist" or "flights".
@@ -158,7 +161,6 @@ def train(
     """
     if not resume:
         check_empty(checkpoints)
-    console = Console()
     given = {name: value for name, value in options.items() if value is not None}
     unit, facts = given.pop("unit", None), None
     if unit not in (None, "flight", "tail") or (unit is not None and data != "flights"):
@@ -182,42 +184,38 @@ def train(
             )
         given.pop("sampling", None)
         if quick:
-            given = {"rates": flights.QUICK_RATES, "seeds": 1, **given, "examples": flights.QUICK_EXAMPLES}
+            given = {"rates": QUICK_FLIGHT_RATES, "seeds": 1, **given, "examples": QUICK_FLIGHTS}
             if unit == "tail":
                 given = {"epsilons": (1.0,), **({"passes": QUICK_PASSES} if sampled else {}), **given}
-        with console.status("Planning the mechanisms"):
-            if unit == "tail":
-                study, reasons, facts = (sampled_study if sampled else aircraft_study)(**given)
-            else:
-                study, reasons = flights.flights_study(**given)
+        if unit == "tail":
+            study, facts = (sampled_study if sampled else aircraft_study)(**given)
+        else:
+            study = flights_study(**given)
     else:
         if directory is None:
             raise ValueError("--data fashion-mnist needs --data-dir, the folder with its four files.")
         if quick:
             given = {"rates": QUICK_RATES, **given, "examples": QUICK_EXAMPLES}
             given.setdefault("steps", QUICK_STEPS) if "epochs" not in given else None
-        with console.status("Planning the mechanisms"):
-            study, reasons = fashion_study(directory, **given)
+        study = fashion_study(directory, **given)
     if damped:
-        with console.status("Tuning the damped root"):
-            study, reasons = with_damped(study, reasons)
+        study = with_damped(study)
     kept: dict[str, Any] = {}
     if checkpoints is not None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         kept = {"checkpoint": str(checkpoints), "checkpoint_every": checkpoint_every, "resume": resume}
     record = run_study(
         study,
-        reasons,
         title=study.task.title + (" (quick look, a slice of the data)" if quick else ""),
         command=command,
         out=out,
         jobs=jobs,
-        console=console,
         execute=execute,
-        about=None if facts is None else Owners(facts),
+        facts=lambda outcomes: {} if facts is None else {"units": facts},
         **kept,
     )
-    flights.finish(study, out, console)
+    if facts is not None:
+        print("\n".join(owner_lines(record)))
     return record
 
 

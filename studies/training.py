@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -20,30 +19,21 @@ from anechoic.torch import PrivacyEngine
 from anechoic.units.ownership import Units
 from studies import keeping
 from studies.bounding import owners_in, participation_of
-from studies.comparison.study import Arm, Outcome, TrainingRun
-from studies.comparison.task import Data, load
+from studies.comparison.study import Arm, Outcome, TrainingRun, load
+from studies.comparison.task import Data
 from studies.tasks import SampledFlights, loader, used
 
-#: Steps between two reports of progress.
-REPORT_EVERY = 32
 
-
-def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
-    """Train and score, or go on with what was begun, where the run says so.
-
-    Args:
-        run: what to train.
-        report: called with the number of steps made since it was last called.
-    """
+def execute(run: TrainingRun) -> Outcome:
+    """Train and score, or go on with what was begun, where the run says so."""
     with warnings.catch_warnings():
         # torch says so of every model whose first layer is hooked: inputs need no gradient here
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        return _execute(run, report)
+        return _execute(run)
 
 
-def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
+def _execute(run: TrainingRun) -> Outcome:
     if run.resume and (known := keeping.finished(run, identity(run))) is not None:
-        report(run.steps)
         return known
     data = load(run.task)
     start = time.perf_counter()
@@ -56,9 +46,7 @@ def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
         kept = private.load_checkpoint(path=keeping.checkpoint(run), module=model, optimizer=optimizer)
         done, start = private.releases, start - kept["seconds"]
         logits, labels = list(kept["logits"]), list(kept["labels"])
-        report(done)
     criterion = nn.CrossEntropyLoss()
-    said = done
     while done < run.steps:
         for features, target in batches:
             optimizer.zero_grad(set_to_none=True)
@@ -72,9 +60,6 @@ def _execute(run: TrainingRun, report: Callable[[int], None]) -> Outcome:
                 criterion(model(features), target).backward()
             optimizer.step()
             done += 1
-            if done - said == REPORT_EVERY or done == run.steps:
-                report(done - said)
-                said = done
             if private is not None and run.checkpoint and done % run.checkpoint_every == 0:
                 kept = {"seconds": time.perf_counter() - start, "logits": logits, "labels": labels}
                 private.save_checkpoint(

@@ -26,9 +26,9 @@ step = "report"; loaded()
 from anechoic.cli import main
 said["code"] = main({PLAN!r})
 step = "plan"; loaded()
-from anechoic.plots.curves import heat_figure
+from anechoic.plots.curves import Axis, Line, line_figure
 step = "charts"; loaded()
-heat_figure([[1.0]], label="C", title="C")._repr_html_()
+line_figure([Line("a", "plain", [1.0], [1.0])], x=Axis("x"), y=Axis("y"), title="t")._repr_html_()
 step = "drawn"; loaded()
 print(json.dumps(said))
 """

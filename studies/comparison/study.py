@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from anechoic._validate import positive_float, positive_int
@@ -16,13 +17,13 @@ KINDS: dict[Kind, str] = {
     "plain": "not private, not clipped",
     "clipped": "not private",
     "independent": "independent noise",
-    "planned": "planned mechanism",
     "damped": "damped root",
+    "planned": "planned mechanism",
     "tree": "tree",
     "blt": "BLT",
     "banded": "banded",
 }
-#: How far beyond the ends of its grid a study follows an arm, as a factor.
+#: How far beyond the ends of its grid an arm is followed, as a factor.
 MOST_WIDER = 64.0
 
 
@@ -31,16 +32,14 @@ class Arm:
     """One way to train.
 
     Args:
-        kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise),
-            "independent", "planned" (correlated noise), "damped" (the root of one tuned
-            number ν), or the class of the noise by name.
-        scheme: how batches are formed: "fixed" order, "poisson" (secret random batches, of the scheme that
+        kind: "plain" (neither clipped nor noisy), "clipped" (the private training without its noise), or the
+            noise: "planned" is correlated noise that `plan` chose, "damped" the root of one tuned number ν.
+        scheme: how batches are formed: in "fixed" order, "poisson" (secret random batches, of the scheme that
             was planned), or "cool-down" (rounds of clients that rest in between).
         clip_norm: largest norm of an example's gradient; None where nothing is clipped.
         epsilon: what the mechanism was calibrated to; None where the arm is not private.
         mechanism: the mechanism as JSON; None where the arm is not private.
         unit: what is clipped, and protected where the arm is private: "example", or an owner of several.
-        local_steps: SGD steps that a unit makes on its own examples; 1 is its gradient.
     """
 
     kind: Kind
@@ -49,7 +48,6 @@ class Arm:
     epsilon: float | None = None
     mechanism: str | None = None
     unit: str = "example"
-    local_steps: int = 1
 
     @property
     def private(self) -> bool:
@@ -66,23 +64,14 @@ class Arm:
     @property
     def title(self) -> str:
         """For people."""
-        what = KINDS[self.kind]
-        how = ", sampled" if self.scheme == "poisson" else ""
-        how += f", {self.unit}" if self.unit != "example" else ""
-        return what + how + (f", ε = {self.epsilon:g}" if self.epsilon is not None else "")
+        sampled = ", sampled" if self.scheme == "poisson" else ""
+        unit = f", {self.unit}" if self.unit != "example" else ""
+        return KINDS[self.kind] + sampled + unit + (f", ε = {self.epsilon:g}" if self.epsilon else "")
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training run: a task, an arm, a learning rate, a seed.
-
-    Args:
-        task, arm, learning_rate, seed: what is trained, and how; such as `studies.comparison.task.Flights`.
-        steps: of the optimizer.
-        checkpoint: folder to keep state and outcome in; None keeps nothing.
-        checkpoint_every: steps between two checkpoints, >= 1.
-        resume: whether to go on from what the folder holds.
-    """
+    """One training run; it may `resume` from its checkpoint in a folder, made every so many steps."""
 
     task: Any
     arm: Arm
@@ -93,9 +82,6 @@ class TrainingRun:
     checkpoint_every: int = 256
     resume: bool = False
 
-    def __post_init__(self) -> None:
-        positive_int("checkpoint_every", self.checkpoint_every)
-
     @property
     def name(self) -> str:
         """Unique within a study, and fit for a file name."""
@@ -103,82 +89,8 @@ class TrainingRun:
 
 
 @dataclass(frozen=True)
-class Study:
-    """Every arm at every learning rate of one grid, with every seed.
-
-    Args:
-        task: data, model, metric.
-        arms: at least one.
-        rates: learning rates, one grid for all arms.
-        seeds: at least one.
-        steps: of every run.
-        delta: of every guarantee.
-        widen: whether to go beyond the end of the grid at which an arm does best, until none does.
-        taken: the rate at which arms are compared too, without a choice, where the grid has it.
-    """
-
-    task: Any
-    arms: tuple[Arm, ...]
-    rates: tuple[float, ...]
-    seeds: tuple[int, ...]
-    steps: int
-    delta: float
-    widen: bool = False
-    taken: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("arms", "rates", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{name}={values!r} must hold at least one value, and none twice.")
-        for rate in self.rates:
-            positive_float("learning rate", rate)
-        positive_int("steps", self.steps)
-
-    def runs(self, **options: Any) -> list[TrainingRun]:
-        """All runs, arm by arm; `options` go to every `TrainingRun`.
-
-        Where nothing random is left without noise, an arm without it runs with the first seed only.
-        """
-        pairs = [(arm, rate) for arm in self.arms for rate in self.rates]
-        return self._runs(pairs, options)
-
-    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[TrainingRun]:
-        """The runs at the next learning rate of every arm that does best at an end of its grid so far.
-
-        A grid grows by the ratio of its two outer rates, at most `MOST_WIDER` times beyond each of its first
-        ends: an arm that still gains there is left to `Best.edge`, which says so.
-        """
-        if not self.widen:
-            return []
-        first = min(self.rates) / MOST_WIDER, max(self.rates) * MOST_WIDER
-        pairs = []
-        for arm in self.arms:
-            rate = next_rate([outcome for outcome in outcomes if outcome.arm == arm.name])
-            if rate is not None and first[0] <= rate <= first[1]:
-                pairs.append((arm, rate))
-        return self._runs(pairs, options)
-
-    def _runs(self, pairs: Sequence[tuple[Arm, float]], options: Mapping[str, Any]) -> list[TrainingRun]:
-        return [
-            TrainingRun(self.task, arm, rate, seed, self.steps, **options)
-            for arm, rate in pairs
-            for seed in (self.seeds if arm.private or self.task.random else self.seeds[:1])
-        ]
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What a run reached.
-
-    Args:
-        arm: name of the arm.
-        learning_rate, seed: of the run.
-        metric: AUC or accuracy.
-        seconds: wall-clock time of the run, data loading left out.
-        epsilon: what the engine states was spent, at the study's delta; None without privacy.
-        facts: what else is worth telling of a run, as numbers by name.
-    """
+    """What a run reached: metric, seconds (loading left out), epsilon that the engine states, and facts."""
 
     arm: str
     learning_rate: float
@@ -191,14 +103,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Best:
-    """The best learning rate of an arm, by the mean over seeds, and what it reached.
-
-    Args:
-        learning_rate: of the grid.
-        mean, error: of the metric over the seeds; `error` is a standard error.
-        metrics: one a seed, in the order of the seeds.
-        edge: "lowest" or "highest" where the choice is at an end of a grid of several, else "".
-    """
+    """The best learning rate of an arm, its metric at each seed, and at which end of the grid it lies."""
 
     learning_rate: float
     mean: float
@@ -207,23 +112,110 @@ class Best:
     edge: Literal["", "lowest", "highest"] = ""
 
 
+@dataclass(frozen=True)
+class Study:
+    """Every arm at every learning rate of its grid, with every seed; the best rate is chosen on all of them.
+
+    With `tuned_on`, rates are tried on that seed alone, beyond the end of a grid as long as an arm does best
+    there; the figures are those of the other seeds at the rate that was chosen.
+
+    Args:
+        task: data, model, metric.
+        arms: at least one.
+        rates: learning rates: one grid for all arms, or one each by the arm's name.
+        seeds: of the figures, at least one.
+        steps: of every run.
+        delta: of every guarantee.
+        tuned_on: the seed that learning rates are chosen on.
+    """
+
+    task: Any
+    arms: tuple[Arm, ...]
+    rates: tuple[float, ...] | Mapping[str, tuple[float, ...]]
+    seeds: tuple[int, ...]
+    steps: int
+    delta: float
+    tuned_on: int | None = None
+
+    def __post_init__(self) -> None:
+        grids = {f"rates of {arm.name}": self.grid(arm) for arm in self.arms}
+        for name, values in {"arms": self.arms, "seeds": self.seeds, **grids}.items():
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name}={values!r} must hold at least one value, and none twice.")
+        for rate in sum(grids.values(), ()):
+            positive_float("learning rate", rate)
+        positive_int("steps", self.steps)
+
+    def grid(self, arm: Arm) -> tuple[float, ...]:
+        """Return the first learning rates of an arm."""
+        return self.rates if isinstance(self.rates, tuple) else self.rates[arm.name]
+
+    def runs(self, **options: Any) -> list[TrainingRun]:
+        """Return the runs to begin with, arm by arm; `options` go to every run, here and below.
+
+        Where nothing random is left without noise, an arm without it runs with the first seed only.
+        """
+        return [run for arm in self.arms for rate in self.grid(arm) for run in self._at(arm, rate, options)]
+
+    def beyond(self, outcomes: Sequence[Outcome], **options: Any) -> list[TrainingRun]:
+        """Return the next run of every arm that did best at an end of what it tried; see `MOST_WIDER`."""
+        found: list[TrainingRun] = []
+        for arm in self.arms if self.tuned_on is not None else ():
+            own = of_arm(arm, outcomes)
+            tried, edge, first = sorted(by_rate(own)), best(own).edge, self.grid(arm)
+            if edge:
+                end, inner = tried[:2] if edge == "lowest" else tried[:-3:-1]
+                rate = end * (end / inner)
+                if min(first) / MOST_WIDER <= rate <= max(first) * MOST_WIDER:
+                    found += self._at(arm, rate, options)
+        return found
+
+    def final(self, outcomes: Sequence[Outcome], **options: Any) -> list[TrainingRun]:
+        """Return the runs of the figures, where rates were chosen on another seed."""
+        if self.tuned_on is None:
+            return []
+        return [
+            TrainingRun(
+                self.task, arm, best(of_arm(arm, outcomes)).learning_rate, seed, self.steps, **options
+            )
+            for arm in self.arms
+            for seed in self.seeds
+        ]
+
+    def figures(self, arm: Arm, outcomes: Sequence[Outcome]) -> Best:
+        """Return what an arm reached at the learning rate that was chosen for it."""
+        own = of_arm(arm, outcomes)
+        if self.tuned_on is None:
+            return best(own)
+        chosen = best([one for one in own if one.seed == self.tuned_on])
+        found = best([one for one in own if one.seed != self.tuned_on])
+        return Best(chosen.learning_rate, found.mean, found.error, found.metrics, chosen.edge)
+
+    def _at(self, arm: Arm, rate: float, options: Mapping[str, Any]) -> list[TrainingRun]:
+        seeds = self.seeds if self.tuned_on is None else (self.tuned_on,)
+        seeds = seeds if arm.private or self.task.random else seeds[:1]
+        return [TrainingRun(self.task, arm, rate, seed, self.steps, **options) for seed in seeds]
+
+
+@lru_cache(maxsize=2)
+def load(task: Any) -> Any:
+    """Return the data of a task, read once a process."""
+    return task.load()
+
+
+def of_arm(arm: Arm, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes of one arm."""
+    return [outcome for outcome in outcomes if outcome.arm == arm.name]
+
+
 def by_rate(outcomes: Sequence[Outcome]) -> dict[float, tuple[float, float]]:
-    """Mean and standard error of the metric at every learning rate, in ascending order of the rate."""
+    """Return mean and standard error of the metric at every learning rate, in ascending order of the rate."""
     rates = sorted({outcome.learning_rate for outcome in outcomes})
     return {rate: mean_and_error([o.metric for o in outcomes if o.learning_rate == rate]) for rate in rates}
 
 
 def best(outcomes: Sequence[Outcome]) -> Best:
-    """The learning rate with the largest mean metric; the smaller one of two that tie.
-
-    The same seeds choose the rate and are reported, as is usual; the guarantee of a run does not cover it.
-
-    Args:
-        outcomes: of one arm, at least one.
-
-    Raises:
-        ValueError: if there are none, or they belong to several arms.
-    """
+    """Return the learning rate of one arm with the largest mean metric; the smaller one of two that tie."""
     if len({outcome.arm for outcome in outcomes}) != 1:
         raise ValueError(f"outcomes of {len({o.arm for o in outcomes})} arms: the best is that of one arm.")
     table = by_rate(outcomes)
@@ -233,21 +225,8 @@ def best(outcomes: Sequence[Outcome]) -> Best:
     return Best(rate, *table[rate], tuple(o.metric for o in chosen), ends.get(rate, ""))  # type: ignore[arg-type]
 
 
-def next_rate(outcomes: Sequence[Outcome]) -> float | None:
-    """The next learning rate beyond the end of its grid at which an arm does best; None if it is inside.
-
-    Args:
-        outcomes: of one arm, at least one.
-    """
-    grid, edge = sorted(by_rate(outcomes)), best(outcomes).edge
-    if not edge:
-        return None
-    end, inner = (grid[0], grid[1]) if edge == "lowest" else (grid[-1], grid[-2])
-    return end * (end / inner)
-
-
-def gain(planned: Best, independent: Best) -> tuple[float, float]:
-    """Mean difference planned - independent and its standard error, paired by seed where numbers allow."""
-    if len(planned.metrics) == len(independent.metrics):
-        return mean_and_error([p - i for p, i in zip(planned.metrics, independent.metrics, strict=True)])
-    return planned.mean - independent.mean, (planned.error**2 + independent.error**2) ** 0.5
+def gain(other: Best, base: Best) -> tuple[float, float]:
+    """Return the mean difference other - base and its standard error, paired by seed if numbers allow."""
+    if len(other.metrics) == len(base.metrics):
+        return mean_and_error([p - i for p, i in zip(other.metrics, base.metrics, strict=True)])
+    return other.mean - base.mean, (other.error**2 + base.error**2) ** 0.5

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from anechoic._validate import positive_int
 from anechoic.demo.flights import flights, flights_design
 from anechoic.demo.metrics import auc
-from anechoic.demo.training import BatchedTensors, as_fetched
 
 
 @dataclass(frozen=True)
@@ -88,21 +84,3 @@ class Flights:
         first = len(logits) // 10
         late = torch.cat([z[:, 1] - z[:, 0] for z in logits[first:]])
         return auc(late.numpy(), torch.cat(labels[first:]).numpy())
-
-
-def loader(task: Any, data: Data, seed: int) -> DataLoader[Any]:
-    """The data loader that a user would write; `seed` orders the batches where an engine does not."""
-    return DataLoader(
-        BatchedTensors(data.features, data.labels),
-        batch_size=task.batch_size,
-        shuffle=task.shuffle,
-        drop_last=task.drop_last,
-        collate_fn=as_fetched,
-        generator=torch.Generator().manual_seed(seed),
-    )
-
-
-@lru_cache(maxsize=2)
-def load(task: Any) -> Data:
-    """The data of a task, read once a process."""
-    return task.load()  # type: ignore[no-any-return]

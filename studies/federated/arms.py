@@ -62,18 +62,9 @@ def arms(rounds: Rounds, *, epsilons: tuple[float, ...], **population: Any) -> t
         epsilons: of the guarantees.
         population: `clients` and `dimension`, see `mechanism`.
     """
-    clip, steps = rounds.clip_norm, rounds.local_steps
-    plain = Arm("clipped", SCHEME, clip, unit=UNIT, local_steps=steps)
-    return plain, *(
-        Arm(
-            kind,
-            SCHEME,
-            clip,
-            epsilon,
-            mechanism(kind, rounds, epsilon=epsilon, **population).to_json(),
-            UNIT,
-            steps,
-        )
-        for epsilon in epsilons
-        for kind in NOISE
-    )
+    found = [Arm("clipped", SCHEME, rounds.clip_norm, unit=UNIT)]
+    for epsilon in epsilons:
+        for kind in NOISE:
+            text = mechanism(kind, rounds, epsilon=epsilon, **population).to_json()
+            found.append(Arm(kind, SCHEME, rounds.clip_norm, epsilon, text, UNIT))
+    return tuple(found)

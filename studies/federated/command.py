@@ -1,33 +1,17 @@
-"""`python -m studies federate`: run the study of a federation, show it, and write its report."""
+"""`python -m studies federate`: run the study of a federation, print its table, and write its record."""
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import replace
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import counted
-from studies.comparison.console import progress
-from studies.comparison.pool import execute_all
-from studies.comparison.study import Outcome
+from studies.comparison.runner import run_study
 from studies.federated.arms import discipline_of
-from studies.federated.record import make_record
-from studies.federated.report import (
-    TUNING,
-    accuracy_table,
-    federated_chart,
-    federated_page,
-    gain_table,
-    headline,
-)
-from studies.federated.running import execute, stated
-from studies.federated.study import SEEDS, FederatedStudy
+from studies.federated.running import execute
+from studies.federated.study import SEEDS, federated_study, seen_by_ledgers
 from studies.federated.tasks import (
     ChangelogAuthors,
     DocstringSections,
@@ -42,7 +26,7 @@ TEXTS: dict[str, tuple[type[ChangelogAuthors | DocstringSections], str]] = {
     "changelogs": (ChangelogAuthors, "authors"),
     "docstrings": (DocstringSections, "sections"),
 }
-#: What --quick leaves: fewer clients, rounds and seeds, for a look at the report, not for figures.
+#: What --quick leaves: fewer clients, rounds and seeds, for a look, not for figures.
 QUICK_CLIENTS, QUICK_IMAGES, QUICK_SEEDS, QUICK_EPSILONS, QUICK_RATES = 400, 6_000, 2, (8.0,), (0.0625, 0.25)
 QUICK_ROUNDS = {"rounds": 48, "clients_per_round": 16, "separation": 12, "max_participations": 4}
 
@@ -63,17 +47,17 @@ def federate(
     checkpoints: Path | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Run the study and write report.html, accuracy.svg, results.json and the mechanisms; returns the record.
+    """Run the study, print its table and write `out`/results.json; returns the record.
 
     Args:
         data: "fashion-mnist", "changelogs" or "docstrings".
         directory: where the files are; texts have a usual place.
         out: folder for what is written.
         jobs: worker processes.
-        command: how to run it again, for the report.
+        command: how to run it again, for the record.
         quick: few clients and rounds, for a look.
         clients: to spread the images over; None for the default.
-        epsilons, seeds, rates: of `FederatedStudy.of`; None for the defaults.
+        epsilons, seeds, rates: of `federated_study`; None for the defaults.
         rounds: fields of `Rounds` that differ from the task's; None entries do not.
         checkpoints, resume: folder of the outcomes of finished runs, and whether to go on from them.
 
@@ -84,21 +68,30 @@ def federate(
     """
     if not resume:
         check_empty(checkpoints)
-    console = Console()
     task = task_of(data, directory, quick=quick, clients=clients, rounds=rounds or {})
-    with console.status("Planning the mechanisms"):
-        study = FederatedStudy.of(
-            task,
-            seeds=seeds or (QUICK_SEEDS if quick else SEEDS),
-            rates=rates or (QUICK_RATES if quick else None),
-            **({} if epsilons is None and not quick else {"epsilons": epsilons or QUICK_EPSILONS}),
-        )
-    title = task.title + (" (quick look)" if quick else "")
+    study = federated_study(
+        task,
+        seeds=seeds or (QUICK_SEEDS if quick else SEEDS),
+        rates=rates or (QUICK_RATES if quick else None),
+        **({} if epsilons is None and not quick else {"epsilons": epsilons or QUICK_EPSILONS}),
+    )
     options: dict[str, Any] = {}
     if checkpoints is not None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         options = {"checkpoint": str(checkpoints), "resume": resume}
-    return run(study, title=title, command=command, out=out, jobs=jobs, console=console, **options)
+    print(in_words(task.rounds))
+    if (remark := discipline_of(task.rounds).remark(task.rounds.rounds)) is not None:
+        print(f"Warning: {remark}", file=sys.stderr)
+    return run_study(
+        study,
+        title=task.title + (" (quick look)" if quick else ""),
+        command=command,
+        out=out,
+        jobs=jobs,
+        execute=execute,
+        facts=lambda outcomes: {"rounds": asdict(task.rounds), "ledger": seen_by_ledgers(outcomes)},
+        **options,
+    )
 
 
 def in_words(rounds: Rounds) -> str:
@@ -137,60 +130,3 @@ def task_of(
         rounds=planned(FashionClients.rounds),
         examples=QUICK_IMAGES if quick else None,
     )
-
-
-def run(
-    study: FederatedStudy, *, title: str, command: str, out: Path, jobs: int, console: Console, **options: Any
-) -> dict[str, Any]:
-    """Choose learning rates, run the figures, show and write them; `options` go to every `TrainingRun`."""
-    out.mkdir(parents=True, exist_ok=True)
-    mechanisms = {arm.name: Mechanism.from_json(arm.mechanism) for arm in study.arms if arm.mechanism}
-    for name, mechanism in mechanisms.items():
-        (out / f"{name}.json").write_text(mechanism.to_json(), encoding="utf-8")
-    console.print(f"[bold]{title}[/]")
-    console.print(f"{counted(len(study.arms), 'arm')} of {in_words(study.task.rounds)}")
-    if (remark := discipline_of(study.task.rounds).remark(study.task.rounds.rounds)) is not None:
-        console.print(f"Warning: {remark}", style="yellow", markup=False)
-    console.print(TUNING, style="dim")
-    start = time.perf_counter()
-    with progress(study, console) as bars:
-
-        def done(runs: Any) -> list[Outcome]:
-            return execute_all(runs, jobs=jobs, listen=bars, execute=execute)
-
-        outcomes = done(study.runs(**options))
-        while more := study.beyond(outcomes, **options):
-            bars.expect(more)
-            outcomes += done(more)
-        last = study.final(outcomes, **options)
-        bars.expect(last)
-        outcomes += done(last)
-    seconds = time.perf_counter() - start
-    record = make_record(study, outcomes, title=title, command=command, seconds=seconds, jobs=jobs)
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (out / "results.json").write_text(text, encoding="utf-8")
-    page = federated_page(record, mechanisms, stated(study.task, study.arms))
-    (out / "report.html").write_text(page, encoding="utf-8")
-    (out / "accuracy.svg").write_text(federated_chart(record), encoding="utf-8")
-    show(record, console)
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
-    return record
-
-
-def show(record: dict[str, Any], console: Console) -> None:
-    """The tables, and where a best learning rate lies at an end of what was tried."""
-    console.print(headline(record))
-    for title, (head, rows) in (
-        (f"{record['task']['metric']} in %, mean over seeds ± standard error", accuracy_table(record)),
-        ("differences in points, paired by seed", gain_table(record)),
-    ):
-        if len(head) > 1:
-            table = Table(title=title)
-            for heading in head:
-                table.add_column(heading, justify="right")
-            for row in rows:
-                table.add_row(*row)
-            console.print(table)
-    ends = [arm["title"] for arm in record["arms"] if arm["best"]["edge"]]
-    if ends:
-        console.print(f"Best at an end of the learning rates tried: {'; '.join(ends)}.", style="dim")

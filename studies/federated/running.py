@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,29 +11,27 @@ from anechoic.errors import AnechoicError
 from anechoic.federated import SGD, Server, Starved, to_grid
 from anechoic.mechanism.mechanism import Mechanism
 from studies import keeping
-from studies.comparison.study import Arm, Outcome, TrainingRun
+from studies.comparison.study import Arm, Outcome, TrainingRun, load
 from studies.federated.arms import discipline_of, silent
 from studies.federated.local import updates
 from studies.federated.split import DAY
-from studies.federated.tasks import FederatedTask, load
-from studies.training import REPORT_EVERY, identity, key
+from studies.federated.tasks import FederatedTask
+from studies.training import identity, key
 
 #: Days in a row without enough clients after which a run is given up.
 PATIENCE = 3
 
 
-def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None) -> Outcome:
+def execute(run: TrainingRun) -> Outcome:
     """Train and score. One attempt at a round every hour; an hour in which too few are there passes.
 
     Args:
         run: of a federation's task.
-        report: called with the number of rounds made since it was last called.
 
     Raises:
         Starved: if the population does not fill a round for `PATIENCE` days.
     """
     if run.resume and (known := keeping.finished(run, identity(run))) is not None:
-        report(run.steps)
         return known
     data, rounds = load(run.task), run.task.rounds
     start = time.perf_counter()
@@ -66,8 +63,6 @@ def execute(run: TrainingRun, report: Callable[[int], None] = lambda steps: None
             if refusal := asked.add(client, sent):
                 raise AnechoicError(f"client {client!r} was refused: {refusal}.")
         server.close(asked)
-        if server.step % REPORT_EVERY == 0 or server.finished:
-            report((server.step - 1) % REPORT_EVERY + 1)
     metric = data.accuracy(server.model["weights"])
     seen = server.report().ledger
     facts = {
@@ -97,15 +92,6 @@ def server_of(task: FederatedTask, arm: Arm, optimizer: SGD, secret: bytes | Non
         optimizer=optimizer,
         key=secret,
     )
-
-
-def stated(task: FederatedTask, arms: Sequence[Arm]) -> str:
-    """What the server states of the BLT arm nearest to epsilon = 8 before its first round; "" without one."""
-    own = [arm for arm in arms if arm.kind == "blt" and arm.epsilon is not None]
-    if not own:
-        return ""
-    arm = min(own, key=lambda arm: abs((arm.epsilon or 0.0) - 8.0))
-    return server_of(task, arm, SGD(1.0)).statement()
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -190,12 +189,6 @@ class DocstringSections(NextCharacter):
 
 
 FederatedTask = FashionClients | ChangelogAuthors | DocstringSections
-
-
-@lru_cache(maxsize=2)
-def load(task: FederatedTask) -> Population:
-    """The federation of a task, made once a process."""
-    return task.load()
 
 
 def coded(text: str) -> NDArray[np.uint8]:

@@ -104,15 +104,13 @@ def test_the_answer_has_what_the_page_shows():
     question = asked()
     known = dict(parts(question))
     plan = an.plan(**question.arguments())
-    assert {
-        *["facts", "table", "map", "pictures", "code", "mechanism", "statement.json", "done"]
-    } <= known.keys()
+    assert {*["facts", "table", "pictures", "code", "mechanism", "statement.json", "done"]} <= known.keys()
     assert known["statement.txt"] == plan.mechanism.report("text")
     assert json.loads(known["statement.json"])["fingerprint"] in known["statement.txt"]
     made = an.Mechanism.from_json(known["mechanism"])
     assert same_bits(made.noise_std, plan.mechanism.noise_std)
     assert all(row.name in known["table"] for row in plan.rows)
-    assert known["map"].count("<img") == 1 and 'alt="C' in known["map"] and "one core" in known["facts"]
+    assert known["pictures"].count("<img") == 2 and "one core" in known["facts"]
 
 
 async def _answer(desk, question):

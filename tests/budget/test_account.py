@@ -1,6 +1,7 @@
 """The arithmetic of an account: exact at its limits, and a filter where natural ones are none."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.special import ndtr
 
 import anechoic as an
 from anechoic.accounting import gaussian_delta, gaussian_epsilon
-from anechoic.budget.account import Account, Booked, Charge, Grant, root_up
+from anechoic.budget.account import Account, AllBut, Booked, Charge, Grant, charges_of, root_up
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.participation import Single
 from anechoic.sampling import External, Poisson
@@ -91,6 +92,30 @@ class TestWhatIsCharged:
         charge = Account(Grant("d", 8.0, 1e-6, amplified=(4.0, 5e-7))).choose(both)
         assert charge == Charge(epsilon=both.epsilon(), delta=1e-7)
         assert charge.epsilon < 2 * sampled.epsilon()
+
+    @pytest.mark.parametrize(
+        ("cost", "limits"),
+        [
+            (mechanism(), {}),
+            (mechanism(2.0), {"amplified": (0.5, 1e-6)}),  # nothing of delta is left for it
+            ((0.3, 1e-7), {}),
+            ((0.3, 0.0), {"amplified": (0.1, 1e-7)}),
+            (AllBut(mechanism(), 1e-7), {}),
+            (an.Mechanism(Identity(8), Poisson(10_000, 100, 8), 1.0, delta=1e-7), {}),
+        ],
+    )
+    def test_the_refusal_names_a_grant_that_covers_all_runs_together(self, cost, limits):
+        account = filled(Grant("d", 1.0, 1e-6, **limits), Charge(mu=0.05), Charge(epsilon=0.05))
+        with pytest.raises(GuaranteeError, match="does not cover") as refused:
+            account.choose(cost)
+        typed = str(refused.value).split("What would cover it: ")[1].removesuffix(".")
+        wanted = eval(typed, {"grant": lambda epsilon, delta, **rest: Grant("d", epsilon, delta, **rest)})
+        wanted.check_raises(account.grant)
+        assert Account(wanted, account.runs).choose(cost)
+        old = account.grant.gaussian[0]
+        less = wanted.epsilon * (1 - 1e-4)  # it names no more than it takes
+        least = replace(wanted, epsilon=max(less, wanted.amplified[0]))
+        assert least.gaussian[0] < old or not any(map(Account(least, account.runs).fits, charges_of(cost)))
 
     @pytest.mark.parametrize("options", [{"unit": "user"}, {"adjacency": "replace_one"}])
     def test_another_unit_or_adjacency_is_refused(self, options):

@@ -459,7 +459,9 @@ def test_the_memory_that_is_named_is_the_least_that_gives_nearly_all_of_the_gain
 def test_a_plan_says_what_to_expect():
     setting = {"examples": 1000, "batch_size": 100, "epochs": 2, "delta": 1e-5}
     independent = plan(**setting, epsilon=0.3, strategy="identity")
-    assert independent.reason.startswith("Expect about what DP-SGD gives: this is independent noise. Chosen")
+    assert independent.reason.startswith("Expect about what independent noise with batches drawn")
+    same = plan(**setting, epsilon=0.3, strategy="identity", random_sampling=False)
+    assert same.reason.startswith("Expect about what independent noise in the same order gives: that is")
     ordered = plan(**setting, epsilon=2.0, random_sampling=False)
     plain = next(row for row in ordered.rows if row.name == "Identity")
     less = 1 - ordered.chosen.predicted / plain.predicted

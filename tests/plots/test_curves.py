@@ -1,7 +1,5 @@
-"""Pictures of curves and matrices: points lie where their values say, and nothing is loaded or injected."""
+"""Pictures of curves: points lie where their values say, and nothing is loaded or injected."""
 
-import base64
-import io
 import math
 import re
 import sys
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from anechoic.errors import AnechoicError
-from anechoic.plots.curves import Axis, Level, Line, heat_figure, line_figure
+from anechoic.plots.curves import Axis, Level, Line, line_figure
 from anechoic.plots.style import as_image, as_svg
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -30,16 +28,6 @@ def drawn(*lines, x=X, y=Y, title="t", levels=()):
 def texts(figure):
     """What the picture writes: beside the outlines of its letters stands what they spell."""
     return {unescape(found) for found in re.findall(r"<!-- (.*?) -->", as_svg(figure, "t"))}
-
-
-def pixels(matrix):
-    """Pixels of the map and of the colour bar."""
-    from matplotlib.image import imread
-
-    tree = ElementTree.fromstring(as_svg(heat_figure(matrix, label="C", title="C"), "C"))
-    link = "{http://www.w3.org/1999/xlink}href"
-    files = (base64.b64decode(n.get(link).split(",", 1)[1]) for n in tree.iter() if n.tag.endswith("}image"))
-    return [imread(io.BytesIO(data), format="png")[..., :3] for data in files]
 
 
 def test_points_error_bars_levels_and_axes_are_where_their_values_say():
@@ -75,14 +63,12 @@ def test_nothing_to_draw_is_refused(y):
 
 
 def test_pictures_stand_alone_and_equal_input_is_equal_text():
-    for figure in (drawn(), heat_figure(np.eye(3), label="C", title="C")):
-        svg = as_svg(figure, "what it shows")
-        assert ElementTree.fromstring(svg.encode()).findtext("{*}title") == "what it shows"
-        ids = set(re.findall(r'\bid="([^"]*)"', svg))
-        assert set(re.findall(r'href="([^"]{1,30})"', svg)) <= {f"#{name}" for name in ids}
-        assert set(re.findall(r"url\(#([^)]*)\)", svg)) <= ids and "url(http" not in svg
-        assert "fill: #ffffff" in svg and "<text" not in svg  # white paper; letters are outlines
-    assert as_svg(drawn(), "t") == as_svg(drawn(), "t")
+    svg = as_svg(drawn(), "what it shows")
+    assert ElementTree.fromstring(svg.encode()).findtext("{*}title") == "what it shows"
+    ids = set(re.findall(r'\bid="([^"]*)"', svg))
+    assert set(re.findall(r'href="([^"]{1,30})"', svg)) <= {f"#{name}" for name in ids}
+    assert set(re.findall(r"url\(#([^)]*)\)", svg)) <= ids and "url(http" not in svg
+    assert "fill: #ffffff" in svg and "<text" not in svg  # white paper; letters are outlines
 
 
 def test_the_style_of_the_user_is_neither_read_nor_changed():
@@ -91,25 +77,6 @@ def test_the_style_of_the_user_is_neither_read_nor_changed():
         before = dict(matplotlib.rcParams)
         assert as_svg(drawn(), "t") == expected
         assert dict(matplotlib.rcParams) == before
-
-
-def test_a_heat_map_shows_the_matrix_and_its_values():
-    cells, bar = pixels(np.array([[1.0, 0.0], [-0.25, 1.0]]))
-    assert cells.shape == (2, 2, 3) and len(bar) > 50
-    assert np.allclose(cells[0, 1], 1.0, atol=0.01) and np.allclose(cells[0, 0], cells[1, 1])
-    blue, orange = cells[0, 0], cells[1, 0]
-    assert blue[2] > blue[0] and orange[0] > orange[2]
-    # the root of a quarter is a half: halfway from white to orange
-    assert orange == pytest.approx((1 + np.array([0xC4, 0x4E, 0x12]) / 255) / 2, abs=0.02)
-    assert np.allclose(pixels(np.zeros((2, 2)))[0], 1.0, atol=0.01)
-    written = texts(heat_figure(np.diag([4.0, 0.1]), label="C", title="C"))
-    assert {"C", "0", "4", "2", "−2", "−4", "step of the fresh noise"} <= written
-
-
-@pytest.mark.parametrize("matrix", [np.zeros((0, 3)), np.zeros(3), [[math.nan]]])
-def test_a_heat_map_refuses_what_it_cannot_draw(matrix):
-    with pytest.raises(ValueError, match="finite matrix"):
-        heat_figure(matrix, label="C", title="C")
 
 
 def test_missing_matplotlib_is_named(monkeypatch):

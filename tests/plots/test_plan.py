@@ -62,39 +62,24 @@ def labels(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_every_row_is_a_point_at_its_memory_and_its_noise(drawn):
+def test_every_row_is_a_point_and_the_frontier_goes_through_those_that_none_beats(drawn):
     axes = picture(draw_memory, drawn.rows)
-    points = lines(axes, "_row")
+    points, at = lines(axes, "_row"), {}
     plain = min(row.predicted for row in drawn.rows if isinstance(row.mechanism.strategy, Identity))
-    assert len(points) == len(drawn.rows)
+    least = min(row.memory for row in drawn.rows if row.memory)
     for point, row in zip(points, drawn.rows, strict=True):
-        assert point.get_ydata()[0] == pytest.approx(row.predicted / plain)
+        (where,) = point.get_xydata().tolist()
+        assert where[1] == pytest.approx(row.predicted / plain)
         assert point.get_marker() == MARKS[family(row.mechanism.strategy)]
-        least = min(other.memory for other in drawn.rows if other.memory)
-        at = point.get_xdata()[0]
-        assert at == row.memory if row.memory else at < least
+        assert where[0] == row.memory if row.memory else where[0] < least
+        at.setdefault(row.frontier, set()).add(tuple(where))
+        if row is drawn.chosen:  # it is ringed and named
+            assert lines(axes, "_chosen")[0].get_xydata().tolist() == [where]
     colors = {(row.sampling, p.get_markerfacecolor()) for row, p in zip(drawn.rows, points, strict=True)}
     assert len(colors) == len({row.sampling for row in drawn.rows}) == len({color for _, color in colors})
-
-
-def test_the_choice_is_ringed_and_named(drawn):
-    axes = picture(draw_memory, drawn.rows)
-    (ring,) = lines(axes, "_chosen")
-    (point,) = (p for p, row in zip(lines(axes, "_row"), drawn.rows, strict=True) if row is drawn.chosen)
-    assert ring.get_xydata().tolist() == point.get_xydata().tolist()
-    assert [text.get_text() for text in axes.texts] == ["chosen"]
-    assert labels(picture(draw_steps, drawn.rows))[0].startswith(f"chosen: {drawn.chosen.name}")
-
-
-def test_the_frontier_goes_down_through_the_rows_that_none_beats(drawn):
-    axes = picture(draw_memory, drawn.rows)
     (line,) = lines(axes, "_frontier")
-    points = lines(axes, "_row")
-    expected = sorted(
-        tuple(p.get_xydata()[0]) for p, row in zip(points, drawn.rows, strict=True) if row.frontier
-    )
-    assert set(expected) <= {tuple(corner) for corner in line.get_xydata()}
-    below = {tuple(p.get_xydata()[0]) for p in points} - set(expected)
+    assert at[True] <= {tuple(corner) for corner in line.get_xydata()}
+    below = at[False] - at[True]
     assert all(y > np.interp(x, *line.get_xydata().T) * (1 - 1e-9) for x, y in below)
     assert line.get_xdata()[-1] == pytest.approx(axes.get_xlim()[1])
     assert (np.diff(line.get_ydata()) <= 0).all()
@@ -112,6 +97,7 @@ def test_curves_are_the_noise_over_the_steps(drawn):
     shown = drawn_over_steps(drawn.rows)
     axes = picture(draw_steps, drawn.rows)
     curves = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    assert labels(axes)[0].startswith(f"chosen: {drawn.chosen.name}")
     assert shown[0] is drawn.chosen and independent_of(drawn.rows) in shown
     assert len(curves) == len(shown) <= 4
     for curve, row in zip(curves, shown, strict=True):
@@ -119,34 +105,19 @@ def test_curves_are_the_noise_over_the_steps(drawn):
         assert curve.get_xdata().tolist() == list(range(1, row.mechanism.steps + 1))
 
 
-def test_curves_are_of_different_kinds_where_there_are_enough(fixed):
-    best, *others = fixed.rows
-    again = [replace(best, chosen=False), replace(others[-1])]
-    shown = drawn_over_steps((best, *again, *others))
-    kinds = [(family(row.mechanism.strategy), row.sampling) for row in shown]
-    assert len(set(kinds)) == len(kinds) == 4
-    alone = drawn_over_steps((best, *again))
-    assert [id(row) for row in alone] == [id(row) for row in (best, again[1], again[0])]
-
-
 def test_what_is_kept_is_marked(fixed, independent):
     (ring,) = lines(picture(draw_steps, fixed.rows), "kept: the last iterate, weight 0.2")
     last = fixed.chosen.course()[1][-1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([fixed.chosen.mechanism.steps, last])
     assert not [text for text in labels(picture(draw_steps, independent.rows)) if "kept" in text]
-    averaged = tuple(
-        replace(row, objective=replace(row.objective, averaged=True, weight=0.2)) for row in fixed.rows
+    averaged, worst = (
+        picture(draw_steps, [replace(r, objective=replace(r.objective, **how)) for r in fixed.rows])
+        for how in ({"averaged": True, "weight": 0.2}, {"worst": True})
     )
-    axes = picture(draw_steps, averaged)
-    assert "kept: their mean" in labels(axes)
-    (span,) = axes.patches
+    assert "kept: their mean" in labels(averaged)
+    (span,) = averaged.patches
     assert (span.get_x(), span.get_x() + span.get_width()) == (13, 24)
-
-
-def test_where_the_largest_noise_counts_it_is_marked(fixed):
-    rows = tuple(replace(row, objective=replace(row.objective, worst=True)) for row in fixed.rows)
-    (ring,) = lines(picture(draw_steps, rows), "the largest counts")
-    errors = fixed.chosen.course()[1]
+    (ring,), errors = lines(worst, "the largest counts"), fixed.chosen.course()[1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([1 + int(errors.argmax()), errors.max()])
 
 
@@ -167,24 +138,6 @@ def test_runs_of_other_lengths_are_compared_over_their_steps():
     heights = [point.get_ydata()[0] for point in lines(axes, "_row")]
     expected = [row.relative / found.chosen.relative for row in found.rows]
     assert heights == pytest.approx(expected) and "over steps" in axes.get_ylabel()
-
-
-def test_plot_draws_into_axes_that_are_given(fixed):
-    own = fixed.plot()
-    assert len(own.axes) == 2
-    figure = figures.Figure()
-    assert fixed.plot(figure.subplots(1, 2)) is figure
-    for wrong in (figure.axes[0], figure.axes[:1], ["a", "b"], figure):
-        with pytest.raises(ValueError, match="two axes of matplotlib"):
-            fixed.plot(wrong)
-
-
-def test_drawing_leaves_the_style_of_the_user_alone(independent):
-    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30}):
-        before = dict(matplotlib.rcParams)
-        figure = independent.plot()
-        assert dict(matplotlib.rcParams) == before
-    assert matplotlib.colors.to_hex(figure.axes[0].get_facecolor()) == "#ffffff"
 
 
 def test_without_matplotlib_the_remedy_is_named_and_a_notebook_has_the_table(
@@ -216,13 +169,6 @@ def test_names_and_reasons_are_text(independent, layout):
     assert "&lt;script&gt;" in text and "$x$" in text
 
 
-def test_a_page_holds_all_it_shows(independent):
-    page = as_page(independent.rows, independent.reason, "anechoic plan --examples 240 <x>")
-    assert page.startswith("<!DOCTYPE html>") and page.count("<img") == 2
-    assert "anechoic plan --examples 240 &lt;x&gt;" in page and "Chosen: Identity" in page
-    assert "http" not in page and page.count("src=") == page.count('src="data:')
-
-
 @pytest.mark.parametrize(
     ("name", "begin"), [("a.PNG", b"\x89PNG"), *slow(("a.svg", b"<?xml"), ("a.html", b"<!DOCTYPE"))]
 )
@@ -238,17 +184,3 @@ def test_other_files_are_refused(tmp_path):
     for name in ("a.pdf", "a", "a.htm"):
         with pytest.raises(ValueError, match=r"written as \.html, \.svg, \.png"):
             checked_kind(tmp_path / name)
-
-
-def test_schemes_keep_their_colours_from_plan_to_plan_and_new_ones_get_their_own(fixed):
-    names = ["Mine", "Poisson", "Yours", "FixedOrder"]
-    rows = [replace(row, sampling=name) for row, name in zip(fixed.rows, names, strict=False)]
-
-    def seen(some):
-        points = lines(picture(draw_memory, some), "_row")
-        return {row.sampling: point.get_markerfacecolor() for row, point in zip(some, points, strict=True)}
-
-    assert fixed.rows[0].chosen and len(rows) == 4
-    colors = seen(rows)
-    assert len(set(colors.values())) == 4
-    assert seen([rows[0], rows[3]])["FixedOrder"] == colors["FixedOrder"] == seen(fixed.rows)["FixedOrder"]

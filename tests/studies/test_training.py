@@ -11,27 +11,16 @@ from anechoic.mechanism.mechanism import Mechanism  # noqa: E402
 from anechoic.sampling import CyclicPoisson  # noqa: E402
 from anechoic.strategies import BandedToeplitz  # noqa: E402
 from studies import keeping, training  # noqa: E402
-from studies.comparison.pool import execute_all  # noqa: E402
-from studies.comparison.runner import plain_arms, private_arms  # noqa: E402
-from studies.comparison.study import Arm, Study, TrainingRun  # noqa: E402
-from studies.comparison.task import Flights, load  # noqa: E402
+from studies.comparison.runner import execute_all, plain_arms, private_arms  # noqa: E402
+from studies.comparison.study import Arm, Study, TrainingRun, load  # noqa: E402
+from studies.comparison.task import Flights  # noqa: E402
 
 TASK = Flights(examples=2_560, batch_size=128)
 STEPS = 20
 
 
-def arms_of(scheme="fixed", epsilon=1.0, strategy="auto"):
-    found, _ = private_arms(
-        TASK,
-        scheme=scheme,
-        epsilons=(epsilon,),
-        delta=1e-6,
-        steps=STEPS,
-        examples=2_560,
-        dimension=92,
-        strategy=strategy,
-    )
-    return found
+def arms_of():
+    return private_arms(TASK, scheme="fixed", epsilons=(1.0,), delta=1e-6, steps=STEPS, examples=2_560)
 
 
 @pytest.mark.slow
@@ -40,14 +29,8 @@ def test_every_arm_trains_and_private_ones_spend_their_budget():
     sampled = calibrate(BandedToeplitz(STEPS, [1.0, 0.4]), sampling=cyclic, epsilon=1.0, delta=1e-6)
     arms = (*plain_arms(TASK), *arms_of(), Arm("planned", "poisson", 1.0, 1.0, sampled.to_json()))
     study = Study(TASK, arms, (1.0,), (101,), STEPS, 1e-6)
-    heard = dict.fromkeys((arm.name for arm in study.arms), 0)
-
-    def listen(name, steps, outcome):
-        heard[name] += steps
-
-    outcomes = execute_all(study.runs(), execute=training.execute, jobs=0, listen=listen)
+    outcomes = execute_all(study.runs(), execute=training.execute, jobs=0)
     assert [outcome.arm for outcome in outcomes] == [arm.name for arm in study.arms]
-    assert set(heard.values()) == {STEPS}  # progress adds up
     for arm, outcome in zip(study.arms, outcomes, strict=True):
         assert 0.3 < outcome.metric < 0.9
         if arm.private:
@@ -103,27 +86,21 @@ def fresh(monkeypatch):
 
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
-    monkeypatch.setattr(training, "REPORT_EVERY", 1)
     arm = arms_of()[1]
     whole = training.execute(TrainingRun(TASK, arm, 1.0, 103, STEPS))
 
     fresh()
     run = TrainingRun(TASK, arm, 1.0, 103, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True)
-    steps = []
-
-    def stop_after(count):
-        steps.append(count)
-        if sum(steps) == 13:
-            raise Stop
-
-    with pytest.raises(Stop):
-        training.execute(run, stop_after)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "prepare", stopping(training.prepare, after=13))
+        with pytest.raises(Stop):
+            training.execute(run)
     assert keeping.begun(run)
 
     fresh()
-    heard = []
-    resumed = training.execute(run, heard.append)
-    assert heard[0] == 10 and sum(heard) == STEPS  # from the checkpoint, not from the start
+    with monkeypatch.context() as patch:  # from the checkpoint at step 10, not from the start
+        patch.setattr(training, "prepare", stopping(training.prepare, after=STEPS - 10))
+        resumed = training.execute(run)
     assert resumed.metric == whole.metric
     assert resumed.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
 
@@ -131,6 +108,34 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
     assert not keeping.begun(run)
     monkeypatch.setattr(training, "prepare", None)
     assert training.execute(run) == resumed
+
+
+def stopping(prepare, after):
+    """`prepare`, whose optimizer makes so many steps and no more."""
+
+    def prepared(run, data):
+        model, optimizer, batches, engine = prepare(run, data)
+        made, step = [], optimizer.step
+
+        def counted(*arguments):
+            if len(made) == after:
+                raise Stop
+            made.append(step(*arguments))
+
+        optimizer.step = counted
+        return model, optimizer, batches, engine
+
+    return prepared
+
+
+@pytest.mark.slow
+def test_workers_agree_with_this_process():
+    study = Study(TASK, (plain_arms(TASK)[0], *arms_of()), (0.5,), (1, 2), STEPS, 1e-6)
+    there = execute_all(study.runs(), jobs=2, execute=training.execute)
+    here = execute_all(study.runs(), jobs=0, execute=training.execute)
+    assert [(o.arm, o.seed, o.metric, o.epsilon) for o in there] == [
+        (o.arm, o.seed, o.metric, o.epsilon) for o in here
+    ]
 
 
 def test_outcomes_of_other_settings_or_damaged_ones_are_refused(tmp_path):

@@ -14,19 +14,14 @@ from anechoic.planning.compare import plan
 from anechoic.planning.page import plan_pictures, ranked_table
 from anechoic.planning.result import Plan
 from anechoic.planning.table import notes
-from anechoic.plots.curves import heat_figure
-from anechoic.plots.style import as_image
-from anechoic.statement.page import definitions, figure, paragraph, section
+from anechoic.statement.page import definitions, paragraph, section
 from anechoic.statement.rounding import duration, size
-
-#: Rows and columns of C⁻¹ that are drawn.
-BLOCK = 64
 
 
 def parts(question: Question) -> Iterator[tuple[str, str]]:
     """(name, text) of what becomes known, the quickest first; "doing" says what is computed next.
 
-    The names are "facts", "table", "pictures" and "map" (HTML), "code" (Python), "mechanism" and
+    The names are "facts", "table" and "pictures" (HTML), "code" (Python), "mechanism" and
     "statement.json" (JSON), "statement.txt", and at the end "done".
 
     Raises:
@@ -41,7 +36,6 @@ def parts(question: Question) -> Iterator[tuple[str, str]]:
     yield "code", question.code()
     yield "mechanism", found.mechanism.to_json()
     yield "doing", "Drawing"
-    yield "map", inverse_map(found)
     yield "pictures", plan_pictures(found.rows)
     yield "doing", "Writing the statement"
     yield "statement.txt", found.mechanism.report("text")
@@ -74,17 +68,6 @@ def kept_noise(found: Plan) -> float:
     row, kept = found.chosen, found.chosen.objective.kept
     errors = error(row.objective.workload, found.mechanism.strategy).per_step[-kept:]
     return float(row.noise_std * np.sqrt(np.mean(errors**2)) / row.batch_size)
-
-
-def inverse_map(found: Plan) -> str:
-    """C⁻¹ of the first steps as a picture."""
-    block = found.mechanism.strategy.truncate(min(BLOCK, found.mechanism.steps))
-    said = (
-        f"C⁻¹ of the first {block.n} steps. Row t says how much of each step's fresh noise is in step t:"
-        " orange takes noise of earlier steps away again."
-    )
-    drawn = heat_figure(block.correlate(np.eye(block.rows)), label="C⁻¹", title=said)
-    return figure(as_image(drawn, said), said)
 
 
 def work(pipe: Connection) -> None:

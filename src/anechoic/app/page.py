@@ -137,7 +137,7 @@ class Page:
                     self.buttons[part] = ui.button(words, on_click=lambda part=part: self._save(part))
                 for button in self.buttons.values():
                     button.props("no-caps outline")
-            for part in ("table", "map", "pictures", "code"):
+            for part in ("table", "pictures", "code"):
                 self.shown[part] = ui.html("", sanitize=False)
 
     async def ask(self) -> None:

@@ -10,7 +10,7 @@ filter: see there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,7 @@ from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.rounding import shortened
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class AllBut:
     @property
     def delta(self) -> float:
         """Of all, rounded up."""
-        return -_down(-Fraction(self.mechanism.delta) - Fraction(self.besides))
+        return _up(Fraction(self.mechanism.delta) + Fraction(self.besides))
 
     @property
     def unit(self) -> str:
@@ -74,8 +75,8 @@ class Charge:
 
     def like(self, other: Charge) -> bool:
         """Whether it may be that of the same run."""
-        pairs = ((self.mu, other.mu), (self.epsilon, other.epsilon), (self.delta, other.delta))
-        return all(math.isclose(one, two, rel_tol=_SAME) for one, two in pairs)
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return all(math.isclose(one, two, rel_tol=_SAME) for one, two in both)
 
     def __str__(self) -> str:
         if self.mu:
@@ -101,9 +102,8 @@ def charges_of(what: Cost) -> list[Charge]:
         return [whole, Charge(mu=what.mechanism.gdp(), delta=what.besides)]
     if not isinstance(what, Mechanism | EndlessMechanism | Composition):
         raise ValueError(
-            f"{type(what).__name__} cannot be charged: give a Mechanism, an EndlessMechanism, what compose()"
-            " returned, or (epsilon, delta) of something else, a Selection for instance. A Stream and an"
-            " OpenHistogram take book=."
+            f"{type(what).__name__} cannot be charged: give a mechanism, what compose() returned, or the"
+            " (epsilon, delta) of something else. A Stream and an OpenHistogram take book=."
         )
     gaussian = [Charge(mu=what.gdp())]
     return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
@@ -149,10 +149,8 @@ class Grant:
     @property
     def gaussian(self) -> tuple[float, float]:
         """(epsilon, delta) of what is counted as Gaussian, each rounded down."""
-        return tuple(  # type: ignore[return-value]
-            _down(Fraction(whole) - Fraction(apart))
-            for whole, apart in zip((self.epsilon, self.delta), self.amplified, strict=True)
-        )
+        epsilon, delta = map(Fraction, self.amplified)
+        return _down(Fraction(self.epsilon) - epsilon), _down(Fraction(self.delta) - delta)
 
     def covers(self, squared: Fraction) -> bool:
         """Whether Gaussian mechanisms whose mu^2 sum to `squared` are within `gaussian`."""
@@ -182,13 +180,9 @@ class Grant:
 
 @dataclass
 class Booked:
-    """One run in the book.
+    """One run in the book, with the fingerprint of its mechanism, or "" for something else.
 
-    Attributes:
-        token, run, who, what, time: of its reservation.
-        charge: what it takes.
-        fingerprint: of its mechanism, "" for something else.
-        status: "reserved", "spent" or "cancelled"; the first two are charged.
+    Its status is "reserved", "spent" or "cancelled"; the first two are charged.
     """
 
     token: str
@@ -219,12 +213,10 @@ class Account:
 
     def spent(self) -> tuple[Fraction, Fraction, Fraction]:
         """Sums of mu^2, epsilon and delta, exactly."""
-        charges = [one.charge for one in self.live]
-        return (
-            sum((Fraction(one.mu) ** 2 for one in charges), Fraction(0)),
-            sum((Fraction(one.epsilon) for one in charges), Fraction(0)),
-            sum((Fraction(one.delta) for one in charges), Fraction(0)),
-        )
+        charges, none = [one.charge for one in self.live], Fraction(0)
+        squared = sum((Fraction(one.mu) ** 2 for one in charges), none)
+        apart = [sum((Fraction(getattr(one, of)) for one in charges), none) for of in ("epsilon", "delta")]
+        return squared, apart[0], apart[1]
 
     def fits(self, charge: Charge) -> bool:
         """Whether the account covers it besides all that is charged."""
@@ -256,11 +248,31 @@ class Account:
                 )
         fitting = [way for way in ways if self.fits(way)]
         if not fitting:
-            raise GuaranteeError(
-                f"the budget does not cover this run ({'; or '.join(map(self._said, ways))}): {self} What"
-                " counts by its own (epsilon, delta) needs a part of its own: grant(…, amplified=…)."
-            )
+            said = "; or ".join(map(self._said, ways))
+            raise GuaranteeError(f"the budget does not cover this run ({said}): {self}{self._remedy(ways)}")
         return fitting[-1]
+
+    def _remedy(self, ways: list[Charge]) -> str:
+        """Return the least grant that covers a run too, to be typed as it is; "" if there is none."""
+        (squared, *spent), found = self.spent(), list[Grant]()
+        for way in ways:
+            epsilon, delta = self.grant.gaussian
+            if 0.0 < way.mu <= _LARGEST:
+                delta = delta or self.grant.delta
+                mu = root_up(squared + Fraction(way.mu) ** 2)
+                epsilon = max(epsilon, shortened(gaussian_epsilon(delta, mu)))
+            asked = zip(self.grant.amplified, spent, (way.epsilon, way.delta), strict=True)
+            apart = [0.0 + shortened(_up(max(Fraction(a), u + Fraction(more)))) for a, u, more in asked]
+            parts = zip((epsilon, delta), apart, strict=True)
+            epsilon, delta = (shortened(_up(Fraction(rest) + Fraction(part))) for rest, part in parts)
+            if epsilon < math.inf and delta < 1.0:
+                would = replace(self.grant, epsilon=epsilon, delta=delta, amplified=(apart[0], apart[1]))
+                found += [would] if Account(would, self.runs).fits(way) else []
+        if not found:
+            return ""
+        least = vars(min(found, key=lambda one: (one.epsilon, one.delta)))
+        said = [f"{k}={v!r}" for k, v in least.items() if k != "data" and v != getattr(Grant, k, None)]
+        return f" What would cover it: grant({', '.join(said)})."
 
     def _said(self, charge: Charge) -> str:
         """A charge, with the epsilon of a Gaussian run that was alone in the account."""
@@ -273,15 +285,12 @@ class Account:
         squared, *apart = self.spent()
         grant, (epsilon, delta) = self.grant, self.grant.gaussian
         used = gaussian_epsilon(delta, root_up(squared)) if squared and delta else 0.0
-        text = (
+        said = [f"{float(u):.6g} of {w:.6g}" for u, w in zip(apart, grant.amplified, strict=True)]
+        return (
             f"{grant.data!r}: ({grant.epsilon!r}, {grant.delta!r}) per {grant.unit}, {grant.adjacency}."
             f" Gaussian runs: mu {root_up(squared):.6g}, which is epsilon {used:.6g} of {epsilon:.6g} at"
-            f" delta {delta:.6g}."
+            f" delta {delta:.6g}. Runs counted by their own (epsilon, delta): {' and '.join(said)}."
         )
-        used_apart = " and ".join(
-            f"{float(u):.6g} of {w:.6g}" for u, w in zip(apart, grant.amplified, strict=True)
-        )
-        return f"{text} Runs counted by their own (epsilon, delta): {used_apart}."
 
 
 def root_up(squared: Fraction) -> float:
@@ -292,6 +301,11 @@ def root_up(squared: Fraction) -> float:
     while root > 0.0 and Fraction(below := math.nextafter(root, 0.0)) ** 2 >= squared:
         root = below
     return root
+
+
+def _up(value: Fraction) -> float:
+    """Return the least float that is at least `value`."""
+    return -_down(-value)
 
 
 def _down(value: Fraction) -> float:
@@ -323,10 +337,7 @@ def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
     if kind == "grant":
         given = {name: entry[name] for name in ("data", "epsilon", "delta", "unit", "adjacency")}
         grant = Grant(**given, amplified=tuple(entry["amplified"]))
-        if grant.data in accounts:
-            accounts[grant.data].grant = grant
-        else:
-            accounts[grant.data] = Account(grant)
+        accounts.setdefault(grant.data, Account(grant)).grant = grant
         return
     runs = accounts[entry["data"]].runs
     if kind == "reserve":

@@ -166,10 +166,8 @@ class BudgetBook:
             one = account_of(accounts, self.data).runs.get(token)
             if one is None or one.status != "reserved":
                 state = "unknown" if one is None else one.status
-                raise GuaranteeError(
-                    f"reservation {token!r} of {self.data!r} is {state}: only one that is reserved can be"
-                    " spent or given back."
-                )
+                why = "only one that is reserved can be spent or given back"
+                raise GuaranteeError(f"reservation {token!r} of {self.data!r} is {state}: {why}.")
             self._add(entries, kind=kind, token=token)
             if not entries.progress(token).opening:
                 entries.note(token, Progress(begun=1))  # without a state nothing goes on
@@ -209,19 +207,12 @@ class BudgetBook:
 
     def _there(self, create: bool = False) -> Place:
         if not create and not self._place.remote and not Path(self._place.place).exists():
-            raise GuaranteeError(
-                f"there is no budget book {self._place.name}, so nothing was granted: BudgetBook.grant makes"
-                " it."
-            )
+            raise GuaranteeError(f"there is no budget book {self._place.name}: BudgetBook.grant makes it.")
         return self._place
 
 
 class Reservation:
-    """A run in the book, charged; `spend` it before the first release.
-
-    Attributes:
-        token: by which the book knows it.
-    """
+    """A run in the book, charged, which knows it by its `token`; `spend` it before the first release."""
 
     def __init__(self, book: BudgetBook, token: str, spent: bool = False) -> None:
         self._book, self.token, self._spent, self._opening = book, token, spent, ""

@@ -88,10 +88,8 @@ class Place:
         try:
             import psycopg
         except ImportError as error:
-            raise AnechoicError(
-                "a budget book in PostgreSQL needs psycopg, which is not installed: pip install"
-                " 'anechoic[postgres]'"
-            ) from error
+            needed = "a budget book in PostgreSQL needs psycopg: pip install 'anechoic[postgres]'"
+            raise AnechoicError(needed) from error
         try:
             with psycopg.connect(self.place) as connection:
                 # a statement after the lock sees all that was committed before it

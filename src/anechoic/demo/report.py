@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 
 HEAD = ("ε", "ε, rate chosen", "independent", "planned", "gain", "not private")
+#: Kinds of private arms, and what people call them.
+ARMS = {"independent": "independent noise", "planned": "planned mechanism"}
 TUNING = (
     "AUC of predictions that were made before training on them. Each arm takes its own best learning rate, by"
     " the mean over the seeds. That choice costs privacy: the larger ε is what anechoic.select needs for it"
@@ -28,7 +30,7 @@ TUNING = (
     " AUC here is not."
 )
 NOT_COVERED = (
-    "The AUC is computed from the private data and published: each figure is one more look at them.",
+    "The AUC is computed from the private data and published: each figure is one more look at these data.",
     "The noise keys follow from the seeds, so that the figures can be reproduced. A run that protects anyone"
     " passes no keys, and the engine draws them from the operating system.",
     "Several runs on the same data add up: each statement is that of one run.",
@@ -52,7 +54,7 @@ def cells(record: Record, row: Record) -> tuple[str, ...]:
     return (
         f"{row['epsilon']:g}",
         f"{math.ceil(1000 * row['chosen']) / 1000:g}",
-        *(reached(row[kind]["mean"], row[kind]["error"]) for kind in ("independent", "planned")),
+        *(reached(row[kind]["mean"], row[kind]["error"]) for kind in ARMS),
         reached(row["gain"], row["gain_error"], "+.4f"),
         f"{record['clipped']['mean']:.4f}",
     )
@@ -80,7 +82,7 @@ def draw_utility(record: Record) -> tuple[Figure, str]:
             [row[kind]["mean"] for row in rows],
             [row[kind]["error"] for row in rows],
         )
-        for kind, label in (("independent", "independent noise"), ("planned", "planned mechanism"))
+        for kind, label in ARMS.items()
     ]
     levels = [
         Level("not private", "clipped", record["clipped"]["mean"]),
@@ -110,7 +112,14 @@ def report_page(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
         middle=middle,
         noise=as_image(mechanism_figure(planned), f"Noise of the planned mechanism at ε = {middle:g}"),
         reason=record["reasons"][f"planned-fixed-eps{middle:g}"],
-        statements=[(name, _stated(one).pairs) for name, one in mechanisms.items()],
+        statements=[
+            (
+                f"{label}, ε = {row['epsilon']:g}",
+                _stated(mechanisms[f"{kind}-fixed-eps{row['epsilon']:g}"]).pairs,
+            )
+            for row in record["rows"]
+            for kind, label in ARMS.items()
+        ],
         not_covered=NOT_COVERED,
     )
 

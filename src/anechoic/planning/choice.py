@@ -233,7 +233,7 @@ def _for_the_rate(best: PlanRow, least: PlanRow) -> str:
 def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
     """What a user may expect of the choice beside independent noise, from what was compared."""
     if family(best.mechanism.strategy) == "identity":
-        return "Expect about what DP-SGD gives: this is independent noise."
+        return f"Expect about what {_plain_name(best)} gives: that is what this is."
     ordered = "" if best.mechanism.sampling.formed_outside else " It needs the batches in one fixed order."
     order = "" if best.mechanism.amplified else ordered
     plain = _independent(best, rows)
@@ -242,13 +242,19 @@ def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
     ratio = best.predicted / plain[0].predicted
     less = f"{1 - ratio:.0%} less noise in the iterates than with independent noise"
     if ratio > WORTH:
-        return f"Expect about what DP-SGD gives: {less}.{order}"
+        return f"Expect about what {_plain_name(plain[0])} gives: {less}.{order}"
     if best.mechanism.amplified:
         return (
-            f"Expect about what DP-SGD gives: {less}, but where batches are drawn at random that moved the"
-            " accuracy of models by -1 to +2 points only (docs/choosing.md)."
+            f"Expect about what {_plain_name(plain[0])} gives: {less}, but where batches are drawn at random"
+            " that moved the accuracy of models by -1 to +2 points only (docs/choosing.md)."
         )
     return f"Worth it for SGD and momentum: {less}.{order}"
+
+
+def _plain_name(row: PlanRow) -> str:
+    """Return the name of independent noise with the batches of a row: DP-SGD has Poisson sampling."""
+    batches = "with batches drawn at random" if row.mechanism.amplified else "in the same order"
+    return "DP-SGD" if row.sampling == "Poisson" else f"independent noise {batches}"
 
 
 def _independent(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:

@@ -44,7 +44,7 @@ class Plan:
     def _repr_html_(self) -> str | None:
         return as_cell(self.rows, self.reason)
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self) -> Any:
         """Two pictures: predicted noise against memory, and the noise over the steps of the run.
 
         The first has a point a row: its mark is the class of the strategy, its colour the way batches are
@@ -52,17 +52,13 @@ class Plan:
         and batches of the choice, so that rows stand in the order of the table. The second shows the std of
         the noise in the iterates of the choice, of independent noise, and of the best two others.
 
-        Args:
-            axes: two axes of matplotlib to draw into; None for a figure of its own.
-
         Returns:
             A matplotlib `Figure`; its `savefig` writes it.
 
         Raises:
-            ValueError: for anything else than two axes.
             AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
         """
-        return plan_figure(self.rows, axes)
+        return plan_figure(self.rows)
 
 
 def mechanism_in(given: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Pictures in one style: of curves and matrices, of a mechanism, of a plan."""
+"""Pictures in one style: of curves, of a mechanism, of a plan."""

@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anechoic.plots.style import (
-    BLUE,
-    GREEN,
-    GRID,
-    INK,
-    ORANGE,
-    SOFT,
-    VIOLET,
-    as_image,
-    blank,
-    in_style,
-    shown,
-)
+from anechoic.plots import style
+from anechoic.plots.style import SOFT, as_image, blank, in_style, shown
 from anechoic.statement.rounding import size
 
 if TYPE_CHECKING:
@@ -38,58 +27,34 @@ _FAMILIES = {
     "": ("X", "other"),
 }
 _SCHEMES = {
-    "FixedOrder": BLUE,
-    "External": BLUE,
-    "Poisson": ORANGE,
+    "FixedOrder": style.BLUE,
+    "External": style.BLUE,
+    "Poisson": style.ORANGE,
     "RandomAllocation": "#b8860b",
-    "CyclicPoisson": GREEN,
-    "BallsInBins": VIOLET,
+    "CyclicPoisson": style.GREEN,
+    "BallsInBins": style.VIOLET,
     "MinSepSampling": "#a8325e",
 }
 _DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1.5, 1.2, 1.5)))
-_RING: dict[str, Any] = {
-    "marker": "o",
-    "markersize": 14,
-    "markerfacecolor": "none",
-    "markeredgecolor": INK,
-    "linestyle": "none",
-    "zorder": 5,
-}
+_RING: dict[str, Any] = {"marker": "o", "ms": 14, "mfc": "none", "mec": style.INK, "ls": "none", "zorder": 5}
 
 
-def plan_figure(rows: Sequence[Any], axes: Any = None) -> Figure:
-    """Draw noise against memory, and noise over the steps: see `Plan.plot`.
-
-    Args:
-        rows: of the plan, ranked.
-        axes: two of matplotlib's, for the pictures; None for a figure of its own.
-
-    Raises:
-        ValueError: for anything else than two axes.
-        AnechoicError: without matplotlib.
-    """
+def plan_figure(rows: Sequence[Any]) -> Figure:
+    """Draw noise against memory, and noise over the steps: see `Plan.plot`."""
     with in_style():
-        from matplotlib.axes import Axes
-
-        own = axes is None
-        if own:
-            axes = blank((11.4, 5.0)).subplots(1, 2)
-        if np.shape(axes) != (2,) or not all(isinstance(one, Axes) for one in axes):
-            raise ValueError(f"axes={axes!r} must be two axes of matplotlib, as of plt.subplots(1, 2)[1].")
-        words = [draw(one, rows) for draw, one in zip((draw_memory, draw_steps), axes, strict=True)]
-        found: Figure = axes[0].figure
-        return shown(found, " ".join(words)) if own else found
+        figure = blank((11.4, 5.0))
+        left, right = figure.subplots(1, 2)
+        return shown(figure, f"{draw_memory(left, rows)} {draw_steps(right, rows)}")
 
 
 def plan_images(rows: Sequence[Any]) -> list[tuple[str, str]]:
     """Return both pictures of a plan as elements of a page, each with its words."""
-    found = []
     with in_style():
-        for draw in (draw_memory, draw_steps):
-            figure = blank((5.7, 5.0))
-            words = draw(figure.add_subplot(), rows)
-            found.append((as_image(figure, words), words))
-    return found
+        figures = blank((5.7, 5.0)), blank((5.7, 5.0))
+        words = [
+            draw(f.add_subplot(), rows) for draw, f in zip((draw_memory, draw_steps), figures, strict=True)
+        ]
+        return [(as_image(figure, said), said) for figure, said in zip(figures, words, strict=True)]
 
 
 def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
@@ -119,14 +84,13 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     ends = [*sorted(zip(x, y, strict=True)), (max(x) * wide, math.inf)]
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
-    powers = 2.0 ** np.unique(np.linspace(math.log2(least), math.log2(most), 5).round())
-    ticks = [power for power in powers.tolist() if any(held) and power > 0.99 * least]
-    axes.set_xticks([nothing] * (0 in held) + ticks)
+    first, last = math.log2(least), math.log2(most)
+    powers = np.arange(round(first), last + 0.5, max(1, round((last - first) / 4))) if any(held) else []
+    axes.set_xticks([nothing] * (0 in held) + [2.0**power for power in powers if 2.0**power > 0.99 * least])
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
     few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
-    axes.yaxis.set_major_locator(few)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.3g}"))
+    axes.yaxis.set(major_locator=few, major_formatter=FuncFormatter(lambda v, _: f"{v:.3g}"))
     for drawn in (axes.xaxis, axes.yaxis):
         drawn.set_minor_locator(NullLocator())
     axes.set_title("Noise in the iterates against memory")
@@ -146,13 +110,11 @@ def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None
     """Name the colours, marks and the line that are there."""
     from matplotlib.lines import Line2D
 
-    found = {row.family for row in rows}
-    named: list[tuple[str, dict[str, Any]]]
-    named = [(name, {"marker": "o", "color": color}) for name, color in colors.items()]
+    named = [(name, "o", color) for name, color in colors.items()]
     named += [
-        (name, {"marker": mark, "color": SOFT}) for key, (mark, name) in _FAMILIES.items() if key in found
+        (_FAMILIES[key][1], _FAMILIES[key][0], SOFT) for key in dict.fromkeys(row.family for row in rows)
     ]
-    handles = [Line2D([], [], label=name, ls="none", **look) for name, look in named]
+    handles = [Line2D([], [], label=name, ls="none", marker=mark, color=color) for name, mark, color in named]
     handles.append(Line2D([], [], label="best within memory", color=SOFT, lw=1.0))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=3, columnspacing=0.9)
 
@@ -167,18 +129,10 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
         steps, errors = row.course()
         batch = f", B = {row.batch_size:.4g}" if several else ""
         label = f"{textwrap.shorten(row.name, 46, placeholder=' …')}, {row.sampling}{batch}"
-        axes.plot(
-            steps,
-            errors,
-            color=colors[row.sampling],
-            linestyle=dashes,
-            linewidth=2.6 if row.chosen else 1.4,
-            marker=_FAMILIES[row.family][0],
-            markevery=max(1, len(steps) // 4),
-            markeredgecolor="white",
-            zorder=4 if row.chosen else 3,
-            label=f"{'chosen: ' * row.chosen}{label}",
-        )
+        look: dict[str, Any] = {"color": colors[row.sampling], "ls": dashes, "lw": 2.6 if row.chosen else 1.4}
+        look |= {"marker": _FAMILIES[row.family][0], "markevery": max(1, len(steps) // 4), "mec": "white"}
+        name = f"{'chosen: ' * row.chosen}{label}"
+        axes.plot(steps, errors, **look, zorder=4 if row.chosen else 3, label=name)
         ends.append(f"{label}: {errors[-1]:.3g}")
         tops.append(float(errors.max()))
     _mark_kept(axes, drawn[0])
@@ -187,9 +141,8 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
     else:
         axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    axes.set(
-        xlabel="step", ylabel="std of the noise in the iterate\n(clip norms)", title="Noise over the steps"
-    )
+    axes.set(xlabel="step", title="Noise over the steps")
+    axes.set_ylabel("std of the noise in the iterate\n(clip norms)")
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), handlelength=3.4)
     return f"Std of the noise over the steps; after the last one, in clip norms: {'; '.join(ends)}."
 
@@ -202,7 +155,7 @@ def _mark_kept(axes: Axes, best: Any) -> None:
         axes.plot(steps[place], errors[place], **_RING, label="the largest counts")
     elif objective.averaged:
         first = n - objective.kept + 1
-        axes.axvspan(first, n, color=GRID, alpha=0.7, lw=0, zorder=0, label="kept: their mean")
+        axes.axvspan(first, n, color=style.GRID, alpha=0.7, lw=0, zorder=0, label="kept: their mean")
     elif objective.weight:
         axes.plot(n, errors[-1], **_RING, label=f"kept: the last iterate, weight {objective.weight:g}")
 
@@ -218,19 +171,12 @@ def drawn_over_steps(rows: Sequence[Any]) -> list[Any]:
     """Return the choice, independent noise, and the best two others, of kinds not drawn yet if there are."""
     best, plain = next(row for row in rows if row.chosen), independent_of(rows)
     found = [best] if plain is None or plain is best else [best, plain]
+    firsts = {(row.family, row.sampling): row for row in reversed([*found, *rows])}  # the best of each kind
     others = [row for row in rows if not any(row is one for one in found)]
-    fresh, kinds = list[Any](), {(row.family, row.sampling) for row in found}
-    for row in others:
-        if (kind := (row.family, row.sampling)) not in kinds:
-            kinds.add(kind)
-            fresh.append(row)
-    again = [row for row in others if not any(row is one for one in fresh)]
-    return [*found, *[*fresh, *sorted(again, key=lambda row: not row.frontier)][:2]]
+    others.sort(key=lambda row: (firsts[row.family, row.sampling] is not row, not row.frontier))
+    return [*found, *others[:2]]
 
 
 def _colors(rows: Sequence[Any]) -> dict[str, str]:
-    """Return a colour for each scheme of these rows; those that have none of their own come last."""
-    found = dict.fromkeys(row.sampling for row in rows)
-    more = iter(("#1f8a8a", "#6b4b2a", "#3d444d") * len(found))
-    known = {name: color for name, color in _SCHEMES.items() if name in found}
-    return known | {name: next(more) for name in found if name not in _SCHEMES}
+    """Return the colour of each scheme of these rows."""
+    return {row.sampling: _SCHEMES.get(row.sampling, "#1f8a8a") for row in rows}

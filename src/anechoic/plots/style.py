@@ -25,7 +25,6 @@ ROLES: dict[str, dict[str, Any]] = {
     "independent": {"color": ORANGE},
     "damped": {"color": GREEN},
     "planned": {"color": BLUE},
-    "tree": {"color": GREEN, "linestyle": (0, (5, 1.5))},
     "blt": {"color": BLUE},
     "banded": {"color": VIOLET, "linestyle": (0, (2, 1))},
     "clipped": {"color": "#3d444d", "linestyle": (0, (4, 2.5)), "linewidth": 1.2},
@@ -36,8 +35,6 @@ _STYLE: dict[str, Any] = {
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
     "text.color": INK,
     "text.parse_math": False,  # a $ is a $
     "axes.edgecolor": FRAME,
@@ -47,7 +44,6 @@ _STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "axes.axisbelow": True,
     "grid.color": GRID,
     "xtick.color": FRAME,
     "xtick.labelcolor": SOFT,
@@ -57,24 +53,17 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.8,
     "figure.dpi": 72,
-    "svg.fonttype": "path",  # letters as outlines: no typeface has to be there
     "svg.hashsalt": "anechoic",
 }
 
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """Set matplotlib to the style of the pictures, whatever the user's own is.
-
-    Raises:
-        AnechoicError: without matplotlib, naming what to install.
-    """
+    """Set matplotlib to the style of the pictures, whatever the user's own is."""
     try:
         from matplotlib import style
     except ImportError as missing:
-        raise AnechoicError(
-            "charts need matplotlib, which is not installed: pip install 'anechoic[plot]'"
-        ) from missing
+        raise AnechoicError("charts need matplotlib: pip install 'anechoic[plot]'") from missing
     with style.context(_STYLE, after_reset=True):
         yield
 

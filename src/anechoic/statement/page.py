@@ -48,11 +48,6 @@ def _part(name: str, *values: Any, **options: Any) -> str:
     return str(getattr(_templates().get_template("parts.html").module, name)(*values, **options))
 
 
-def page(title: str, body: str) -> str:
-    """Return a whole HTML document around `body`, which must be HTML already."""
-    return render_page("page.html", title=title, body=body)
-
-
 def cell(*parts: str) -> str:
     """Return what a notebook shows of an object; the parts must be HTML already."""
     return _part("cell", *parts)
@@ -81,11 +76,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, best: Iterable[
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
     """Return headings and their plain texts."""
     return _part("definitions", pairs)
-
-
-def bullets(texts: Iterable[str]) -> str:
-    """Return a list of plain texts."""
-    return _part("bullets", texts)
 
 
 def fold(summary: str, content: str, *, opened: bool = False) -> str:

@@ -16,7 +16,7 @@ from anechoic.strategies.base import SquareStrategy, Structure
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
 class Identity(SquareStrategy):
-    """C = I: independent noise at every step (DP-SGD, input perturbation).
+    """C = I: independent noise at every step (with Poisson sampling, DP-SGD).
 
     Args:
         n: steps, >= 1.

@@ -22,7 +22,7 @@ from anechoic._validate import Array, finite_array, fraction, moderate, positive
 def convex_risk(n: int, dimension: int, epsilon: float) -> float:
     """1 / sqrt(n) + dimension^(1/4) / sqrt(epsilon n), of convex 1-Lipschitz losses in one pass.
 
-    The order of DP-SGD with correlated noise (DP-FTRL) that is (epsilon, delta)-DP. The first term, that of
+    The order of SGD with correlated noise (DP-FTRL) that is (epsilon, delta)-DP. The first term, that of
     learning without privacy, is missing in the monograph, where it counts once epsilon > sqrt(dimension).
 
     Args:

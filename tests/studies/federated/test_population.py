@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from studies.federated.tasks import FashionClients, load
+from studies.comparison.study import load
+from studies.federated.tasks import FashionClients
 
 
 @pytest.fixture(scope="module")
