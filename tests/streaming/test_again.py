@@ -5,6 +5,7 @@ import pytest
 
 from anechoic import streaming
 from anechoic.errors import MismatchError
+from tests.streaming.released import bytes_of
 from tests.streaming.test_confidence_bands import KINDS, RUNS, N
 from tests.streaming.test_stream import NoNoise
 
@@ -80,7 +81,7 @@ def read_again(stream):
     found = [*stream.releases(), stream.get(), stream.between(1, 3), stream.between(2)]
     for over in (streaming.SlidingWindow(2), streaming.Decayed(0.5)):
         found += stream.releases_over(over)
-    return [made.to_bytes() for made in [*found, *stream.band(simultaneous=False)]]
+    return [*map(bytes_of, [*found, *stream.band(simultaneous=False)])]
 
 
 @pytest.mark.slow
@@ -104,6 +105,6 @@ def test_groups_differences_and_partial_sums_go_on_from_a_file(tmp_path):
         assert read_again(stream) == made
         labels = stream.get().labels
     found = streaming.read_releases(tmp_path / "s")
-    assert [one.to_bytes() for one in found] == made[:6] and found[0].labels == labels
+    assert [*map(bytes_of, found)] == made[:6] and found[0].labels == labels
     with pytest.raises(MismatchError, match="groups"):
         streaming.Stream(statistics, **{**options, "by": ("g", [7, "a"])}, state=tmp_path / "s")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
-from anechoic.streaming.statistic import lengths, numbers, row_sums
+from anechoic.streaming.statistic import numbers, row_norms, row_sums
 
 # -- every batch is its records one by one ----------------------------------------------------------
 
@@ -110,5 +110,5 @@ def test_sums_of_rows_are_sums():
     assert row_sums(rows[:0]).shape == (0,)
     rows = np.random.default_rng(1).normal(size=(40, 100))
     for form in (np.ascontiguousarray, np.asfortranarray, lambda given: given[:7], lambda given: given[::2]):
-        taken = form(rows)
-        assert (lengths(taken) == [lengths(row[None])[0] for row in taken]).all()
+        used = form(rows)
+        assert (row_norms(used) == [row_norms(row[None])[0] for row in used]).all()

@@ -21,8 +21,8 @@ from anechoic.statement.formats import FORMATS
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
 from anechoic.streaming.pending import Columns, PendingSteps
+from anechoic.streaming.release import HEAD, write_releases
 from anechoic.streaming.sentences import best_guess
-from anechoic.streaming.tables import HEAD, write_releases
 from tests.streaming.test_stream import NoNoise
 
 CSV = """when,carrier,delay,tail
@@ -391,7 +391,7 @@ def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
         assert "whoever forms the batches" not in said
     with pytest.raises(ValueError, match="format="):
         streaming.statement(board, "nits")
-    with pytest.raises(TypeError, match="give a Stream or an OpenHistogram"):
+    with pytest.raises(TypeError, match="give a Stream or a PartitionSelectionHistogram"):
         streaming.statement(board.mechanism)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from anechoic import streaming
 from anechoic.errors import CheckpointError, GuaranteeError
+from tests.streaming.released import bytes_of
 
 
 def count_at(path, **options):
@@ -45,9 +46,9 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
                 stream.release(f"{step:099}" * 20)
         with pytest.raises(GuaranteeError, match="open the file again"):
             stream.release()
-        made = [release.to_bytes() for release in stream.releases()]
+        made = [*map(bytes_of, stream.releases())]
     with count_at(path) as stream:
-        assert [release.to_bytes() for release in stream.releases()] == made
+        assert [*map(bytes_of, stream.releases())] == made
         assert stream.release().step == len(made)
 
 

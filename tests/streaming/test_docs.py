@@ -48,7 +48,7 @@ def test_the_page_for_operators_says_what_one_commit_holds():
     assert f"`anechoic stream` keeps {GROUP:,} steps in one commit" in text
 
 
-@pytest.mark.parametrize("name", ["stream", "open_histogram"])
+@pytest.mark.parametrize("name", ["stream", "partition_selection"])
 def test_docstring_examples_run(name):
     found = doctest.testmod(importlib.import_module(f"anechoic.streaming.{name}"))
     assert found.attempted and not found.failed

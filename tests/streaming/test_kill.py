@@ -13,6 +13,7 @@ from anechoic.runs.meta import MECHANISM
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.store import Store
 from tests.runs.kills import folders, killed_at, lines_of_a_run
+from tests.streaming.released import bytes_of
 from tests.streaming.test_store import KEY, board, feed
 
 ROOM = folders(anechoic.streaming, anechoic.runs)
@@ -25,7 +26,7 @@ def run(path, published):
         for t in STEPS[stream.step :]:
             stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
             stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"], batch_id=f"{t} more")
-            write(published, t, stream.release(t).to_bytes())
+            write(published, t, bytes_of(stream.release(t)))
 
 
 def run_in_groups(path, published):
@@ -34,7 +35,7 @@ def run_in_groups(path, published):
         for group in (STEPS[:2], STEPS[2:]):
             made = stream.steps(**batches_of(group), batch_ids=[f"{t}" for t in group])
             for t, release in zip(group, made, strict=True):
-                write(published, t, release.to_bytes())
+                write(published, t, bytes_of(release))
 
 
 def run_with_sums(path, published):
@@ -48,7 +49,7 @@ def run_with_sums(path, published):
             stream.add_sums(made, batch_id=("query", number))
             assert not stream.add_sums(made, batch_id=("query", number))
             while stream.step <= group[-1]:
-                write(published, stream.step, stream.release(stream.step).to_bytes())
+                write(published, stream.step, bytes_of(stream.release(stream.step)))
 
 
 def batches_of(steps):
@@ -75,7 +76,7 @@ def log_of(published):
 
 def try_kills(tmp_path, kills, run=run):
     whole = feed(board(key=KEY), STEPS)
-    grouped = [release.to_bytes() for release in board(key=KEY).steps(**batches_of(STEPS))]
+    grouped = [*map(bytes_of, board(key=KEY).steps(**batches_of(STEPS)))]
     expected = grouped if run is run_in_groups else whole
     total = lines_of_a_run(run, tmp_path / "all.db", tmp_path / "all.log", rooms=ROOM)
     deaths = 0
@@ -88,7 +89,7 @@ def try_kills(tmp_path, kills, run=run):
         for step, made in log_of(published):
             assert made == expected[step] == seen[step]
         with board(path, key=KEY) as stream:
-            assert [release.to_bytes() for release in stream.releases()] == expected
+            assert [*map(bytes_of, stream.releases())] == expected
     return deaths
 
 
@@ -122,7 +123,7 @@ def test_the_power_fails_between_write_and_sync(tmp_path):
     """Of what no sync has put on disk any part may be there: it is the state before, or that after."""
     alone = board(key=KEY)
     alone.update({"x": [0.5]}, unit_ids=["a"])
-    expected, met = alone.release(0).to_bytes(), []
+    expected, met = bytes_of(alone.release(0)), []
     for number in range(13):
         log, before = released_and_left(tmp_path / f"{number}.db")
         after = log.read_bytes()
@@ -136,7 +137,7 @@ def test_the_power_fails_between_write_and_sync(tmp_path):
             met.append(stream.step)
             assert not stream.update({"x": [0.5]}, unit_ids=["a"], batch_id="first")
             made = stream.get() if stream.step else stream.release(0)
-            assert made.to_bytes() == expected
+            assert bytes_of(made) == expected
     assert met == [0] * 12 + [1]
 
 
@@ -199,7 +200,7 @@ def test_killed_between_write_and_sync(tmp_path, run):
         run(path, published)
         assert all(made == whole[step] for step, made in log_of(published))
         with board(path, key=KEY) as stream:
-            assert [release.to_bytes() for release in stream.releases()] == whole
+            assert [*map(bytes_of, stream.releases())] == whole
     assert deaths >= 8
 
 
@@ -213,7 +214,7 @@ def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_pat
         killed_at(run, 1 + (2 * number + 1) * total // 6, path, published, rooms=ROOM)
         run(path, published)
         with board(path, key=KEY) as stream:
-            kept = {release.step: release.to_bytes() for release in stream.releases()}
+            kept = {release.step: bytes_of(release) for release in stream.releases()}
         assert list(kept) == list(STEPS)
         assert all(made == kept[step] for step, made in log_of(published))
 

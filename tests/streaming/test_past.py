@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import streaming
+from tests.streaming.released import bytes_of
 
 EDGES = np.linspace(-2, 2, 9)
 STATISTICS = {
@@ -17,8 +18,8 @@ STATISTICS = {
 OVERS = [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.7)]
 
 
-def bytes_of(releases):
-    return [release.to_bytes() for release in releases]
+def all_bytes(releases):
+    return [*map(bytes_of, releases)]
 
 
 @pytest.mark.parametrize("over", OVERS, ids=lambda over: type(over).__name__)
@@ -29,12 +30,12 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
         for step in range(7):
             stream.update(np.linspace(-1, 1, 50) + 0.1 * step)
             stream.release(None if step == 3 else step)
-            assert stream.get().to_bytes() == bytes_of(stream.releases())[-1]
-        made = bytes_of(stream.releases())
-        assert bytes_of(streaming.read_releases(tmp_path / "s")) == made
-        assert bytes_of(streaming.read_releases(tmp_path / "s", since=4)) == made[4:]
+            assert bytes_of(stream.get()) == all_bytes(stream.releases())[-1]
+        made = all_bytes(stream.releases())
+        assert all_bytes(streaming.read_releases(tmp_path / "s")) == made
+        assert all_bytes(streaming.read_releases(tmp_path / "s", since=4)) == made[4:]
     with streaming.Stream(STATISTICS, **options) as stream:
-        assert bytes_of(stream.releases()) == made and stream.get().to_bytes() == made[-1]
+        assert all_bytes(stream.releases()) == made and bytes_of(stream.get()) == made[-1]
         band = stream.band(simultaneous=False)
         assert [one.step for one in band] == list(range(7))
     found = streaming.read_releases(tmp_path / "s")
@@ -47,9 +48,9 @@ def test_an_endless_stream_in_memory_forgets(monkeypatch):
     for over in (streaming.Running(), streaming.SlidingWindow(2)):
         stream = streaming.Stream(streaming.Count(), epsilon=1.0, over=over)
         made = [stream.steps([1], batch_ids=[f"{step}"])[0] for step in range(8)]
-        assert bytes_of(stream.releases()) == bytes_of(made[5:]) and stream.get() is made[-1]
+        assert all_bytes(stream.releases()) == all_bytes(made[5:]) and stream.get() is made[-1]
         assert len(stream._state._rows) == 3 + over.reach
-        assert bytes_of(stream.steps([1], batch_ids=["6"])) == bytes_of(made[6:7])
+        assert all_bytes(stream.steps([1], batch_ids=["6"])) == all_bytes(made[6:7])
         begun = stream.releases()
         with pytest.raises(ValueError, match="a state file keeps all"):
             stream.steps([1], batch_ids=["2"])

@@ -11,6 +11,7 @@ import pytest
 
 from anechoic import streaming
 from anechoic.errors import GuaranteeError
+from tests.streaming.released import bytes_of
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -68,7 +69,7 @@ def test_an_iterator_of_releases_goes_on_beside_a_change(total):
     begun = total.releases()
     first = next(begun)
     total.steps([[1.0]] * 3)
-    assert [r.to_bytes() for r in (first, *begun)] == [r.to_bytes() for r in made]
+    assert [*map(bytes_of, (first, *begun))] == [*map(bytes_of, made)]
 
 
 def test_an_interrupted_group_is_not_seen(total, monkeypatch):

@@ -17,6 +17,7 @@ from anechoic.sampling import External
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.store import Store
 from anechoic.streaming.stream_state import InMemory
+from tests.streaming.released import bytes_of
 
 KEY = bytes(range(32))
 
@@ -41,7 +42,7 @@ def feed(stream, steps):
     for t in steps:
         stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
         stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"])
-        found.append(stream.release(t).to_bytes())
+        found.append(bytes_of(stream.release(t)))
     return found
 
 
@@ -61,12 +62,12 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
             with board(path, key=KEY, over=over) as stream:
                 stream.update({"x": x}, unit_ids=units, batch_id=name)
         with board(path, key=KEY, over=over) as stream:
-            found.append(stream.release(t).to_bytes())
+            found.append(bytes_of(stream.release(t)))
         with board(path, key=KEY, over=over) as stream:
-            assert stream.get().to_bytes() == found[-1] and stream.step == t + 1
+            assert bytes_of(stream.get()) == found[-1] and stream.step == t + 1
     assert found == expected
     with board(path, key=KEY, over=over) as stream:
-        assert [release.to_bytes() for release in stream.releases()] == expected
+        assert [*map(bytes_of, stream.releases())] == expected
 
 
 @pytest.mark.slow
@@ -80,15 +81,14 @@ def test_noise_without_a_grid_goes_on_too(tmp_path):
         delta=1e-6,
     )
     expected = [
-        r.to_bytes()
-        for r in streaming.Stream(streaming.Count(), mechanism=mechanism, key=KEY).steps(range(9))
+        *map(bytes_of, streaming.Stream(streaming.Count(), mechanism=mechanism, key=KEY).steps(range(9)))
     ]
     found = []
     for t in range(9):
         with streaming.Stream(
             streaming.Count(), mechanism=mechanism, key=KEY, state=tmp_path / "s"
         ) as stream:
-            found += [r.to_bytes() for r in stream.steps([t])]
+            found += [*map(bytes_of, stream.steps([t]))]
     assert found == expected
 
 
@@ -101,15 +101,13 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
         return an.calibrate(strategy, sampling=sampling, epsilon=1.0, delta=1e-6)
 
     begun = planned(0.5)
-    expected = [
-        r.to_bytes() for r in streaming.Stream(streaming.Count(), mechanism=begun, key=KEY).steps(range(9))
-    ]
+    expected = [*map(bytes_of, streaming.Stream(streaming.Count(), mechanism=begun, key=KEY).steps(range(9)))]
     found = []
     for t in range(9):
         plan = planned(0.5 + t * 1e-6)
         with streaming.Stream(streaming.Count(), mechanism=plan, key=KEY, state=tmp_path / "s") as stream:
             assert stream.mechanism == begun
-            found += [r.to_bytes() for r in stream.steps([t])]
+            found += [*map(bytes_of, stream.steps([t]))]
     assert found == expected
 
 
@@ -131,7 +129,7 @@ def test_a_batch_that_was_released_gives_the_stored_release(tmp_path):
         first = stream.steps([{"x": [1.0]}], unit_ids=[["a"]], batch_ids=["one"])
     with board(tmp_path / "s") as stream:
         again = stream.steps([{"x": [1.0]}], unit_ids=[["a"]], batch_ids=["one"])
-        assert again[0].to_bytes() == first[0].to_bytes() and stream.step == 1
+        assert bytes_of(again[0]) == bytes_of(first[0]) and stream.step == 1
         assert not stream.update({"x": [1.0]}, unit_ids=["a"], batch_id="one")
 
 
@@ -169,7 +167,7 @@ def test_releases_are_read_while_the_stream_runs(tmp_path):
     path = tmp_path / "a file #1?.db"
     with board(path) as stream:
         expected = feed(stream, range(3))
-        assert [release.to_bytes() for release in streaming.read_releases(path)] == expected
+        assert [*map(bytes_of, streaming.read_releases(path))] == expected
         assert [release.step for release in streaming.read_releases(path, since=2)] == [2]
         stream.release()
     assert len(streaming.read_releases(path)) == 4
@@ -221,7 +219,7 @@ def test_a_file_that_was_not_closed_is_refused_without_its_log(tmp_path):
     for name, content in left.items():
         (tmp_path / name).write_bytes(content)
     with board(tmp_path / "s", key=KEY) as stream:
-        assert [release.to_bytes() for release in stream.releases()] == found
+        assert [*map(bytes_of, stream.releases())] == found
 
 
 def test_a_stream_that_nobody_closes_is_closed(tmp_path):

@@ -14,6 +14,7 @@ from anechoic.errors import GuaranteeError, HorizonError, MismatchError, Unsuppo
 from anechoic.participation import FullBatch, MinSep, Patterns, Single
 from anechoic.sampling import External
 from tests.marks import each_once
+from tests.streaming.released import bytes_of
 
 KEY = bytes(range(32))
 
@@ -135,7 +136,7 @@ def test_the_same_key_gives_the_same_bytes_and_steps_are_updates_with_releases()
     together = one.steps(batches, times=range(6))
     for t, batch in enumerate(batches):
         other.update(batch)
-        assert other.release(t).to_bytes() == together[t].to_bytes()
+        assert bytes_of(other.release(t)) == bytes_of(together[t])
 
 
 def test_epsilon_so_far_grows_to_that_of_all_and_covers_the_releases():
@@ -172,7 +173,7 @@ def test_sums_never_leave_their_integers(over):
             for _ in range(9):
                 give()
     assert 2**27 < count.shared.reach(1) <= 2**28
-    assert (np.abs(count._standing.open) < 2**62).all()
+    assert (np.abs(count._stream_state.open) < 2**62).all()
     count.update(1)  # nothing was lost, and smaller batches go on
     assert count.release().estimate >= many
 
@@ -212,7 +213,7 @@ def test_batches_are_added_once():
         count.steps([3], batch_ids=["a"])
     first = count.release()
     again = count.steps([3, 4], batch_ids=["a", "b"])
-    assert again[0].to_bytes() == first.to_bytes() and again[1].estimate == 7 and count.step == 2
+    assert bytes_of(again[0]) == bytes_of(first) and again[1].estimate == 7 and count.step == 2
     with pytest.raises(ValueError, match="twice"):
         count.steps([3, 4], batch_ids=["c", "c"])
 
@@ -310,7 +311,7 @@ def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
     stream = streaming.Stream({"s": statistic}, epsilon=1.0, horizon=4)
     with pytest.raises(ValueError, match=words):
         stream.update(batch)
-    assert not stream._standing.open.any() and stream.release().step == 0
+    assert not stream._stream_state.open.any() and stream.release().step == 0
 
 
 def test_a_mechanism_of_ones_own():
@@ -410,7 +411,7 @@ def test_a_change_that_was_interrupted_is_never_repeated_without_a_state(monkeyp
     for again in calls.values():
         with pytest.raises(GuaranteeError, match="count records twice"):
             again()
-    assert next(stream.releases()).to_bytes() == first.to_bytes()
+    assert bytes_of(next(stream.releases())) == bytes_of(first)
     assert [made.step for made in stream.band()] == [made.step for made in stream.releases()]
 
 

@@ -103,7 +103,7 @@ def charges_of(what: Cost) -> list[Charge]:
         raise ValueError(
             f"{type(what).__name__} cannot be charged: give a Mechanism, an EndlessMechanism, what compose()"
             " returned, or (epsilon, delta) of something else, a Selection for instance. A Stream and an"
-            " OpenHistogram take book=."
+            " PartitionSelectionHistogram take book=."
         )
     gaussian = [Charge(mu=what.gdp())]
     return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -14,25 +13,33 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
-from anechoic.streaming.layout import SumsLayout, check_same, layout_of
-from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
-from anechoic.streaming.sent_sums import packed, unpacked
-from anechoic.streaming.statistic import Integers, sum_of
-from anechoic.streaming.stream_state import MOST
+from anechoic.streaming.columns import Integers, coded, column_of, entries
+from anechoic.streaming.layout import (
+    PartitionSelectionLayout,
+    SumsLayout,
+    check_same,
+    layout_of,
+    packed,
+    unpacked,
+)
+from anechoic.streaming.ledger import NO_ID, TOO_MANY, count_equal_before, digests
+from anechoic.streaming.stream_state import SUM_LIMIT
 from anechoic.units.ids import DIGEST
 
 #: Records of units that wait to be sorted among those before them.
 _WAITING = 2**15
+#: Why records are left out.
+NO_CATEGORY = "without a category"
 
 
-class Held:
+class AddedRecords:
     """Stands for the records of one accumulator in all that it is merged into.
 
     Attributes:
         taken: whether a stream has added them.
     """
 
-    taken = False
+    used = False
 
 
 class Accumulator:
@@ -43,8 +50,8 @@ class Accumulator:
     Where units are told by ids, it holds by keyed digest of each unit what its records add, at most
     `per_step` of them, and the ledger of the stream decides which units count. A unit whose records are on
     several workers is bounded when these are merged: of more than `per_step` those count that a hash of what
-    they add puts first, which no order can change. One of an
-    `OpenHistogram` holds categories as they stand in the records: see `OpenAccumulator`.
+    they add puts first, which no order can change. One of a
+    `PartitionSelectionHistogram` holds categories as they stand in the records.
 
     It is as private as its records. So is the description of a stream whose units are told by ids: with it
     one can test whose account is in a state file. Workers are trusted with records, and with their sums.
@@ -78,12 +85,16 @@ class Accumulator:
         self.step = None if step is None else positive_int("step", step, minimum=0)
         self.count = 0
         self.remarks: Counter[str] = Counter()
-        self._held: set[Held] = set()
-        self._own = Held()
+        self._held: set[AddedRecords] = set()
+        self._own = AddedRecords()
         self._empty()
 
     def __new__(cls, of: Any, step: int | None = None) -> Accumulator:
-        return object.__new__(class_for(layout_of(of)))
+        return object.__new__(
+            PartitionSelectionAccumulator
+            if isinstance(layout_of(of), PartitionSelectionLayout)
+            else Accumulator
+        )
 
     def _empty(self) -> None:
         self._sums = np.zeros(self.layout.shared.dimension, np.int64)
@@ -131,7 +142,7 @@ class Accumulator:
         named = np.array([unit is not None for unit in listed], bool)
         units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
         self._take(units, layout.shared.each(records)[named])
-        found[NAMELESS] += count - len(units)
+        found[NO_ID] += count - len(units)
         return count, found
 
     def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
@@ -178,7 +189,7 @@ class Accumulator:
     # -- inside ----------------------------------------------------------------------------------
 
     def _check_room(self, count: int) -> None:
-        if self.layout.reach(count) >= MOST:
+        if self.layout.reach(count) >= SUM_LIMIT:
             raise ValueError(f"{count} records are more than 64 bits hold: begin another accumulator.")
 
     def _check_of(self, layout: SumsLayout) -> None:
@@ -207,8 +218,10 @@ class Accumulator:
             keys = np.zeros(len(units), f"S{DIGEST}")
             keys[order[several]] = [_key(rows, place) for place in order[several].tolist()]
             order = np.lexsort((keys, units))
-            kept = order[earlier(np.cumsum(np.append(0, ~same))[: len(order)]) < self.layout.per_step]
-            self.remarks.update(+Counter({BEYOND: len(order) - len(kept)}))
+            kept = order[
+                count_equal_before(np.cumsum(np.append(0, ~same))[: len(order)]) < self.layout.per_step
+            ]
+            self.remarks.update(+Counter({TOO_MANY: len(order) - len(kept)}))
             self._parts = [(units[kept], rows[kept])]
             self._sorted = self._rows = len(kept)
         return self._parts[0]
@@ -241,7 +254,7 @@ class Accumulator:
         head, arrays = unpacked(bytes(data), made.layout)
         made.step, made.count, made.remarks = head["step"], head["count"], Counter(head["remarks"])
         made._restore(head, arrays)
-        made._held = {Held()} if made.count else set()
+        made._held = {AddedRecords()} if made.count else set()
         return made
 
     def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -258,15 +271,75 @@ class Accumulator:
         return f"Accumulator({self.count} records, step {self.step})"
 
 
-@singledispatch
-def class_for(layout: SumsLayout) -> type[Accumulator]:
-    """Of the accumulators of a layout."""
-    return Accumulator
+class PartitionSelectionAccumulator(Accumulator):
+    """What `Accumulator` makes for a `PartitionSelectionHistogram`.
+
+    It holds **categories as they stand in the records**, rare ones too: how many records each has, or, where
+    units are told by ids, the keyed digests of those in it, each once. All of that leaves the worker with
+    `to_bytes`, and goes to the process of the histogram alone. There categories are chosen: what is released,
+    and what a state file shows without its key, has no category that was not chosen.
+
+    Of a unit that is in more categories than may count, those count that a hash puts first, as no order of
+    arrival can change.
+    """
+
+    def _empty(self) -> None:
+        self.records: Counter[str] = Counter()
+        self._units: dict[str, set[bytes]] = {}
+
+    def _read(self, batch: Any, unit_ids: Any) -> tuple[int, Counter[str]]:
+        column = column_of(batch, "categories", self.layout.column)
+        values, places = coded(column) or (entries(column, "batch"), None)
+        names = list(map(name_of, values))
+        places = np.arange(len(names)) if places is None else places
+        self._check_room(self.count + len(places))
+        each = dict(enumerate(np.bincount(places, minlength=len(names)).tolist()))
+        found = Counter({NO_CATEGORY: sum(each[i] for i, name in enumerate(names) if name is None)})
+        if self.layout.secret is None:
+            for i, name in enumerate(names):
+                if name is not None and each[i]:
+                    self.records[name] += each[i]
+            return len(places), found
+        for place, unit in zip(places.tolist(), self._digests(unit_ids, len(places)), strict=True):
+            name = names[place]
+            if unit is None:
+                found[NO_ID] += 1
+            elif name is not None:
+                self._units.setdefault(name, set()).add(unit)
+        return len(places), found
+
+    def _join(self, other: Any) -> None:
+        self.records.update(other.records)
+        for name, units in other._units.items():
+            self._units.setdefault(name, set()).update(units)
+
+    def pairs(self) -> tuple[list[bytes], list[str]]:
+        """Units and a category of each, in an order that follows from these alone."""
+        listed = [(unit, name) for name, units in self._units.items() for unit in units]
+        listed.sort(
+            key=lambda pair: hashlib.blake2b(pair[0] + pair[1].encode("utf-8", "surrogatepass")).digest()
+        )
+        return [unit for unit, _ in listed], [name for _, name in listed]
+
+    def to_bytes(self) -> bytes:
+        units = {name: b"".join(sorted(units)).hex() for name, units in self._units.items()}
+        return packed(self.layout, {**self._head(), "records": self.records, "units": units}, {})
+
+    def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.records = Counter(head["records"])
+        for name, held in head["units"].items():
+            units = bytes.fromhex(held)
+            self._units[name] = {units[i : i + DIGEST] for i in range(0, len(units), DIGEST)}
 
 
-def sums_of(rows: Any, kept: NDArray[np.bool_]) -> Integers:
-    """The sum of the rows that are kept."""
-    return sum_of(rows[kept])
+def name_of(entry: Any) -> str | None:
+    """Return the category of a record: a text, or an integer as its digits; None for everything else.
+
+    NULs at the end of a text do not count, as NumPy's arrays drop them.
+    """
+    if type(entry) is str:
+        return entry.rstrip("\0")
+    return str(entry) if type(entry) is int and entry.bit_length() <= 64 else None
 
 
 def _key(rows: Any, place: int) -> bytes:
@@ -281,16 +354,16 @@ def as_accumulator(given: Any) -> Accumulator | None:
     return given if isinstance(given, Accumulator) else None
 
 
-def check_once(given: Iterable[Accumulator | None]) -> None:
+def check_unused(given: Iterable[Accumulator | None]) -> None:
     """Refuse records that a stream would add twice, as far as this process can tell.
 
     Raises:
         GuaranteeError: for such.
     """
-    found: set[Held] = set()
+    found: set[AddedRecords] = set()
     for one in given:
         held = set() if one is None else one._held
-        if held & found or any(records.taken for records in held):
+        if held & found or any(records.used for records in held):
             raise GuaranteeError(
                 "an accumulator was added before, or is given twice, and its records or a unit could count"
                 " twice: make a new one for each batch. To repeat a batch give the batch_id that it had."
@@ -298,14 +371,16 @@ def check_once(given: Iterable[Accumulator | None]) -> None:
         found |= held
 
 
-def take(given: Iterable[Accumulator | None]) -> None:
+def mark_used(given: Iterable[Accumulator | None]) -> None:
     """Note that a stream has added them."""
     for one in given:
         for records in () if one is None else one._held:
-            records.taken = True
+            records.used = True
 
 
-def by_step(given: Accumulator | Iterable[Accumulator], layout: SumsLayout) -> dict[int | None, Accumulator]:
+def merge_by_step(
+    given: Accumulator | Iterable[Accumulator], layout: SumsLayout
+) -> dict[int | None, Accumulator]:
     """Those of one step merged, in the order of steps.
 
     Raises:

@@ -21,12 +21,12 @@ from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import Columns, PendingSteps
+from anechoic.streaming.release import checked_target, write_releases
 from anechoic.streaming.sentences import best_guess, statement
 from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
-from anechoic.streaming.tables import checked_target, write_releases
 
 
 def statistics_of(

@@ -18,7 +18,7 @@ from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.statistic import Statistic
-from anechoic.streaming.window import Over
+from anechoic.streaming.window import Window
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
 SIMULATED_UP_TO = 2**14
@@ -39,7 +39,7 @@ class Factors:
             product of their probabilities, as symmetric convex sets are under a normal law (Royen 2014).
     """
 
-    def __init__(self, mechanism: Mechanism, over: Over, level: float, contrasts: int) -> None:
+    def __init__(self, mechanism: Mechanism, over: Window, level: float, contrasts: int) -> None:
         self._miss = -math.expm1(math.log(level) / contrasts)
         self._steps = mechanism.steps
         self._one: float | None = None
@@ -83,7 +83,7 @@ def order_of(count: int, level: float) -> int | None:
     return place if place < count else None
 
 
-def largest_entries(mechanism: Mechanism, over: Over, repeats: int) -> Array:
+def largest_entries(mechanism: Mechanism, over: Window, repeats: int) -> Array:
     """max_t |(B Z)[t]| / ||B[t]|| in independent repetitions; the draws are public, and always the same."""
     strategy, workload = mechanism.strategy, over.workload(mechanism.steps)
     norms = error(workload, strategy).per_step[:, None]

@@ -21,8 +21,9 @@ from scipy.optimize import isotonic_regression
 
 from anechoic import optimize, workloads
 from anechoic._validate import Array, finite_array, one_of
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, counted, numbers, one_each
+from anechoic.streaming.statistic import Records, Statistic, counted, masks_and, numbers, one_hot
 
 #: Most buckets over which noise is correlated: their matrix is dense.
 CORRELATED_UP_TO = 1024
@@ -118,14 +119,14 @@ class Distribution(Statistic):
         return Records(len(values), places, usable, remarks)
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        counts = np.bincount(records.values[both(records.usable, kept)], minlength=self.dimension)
+        counts = np.bincount(records.values[masks_and(records.usable, kept)], minlength=self.dimension)
         if self.noise == "buckets":
             return counts.astype(np.int64) * unit
         return np.asarray((self._fine * counts).sum(axis=1, dtype=np.int64)) * (unit // FINE)
 
     def each(self, records: Records, unit: int) -> Any:
         if self.noise == "buckets":
-            return one_each(records.values, records.usable, self.dimension, unit)
+            return one_hot(records.values, records.usable, self.dimension, unit)
         usable = True if records.usable is None else records.usable[:, None]
         return sparse.csr_array(np.where(usable, self._fine.T[records.values], 0) * (unit // FINE))
 

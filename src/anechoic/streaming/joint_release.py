@@ -13,13 +13,13 @@ from scipy import sparse
 
 from anechoic._validate import Array, positive_float
 from anechoic.participation.base import Participation
-from anechoic.streaming.coded import column_of
+from anechoic.streaming.columns import Integers, column_of
+from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.mechanisms import Deviations
-from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
+from anechoic.streaming.statistic import Records, Statistic, checked_statistics
 from anechoic.streaming.stream_state import AHEAD
-from anechoic.streaming.window import Over, Running
+from anechoic.streaming.window import Running, Window
 
 
 class SharedRelease:
@@ -127,7 +127,7 @@ class SharedRelease:
     def reach(self, records: int) -> int:
         """What so many records add to any entry of the sums, at most in size; an exact integer."""
         most = max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
-        return records * most * (1 if self.presence is None else 2)  # now, and when it leaves
+        return records * most * (1 if self.distinct_counter is None else 2)  # now, and when it leaves
 
     def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
@@ -156,9 +156,9 @@ class SharedRelease:
         return sum(one.contrasts for one in self.statistics.values())
 
     @property
-    def presence(self) -> Presence | None:
-        """The rule of a count of who is there, which has no others beside it."""
-        return next((one.presence for one in self.statistics.values() if one.presence is not None), None)
+    def distinct_counter(self) -> DistinctCounter | None:
+        """Return the rule of a count of units, which has no others beside it."""
+        return distinct_counter_of(self.statistics)
 
     def _own(self, total: NDArray[Any], name: str) -> Array:
         """The part of a statistic, in its own units."""
@@ -179,15 +179,21 @@ def dimension_of(statistics: Mapping[str, Statistic]) -> int:
     return sum(statistic.dimension for statistic in statistics.values())
 
 
-def checked_presence(
-    statistics: Mapping[str, Statistic], participation: Participation | None, over: Over | None
-) -> Presence | None:
+def distinct_counter_of(statistics: Mapping[str, Statistic]) -> DistinctCounter | None:
+    """Return the rule of a count of units, if there is one among these."""
+    rules = (statistic.distinct_counter for statistic in statistics.values())
+    return next((rule for rule in rules if rule is not None), None)
+
+
+def checked_distinct_counter(
+    statistics: Mapping[str, Statistic], participation: Participation | None, over: Window | None
+) -> DistinctCounter | None:
     """The rule of a count of who is there, if there is one.
 
     Raises:
         ValueError: for such a count beside other statistics, with participation, or not over all steps.
     """
-    found = next((one.presence for one in statistics.values() if one.presence is not None), None)
+    found = distinct_counter_of(statistics)
     if found is None:
         return None
     if len(statistics) > 1 or participation is not None or over not in (None, Running()):

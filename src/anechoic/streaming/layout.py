@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from anechoic.errors import MismatchError
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.errors import CheckpointError, MismatchError
+from anechoic.streaming.distribution import Distribution, Quantiles
+from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease
-from anechoic.streaming.reading import statistic_of
+from anechoic.streaming.statistic import Statistic
+from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 
 #: Of accumulators, and of what describes them.
 FORMAT = 1
+_CHECK = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +46,8 @@ class SumsLayout:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenLayout(SumsLayout):
-    """Of an `OpenHistogram`, whose categories are not in it.
+class PartitionSelectionLayout(SumsLayout):
+    """Of a `PartitionSelectionHistogram`, whose categories are not in it.
 
     Attributes:
         column: with the categories; None for the batch itself.
@@ -49,7 +58,7 @@ class OpenLayout(SumsLayout):
     one: int
 
     @classmethod
-    def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> OpenLayout:
+    def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> PartitionSelectionLayout:
         """Of a histogram."""
         held = None if secret is None else secret.hex()
         said = {"format": FORMAT, "stream": stream, "secret": held, "open": {"column": column, "one": one}}
@@ -111,14 +120,14 @@ class StreamLayout(SumsLayout):
 
 
 @lru_cache(maxsize=16)
-def _read_layout(text: str) -> StreamLayout | OpenLayout:
+def _read_layout(text: str) -> StreamLayout | PartitionSelectionLayout:
     try:
         said = json.loads(text)
         if said["format"] != FORMAT:
             raise ValueError(f"format {said['format']}, where this version has {FORMAT}")
         secret = None if said["secret"] is None else bytes.fromhex(said["secret"])
         if "open" in said:
-            return OpenLayout(text, said["stream"], secret, **said["open"])
+            return PartitionSelectionLayout(text, said["stream"], secret, **said["open"])
         statistics = {name: statistic_of(said["statistics"][name]) for name in said["order"]}
         shared = SharedRelease(statistics, said["weights"], said["per_step"], said["bits"])
     except (KeyError, TypeError, ValueError) as error:
@@ -135,7 +144,7 @@ def _read_layout(text: str) -> StreamLayout | OpenLayout:
 
 
 def layout_of(of: Any) -> Any:
-    """That of a stream, or of what its `accumulator_spec` gave: a `StreamLayout`, or an `OpenLayout`.
+    """Return the layout of a stream, or of what its `accumulator_spec` gave.
 
     Raises:
         ValueError: for something else.
@@ -143,7 +152,8 @@ def layout_of(of: Any) -> Any:
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
     if not isinstance(found, SumsLayout):
         raise ValueError(
-            f"of={of!r:.60} must be a Stream or an OpenHistogram, or the text of its accumulator_spec()."
+            f"of={of!r:.60} must be a Stream or a PartitionSelectionHistogram, or the text of its"
+            " accumulator_spec()."
         )
     return found
 
@@ -160,3 +170,64 @@ def check_same(stream: str, mark: str, layout: SumsLayout) -> None:
         )
     if mark != layout.mark:
         raise MismatchError("sums of other statistics, bounds or units than these: they cannot be added.")
+
+
+def packed(layout: SumsLayout, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return plain data and arrays as bytes, with a checksum first: the same bytes for the same content."""
+    said = {"format": FORMAT, "stream": layout.stream, "layout": layout.mark, **head}
+    file = io.BytesIO()
+    held = np.frombuffer(json.dumps(said, sort_keys=True).encode(), np.uint8)
+    np.savez(file, head=held, **arrays)  # type: ignore[arg-type]  # it has no argument of these names
+    return _checksum(file.getvalue()) + file.getvalue()
+
+
+def unpacked(content: bytes, layout: SumsLayout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the plain data and the arrays of which `packed` made these bytes for this layout.
+
+    Raises:
+        CheckpointError, MismatchError: see `Accumulator.from_bytes`.
+    """
+    check, content = content[:_CHECK], content[_CHECK:]
+    if _checksum(content) != check:
+        raise CheckpointError(
+            "these bytes are no accumulator, damaged or cut short: give what to_bytes() gave, once more."
+        )
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    head = json.loads(arrays.pop("head").tobytes())
+    if head["format"] != FORMAT:
+        raise CheckpointError(
+            f"an accumulator of format {head['format']}, where this version reads {FORMAT}: let workers and"
+            " stream have the same version of anechoic."
+        )
+    check_same(head["stream"], head["layout"], layout)
+    return head, arrays
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECK).digest()
+
+
+def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> Grouped:
+    return Grouped(statistic_of(of), column, groups)
+
+
+_KINDS: dict[str, Callable[..., Statistic]] = {
+    "count": Count,
+    "sum": Sum,
+    "mean": Mean,
+    "histogram": Histogram,
+    "distribution": Distribution,
+    "quantiles": Quantiles,
+    "by group": _grouped,
+}
+
+
+def statistic_of(described: Mapping[str, Any]) -> Statistic:
+    """The statistic that describes itself so.
+
+    Raises:
+        KeyError, TypeError, ValueError: for a description that is none of this library's statistics.
+    """
+    arguments = dict(described)
+    return _KINDS[arguments.pop("kind")](**arguments)

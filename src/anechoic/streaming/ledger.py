@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.coded import coded
-from anechoic.streaming.statistic import entries
+from anechoic.streaming.columns import coded, entries
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
-NOBODY = packed(*np.array([[0], [-1], [0]]))[0]
+NO_ACCOUNT = packed(*np.array([[0], [-1], [0]]))[0]
 
 
 #: Why records are left out, of which `anechoic.streaming.accumulator` counts some too.
-NAMELESS = "without an id that can be read"
-BEYOND = "beyond those of one unit that count in a step"
+NO_ID = "without an id that can be read"
+TOO_MANY = "beyond those of one unit that count in a step"
 
 
 class Table(Protocol):
@@ -51,10 +50,10 @@ class Ledger:
         self.participation = participation
         self._per_step = positive_int("per_step", per_step)
         self._secret = secret_of(key)
-        self._table = table
+        self.table = table
 
     def digests(self, unit_ids: Any) -> list[bytes | None]:
-        """See `digests`."""
+        """Return the digest of each unit; see `digests`."""
         return digests(unit_ids, self._secret)
 
     def digest(self, unit: Any) -> bytes:
@@ -66,15 +65,15 @@ class Ledger:
         place: dict[bytes, int] = {}
         kept = np.array([unit is not None for unit in units], bool)
         rows = np.array([place.setdefault(unit, len(place)) for unit in units if unit is not None], np.int64)
-        found = self._table.fetch(place)
+        found = self.table.fetch(place)
         accounts = Accounts(self.participation, len(place))
-        accounts.count, accounts.last, records = unpacked([found.get(unit, NOBODY) for unit in place], 3)
+        accounts.count, accounts.last, records = unpacked([found.get(unit, NO_ACCOUNT) for unit in place], 3)
         records[accounts.last != step] = 0
         first = accounts.first(step, rows)
-        counts = (first == step) & (records[rows] + earlier(rows) < self._per_step)
+        counts = (first == step) & (records[rows] + count_equal_before(rows) < self._per_step)
         refused = {
-            NAMELESS: len(kept) - len(rows),
-            BEYOND: ((first == step) & ~counts).sum(),
+            NO_ID: len(kept) - len(rows),
+            TOO_MANY: ((first == step) & ~counts).sum(),
             "of units that took part as often as they may": (first >= NEVER).sum(),
             "of units that took part too few steps ago": ((first > step) & (first < NEVER)).sum(),
         }
@@ -84,7 +83,7 @@ class Ledger:
         records += more
         changed, names = np.flatnonzero(more), list(place)
         entries = packed(accounts.count[changed], accounts.last[changed], records[changed])
-        self._table.write({names[row]: entry for row, entry in zip(changed.tolist(), entries, strict=True)})
+        self.table.write({names[row]: entry for row, entry in zip(changed.tolist(), entries, strict=True)})
         return kept, {reason: int(number) for reason, number in refused.items() if number}
 
 
@@ -106,7 +105,7 @@ def _digest_or_none(unit: Any, secret: bytes) -> bytes | None:
         return None
 
 
-def earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_equal_before(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many entries before each are equal to it."""
     order = np.argsort(rows, kind="stable")
     same = np.bincount(rows)

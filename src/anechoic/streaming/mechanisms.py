@@ -30,7 +30,7 @@ from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.rational import rational_blt
-from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.window import Decayed, Running, SlidingWindow, Window
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40
@@ -53,7 +53,7 @@ _ALIKE = 1e-3
 
 def planned_mechanism(
     *,
-    over: Over,
+    over: Window,
     horizon: int | None,
     participation: Participation,
     epsilon: float,
@@ -133,14 +133,14 @@ class RunningMeans(PlanObjective):
         return errors.of(self.weights)
 
 
-def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
+def _objective(over: Window, n: int, loss: LossOfStream) -> PlanObjective:
     """What a stream of n steps is planned for; a window that holds them all is a running sum."""
     workload = (Running() if over.reach >= n else over).workload(n)
     return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
 
 @singledispatch
-def _endless(over: Over) -> Strategy:
+def _endless(over: Window) -> Strategy:
     """A strategy of 2**40 steps whose sensitivity is bounded as if there were no last one."""
     raise UnsupportedError(f"over={over!r}: give a horizon, or a mechanism.")
 
@@ -248,7 +248,7 @@ def mechanism_of(
 class Deviations:
     """Standard deviation of the noise in row t of A Y, for contributions of norm 1: noise_std ||B[t]||."""
 
-    def __init__(self, mechanism: Mechanism, over: Over) -> None:
+    def __init__(self, mechanism: Mechanism, over: Window) -> None:
         self._mechanism, self._over = mechanism, over
         self._known: Array = np.zeros(0)
         self._inverse: Array | None = None
@@ -302,7 +302,7 @@ class Deviations:
         return strategy if n == strategy.n else strategy.truncate(n)
 
 
-class Spent:
+class SpentEpsilon:
     """Epsilon of the releases so far, from few numbers of releases, each rounded up to a power of two."""
 
     def __init__(self, mechanism: Mechanism) -> None:

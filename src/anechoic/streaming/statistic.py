@@ -15,13 +15,12 @@ from scipy import sparse
 from scipy.special import ndtri
 
 from anechoic._validate import Array
-from anechoic.streaming.presence import Presence
+from anechoic.streaming.columns import Integers, entries
+from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.release import PARTS, Estimate, frozen
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
 _SPARE = 2.0**-30
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +65,7 @@ class Statistic(ABC):
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
-    presence: Presence | None = None
+    distinct_counter: DistinctCounter | None = None
     spread: float = 1.0
 
     @property
@@ -157,7 +156,7 @@ class Rows(Statistic):
         """Encoded records, shape (k, dimension), for values of k records that are usable."""
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        chosen = both(records.usable, kept)
+        chosen = masks_and(records.usable, kept)
         values = records.values if chosen is None else records.values[chosen]
         return np.asarray(integer_rows(self.rows(values), self.bound, unit).sum(axis=0, dtype=np.int64))
 
@@ -179,14 +178,14 @@ def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
     peaks = np.abs(rows).max(axis=1, initial=0.0)
     with np.errstate(over="ignore"):  # a length beyond the range is over
-        over = (peaks > limit) | (lengths(rows) > limit)
+        over = (peaks > limit) | (row_norms(rows) > limit)
     scaled = rows
     if over.any():
         # over the largest entry first, so that no square leaves the range of float64
         shares = scaled[over] / peaks[over][:, None]
-        scaled[over] = shares * (limit / lengths(shares))[:, None]
+        scaled[over] = shares * (limit / row_norms(shares))[:, None]
     scaled = np.trunc(scaled * float(unit))
-    scaled[~(lengths(scaled) <= bound * unit)] = 0.0  # negated: not a number is too long
+    scaled[~(row_norms(scaled) <= bound * unit)] = 0.0  # negated: not a number is too long
     return scaled.astype(np.int64)
 
 
@@ -206,7 +205,7 @@ def row_sums(rows: Array) -> Array:
     return rows[:, 0]
 
 
-def lengths(rows: Array) -> Array:
+def row_norms(rows: Array) -> Array:
     """2-norm of each row, added up as by `row_sums`."""
     return np.asarray(np.sqrt(row_sums(np.square(rows))))
 
@@ -216,7 +215,7 @@ def counted(mask: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(mask))
 
 
-def one_each(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: int) -> Any:
+def one_hot(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: int) -> Any:
     """`unit` at the place of each record that is kept: a sparse array of int64, shape (records, width)."""
     held = np.ones(len(places), bool) if kept is None else kept
     ends = np.concatenate([[0], np.cumsum(held)])
@@ -224,14 +223,14 @@ def one_each(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit:
     return sparse.csr_array((values, places[held], ends), shape=(len(places), width))
 
 
-def sum_of(rows: Any) -> Integers:
+def column_sums(rows: Any) -> Integers:
     """The sum of the rows of a sparse array of int64."""
     found = np.zeros(rows.shape[1], np.int64)
     np.add.at(found, rows.indices, rows.data)
     return found
 
 
-def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+def masks_and(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     """Where both masks hold; None stands for everywhere."""
     if one is None or other is None:
         return one if other is None else other
@@ -305,30 +304,6 @@ def _number(entry: Any) -> float:
         return math.nan if isinstance(entry, _NO_NUMBERS) else float(entry)
     except Exception:  # as above
         return math.nan
-
-
-def entries(given: Any, what: str) -> list[Any]:
-    """The entries of a list or column one by one, scalars of NumPy as those of Python.
-
-    A list is never made an array: one odd entry would change what all others are (7 becomes "7").
-
-    Raises:
-        ValueError: for something else than a list, or an array of another shape.
-    """
-    shape = getattr(given, "shape", None)
-    if shape is not None and len(shape) != 1:
-        raise ValueError(f"{what} has shape {tuple(shape)}; one entry a record is needed.")
-    ways = (getattr(given, name, None) for name in ("tolist", "to_list", "to_pylist"))
-    plain = next(filter(None, ways), None)
-    if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
-        raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
-    listed = plain() if plain else list(given)
-    # by its type: an entry may do anything when it is asked for its class
-    return [entry.item() if issubclass(type(entry), _SCALARS) else entry for entry in listed]
-
-
-#: Scalars of NumPy that are Python's; of a time `item` might make a plain integer.
-_SCALARS = (np.bool_, np.integer, np.inexact, np.character)
 
 
 def quantile(level: float) -> float:

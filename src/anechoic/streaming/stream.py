@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -20,24 +23,23 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulator import Accumulator, check_once, take
-from anechoic.streaming.attendance import Attendance
+from anechoic.streaming.accumulator import Accumulator, as_accumulator, check_unused, mark_used
+from anechoic.streaming.base import Addition, checked_batch_id
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Step, steps_of
-from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
+from anechoic.streaming.joint_release import SharedRelease, checked_distinct_counter, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
 from anechoic.streaming.mechanisms import FOR_EVER, LossOfStream, mechanism_of
-from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import KEPT, Published
 from anechoic.streaming.release import Release
-from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
+from anechoic.streaming.release_reader import KEPT, ReleaseDecoder, ReleaseReader, ReplayedReleases
+from anechoic.streaming.statistic import Statistic, checked_statistics, column_sums, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, check_time
-from anechoic.streaming.window import Over, Running, checked_over
+from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, check_time, plain_time
+from anechoic.streaming.window import Running, Window, checked_window
 
 
-class Stream(Published):
+class Stream(ReleaseReader):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -118,7 +120,7 @@ class Stream(Published):
         horizon: int | None = None,
         participation: Participation | None = None,
         per_step: int = 1,
-        over: Over | None = None,
+        over: Window | None = None,
         weights: Mapping[str, float] | None = None,
         adjacency: str = "zero_out",
         unit: str | None = None,
@@ -134,18 +136,18 @@ class Stream(Published):
         if by is not None:
             statistics = {name: Grouped(one, *by) for name, one in statistics.items()}
         self.level = fraction("level", level)
-        self.over = Running() if over is None else checked_over(over)
+        self.over = Running() if over is None else checked_window(over)
         if per_step != 1 and participation is None:
             raise ValueError(
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
-        presence = checked_presence(statistics, participation, over)
+        distinct_counter = checked_distinct_counter(statistics, participation, over)
         if participation is not None:
             Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self.by_unit = participation is not None or presence is not None
+        self.by_unit = participation is not None or distinct_counter is not None
         planned = mechanism_of(
             mechanism,
             participation,
@@ -157,16 +159,16 @@ class Stream(Published):
             adjacency=adjacency,
             unit=unit or ("unit" if self.by_unit else None),
             loss=loss,
-            buffered=presence is not None,
+            buffered=distinct_counter is not None,
             kept=state is not None,
         )
-        if presence is not None:
-            presence.check(planned)
+        if distinct_counter is not None:
+            distinct_counter.check(planned)
         self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
-        self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
+        self._decoder = ReleaseDecoder(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
         self._keep = KEPT if state is None and self.mechanism.steps >= FOR_EVER else None
         self.owner = OwnProcess("stream")
@@ -181,15 +183,14 @@ class Stream(Published):
         self._state = opened(Store, InMemory, state, identity=identity, shown=shown, **how)
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
-        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
-        rule = self.shared.presence
-        attendance = None if rule is None else Attendance(rule, self._state.units)
-        self._intake = Intake(self.shared, ledger if self.by_unit else None, attendance)
-        self._begin = Past(self._publisher, self.shared)
-        self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
+        self._ledger: Ledger | None = None
+        if self.by_unit:
+            self._ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
+        self._begin = ReplayedReleases(self._decoder, self.shared)
+        self._stream_state = self._state.load(self._noise) or StreamState.first(self.dimension)
         if self.step:
-            time, total = self._kept(self.step - 1)[0], self._standing.total
-            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
+            time, total = self._kept(self.step - 1)[0], self._stream_state.total
+            self._last = self._decoder.decode(self.shared, self.step - 1, time, total)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ class Stream(Published):
 
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Standard deviation of the noise in each raw number of each statistic, known in advance."""
-        return self.shared.deviations(self._publisher.deviations, step)
+        return self.shared.deviations(self._decoder.deviations, step)
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Stream(Published):
 
     @alone
     def _steps(self, steps: list[Step]) -> list[Release]:
-        known = [None if one.name is None else self._state.seen(one.name) for one in steps]
+        known = [None if one.name is None else self._state.step_of_batch(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]
         if new or any(step is not None and step >= self.step for step in known):
             self._state.check()  # what was released before is read after a failure too
@@ -238,8 +239,8 @@ class Stream(Published):
             raise ValueError("batch_ids name a batch twice: each is one step.")
         places = range(self.step, self.step + len(new))
         additions = [self._read(one.batch, one.unit_ids, at) for one, at in zip(new, places, strict=True)]
-        check_once(addition.accumulator for addition in additions)
-        before = self._standing.time
+        check_unused(addition.accumulator for addition in additions)
+        before = self._stream_state.time
         for one in new:
             check_time(before, one.time)
             before = before if one.time is None else one.time
@@ -254,11 +255,11 @@ class Stream(Published):
                     self._add(addition, one.name)
                     made.append(self._publish(one.time, row))
                 self._save()
-            take(addition.accumulator for addition in additions)
+            mark_used(addition.accumulator for addition in additions)
             self._last = made[-1]
             self._forget()
-        both = zip(steps, known, strict=True)
-        stored = self._stored({step: one.name for one, step in both if step is not None})
+        masks_and = zip(steps, known, strict=True)
+        stored = self._releases_at({step: one.name for one, step in masks_and if step is not None})
         fresh = iter(made)
         return [next(fresh) if step is None else stored[step] for step in known]
 
@@ -286,29 +287,78 @@ class Stream(Published):
         return StreamLayout.of(self.shared, stream, self.per_step, secret)
 
     def _check_room(self, count: int) -> None:
-        self._standing.check_room(self.shared.reach(count))
+        self._stream_state.check_room(self.shared.reach(count))
 
+    @np.errstate(all="ignore")  # a caller's setting must not make contents an error
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         self._check_left(1)
         self._check_of(batch, step)
-        return self._intake.read(batch, unit_ids)
+        if (made := as_accumulator(batch)) is not None:
+            if unit_ids is not None:
+                raise ValueError("unit_ids were given with an accumulator, which holds units itself.")
+            return Addition({}, made.count, None, made)
+        records, count = self.shared.read(batch)
+        for name, read in records.items():
+            none = read.usable is not None and not read.usable.any() and "not finite" in read.remarks
+            if count > 1 and none:
+                getLogger(__name__).warning("%s: no record of a batch is a number: all are left out.", name)
+        if self._ledger is None:
+            if unit_ids is not None:
+                raise ValueError(
+                    "unit_ids were given, but every record is a unit of its own here. To protect units with"
+                    " several records, or to leave out repeated ones, give the stream participation=Single()"
+                    " or MinSep(…)."
+                )
+            return Addition(records, count, None)
+        if unit_ids is None:
+            raise ValueError(
+                f"unit_ids=None, but each unit is held to {self.participation!r}: give one id a record."
+            )
+        units = self._ledger.digests(unit_ids)
+        if len(units) != count:
+            raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
+        return Addition(records, count, units)
 
+    @np.errstate(all="ignore")
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
-        at = self._standing.step if step is None else step
-        sums, remarks = self._intake.sums(addition, at)
+        at = self._stream_state.step if step is None else step
+        sums, remarks = self._sums(addition, at)
         if batch_id is not None:
             self._state.mark(batch_id, at)
         for when, added in sums.items():
             if when < self.mechanism.steps:
-                self._standing.put(when, added)
-        self._standing.counts += remarks
+                self._stream_state.put(when, added)
+        self._stream_state.counts += remarks
+
+    def _sums(self, addition: Addition, step: int) -> tuple[dict[int, Integers], Counter[str]]:
+        """Charge units; return what a batch adds to which step, and what was left out, by reason."""
+        made, units, ledger = addition.accumulator, addition.units, self._ledger
+        remarks: Counter[str] = Counter() if made is None else made.remarks
+        if self.shared.distinct_counter is not None:
+            digests = units or [] if made is None else made.by_unit()[0]
+            changes, refused = self.shared.distinct_counter.admit(self._state.units, digests, step)
+            (one,) = self.shared.units.values()
+            return {at: np.array([many * one], np.int64) for at, many in changes.items()}, remarks + refused
+        if made is not None:
+            if ledger is None:
+                return {step: made.sums}, remarks
+            digests, rows = made.by_unit()
+            counts, left_out = ledger.admit([*digests], step)
+            return {step: column_sums(rows[counts])}, remarks + Counter(left_out)
+        kept = None
+        if ledger is not None and units is not None:
+            kept, left_out = ledger.admit(units, step)
+            remarks.update(left_out)
+        for name, read in addition.records.items():
+            remarks.update({f"{name}: {why}": count for why, count in read.remarks.items() if count})
+        return {step: self.shared.sums(addition.records, kept)}, remarks
 
     def _publish(self, time: str | float | None, noise: Integers | None = None) -> Release:
-        step = self._standing.step
-        row = self._standing.end_step(
+        step = self._stream_state.step
+        row = self._stream_state.end_step(
             self._noise.next() if noise is None else noise, self.over, self._row, time
         )
-        made = self._publisher.release(self.shared, step, time, self._standing.total)
+        made = self._decoder.decode(self.shared, step, time, self._stream_state.total)
         self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
         return made
 
@@ -324,3 +374,36 @@ class Stream(Published):
             f"{type(self).__name__}({', '.join(self.shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One of several steps that are kept in one commit; None where nothing was given."""
+
+    batch: Any
+    unit_ids: Any
+    time: str | float | None
+    name: str | None
+
+
+def steps_of(
+    batches: Iterable[Any],
+    unit_ids: Iterable[Any] | None,
+    times: Iterable[str | float | None] | None,
+    batch_ids: Iterable[str] | None,
+) -> list[Step]:
+    """A step for each batch, with what belongs to it.
+
+    Raises:
+        ValueError: if the numbers differ, or for a batch id or a time that is none.
+    """
+    listed = list(batches)
+    nothing = [None] * len(listed)
+    units, whens = list(nothing if unit_ids is None else unit_ids), list(nothing if times is None else times)
+    names = nothing if batch_ids is None else [checked_batch_id(name) for name in batch_ids]
+    if not len(listed) == len(units) == len(whens) == len(names):
+        raise ValueError(
+            f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)} batch_ids:"
+            " one of each belongs to a step."
+        )
+    return list(map(Step, listed, units, map(plain_time, whens), names))

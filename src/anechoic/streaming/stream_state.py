@@ -16,18 +16,18 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import digests
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.ledger import Table
-from anechoic.streaming.statistic import Integers
-from anechoic.streaming.window import Over
+from anechoic.streaming.window import Window
 
 #: Sums stay below this, so that with a row of noise they stay below 2**63.
-MOST = 2**62
+SUM_LIMIT = 2**62
 #: Numbers of later steps that are kept beside the open one, and written with every commit.
 AHEAD = 2**20
 
 
 @dataclass
-class Standing:
+class StreamState:
     """All that the next instruction of a stream depends on, besides its key, its noise and its releases.
 
     Attributes:
@@ -47,12 +47,12 @@ class Standing:
     ahead: dict[int, Integers] = field(default_factory=dict)
 
     @classmethod
-    def first(cls, dimension: int) -> Standing:
+    def first(cls, dimension: int) -> StreamState:
         """Before anything."""
         return cls(0, np.zeros(dimension, np.int64), np.zeros(dimension, np.int64), Counter())
 
     def end_step(
-        self, noise: Integers, over: Over, row_of: Callable[[int], Integers], time: str | float | None
+        self, noise: Integers, over: Window, row_of: Callable[[int], Integers], time: str | float | None
     ) -> Integers:
         """Row `step` of Y, which is the open step with its noise; the next step begins."""
         row = self.open + noise
@@ -70,7 +70,7 @@ class Standing:
             self.ahead[step] = self.ahead.get(step, 0) + sums
 
     def check_room(self, reach: int) -> None:
-        """Refuse what could take a sum of the open step, or one over all steps, to `MOST` or beyond.
+        """Refuse what could take a sum of the open step, or one over all steps, to `SUM_LIMIT` or beyond.
 
         Args:
             reach: what is to be added to an entry, at most in size.
@@ -80,7 +80,7 @@ class Standing:
         """
         earlier = np.abs(self.total) if self.total.dtype.kind == "i" else np.zeros_like(self.open)
         waiting = np.abs(self.open) + sum(map(np.abs, self.ahead.values()))
-        if int((earlier + waiting).max()) + reach >= MOST:
+        if int((earlier + waiting).max()) + reach >= SUM_LIMIT:
             raise HorizonError(
                 "this batch could take a sum beyond the integers of 64 bits in which it is kept, so that it"
                 " is refused as a whole. What was added before stays, and can be released. Begin another"
@@ -119,7 +119,7 @@ class InMemory:
         self.units: Table = _Units()
         self._rows: deque[tuple[str | float | None, bytes]] = deque()
         self._first, self._made = 0, 0
-        self._seen: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
         self.kept = 0
         self._fault = False
 
@@ -145,20 +145,20 @@ class InMemory:
         self.kept = self._made
         self._fault = False
 
-    def load(self, noise: NoiseRows) -> Standing | None:
+    def load(self, noise: NoiseRows) -> StreamState | None:
         """Where the stream stood when it was saved last, and its noise with it; or None."""
         return None
 
-    def save(self, standing: Standing, noise: NoiseRows) -> None:
+    def save(self, standing: StreamState, noise: NoiseRows) -> None:
         """In the place of what was saved before. Here the estimator's own are all there is."""
 
-    def seen(self, batch_id: str) -> int | None:
+    def step_of_batch(self, batch_id: str) -> int | None:
         """The step into which a batch went, or None."""
-        return self._seen.get(batch_id)
+        return self._batches.get(batch_id)
 
     def mark(self, batch_id: str, step: int) -> None:
         """Note that a batch is part of a step."""
-        self._seen[batch_id] = step
+        self._batches[batch_id] = step
 
     def append(self, step: int, time: str | float | None, row: bytes) -> None:
         """Keep what was released: the noisy row Y[step], int64 as bytes."""
@@ -181,7 +181,7 @@ class InMemory:
         """Give everything back."""
 
 
-def beyond(planned: int, made: int, what: str) -> HorizonError:
+def horizon_error(planned: int, made: int, what: str) -> HorizonError:
     """The error of a stream that is asked for more steps than are planned."""
     return HorizonError(
         f"all {planned} steps of this stream are planned for, {made} are released, and {what} would not be"

@@ -9,22 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
-from anechoic.streaming.coded import coded
-from anechoic.streaming.presence import Presence
+from anechoic.streaming.columns import Integers, coded, entries
+from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
-    Integers,
     Records,
     Rows,
     Statistic,
-    both,
     checked_interval,
     counted,
-    entries,
-    lengths,
     linear_estimate,
+    masks_and,
     numbers,
-    one_each,
+    one_hot,
+    row_norms,
 )
 
 
@@ -52,11 +50,14 @@ class Count(Statistic):
     def __init__(self, column: str | None = None, *, within: int | None = None, visits: int = 1) -> None:
         if within is None and visits != 1:
             raise ValueError(f"visits={visits} without within: give the number of steps that a visit lasts.")
-        self.column, self.presence = column, None if within is None else Presence(within, visits)
+        self.column, self.distinct_counter = (
+            column,
+            None if within is None else DistinctCounter(within, visits),
+        )
 
     @property
     def bound(self) -> float:  # type: ignore[override]  # what a unit adds in all its visits, as if at once
-        return 1.0 if self.presence is None else self.presence.norm
+        return 1.0 if self.distinct_counter is None else self.distinct_counter.norm
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
@@ -80,7 +81,7 @@ class Count(Statistic):
         return np.array([count * unit], np.int64)
 
     def each(self, records: Records, unit: int) -> Any:
-        return one_each(np.zeros(records.count, np.int64), None, 1, unit)
+        return one_hot(np.zeros(records.count, np.int64), None, 1, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         return linear_estimate(totals[..., 0], deviation, z, totals)
@@ -88,7 +89,7 @@ class Count(Statistic):
     decode_each = decode
 
     def describe(self) -> dict[str, Any]:
-        rule = self.presence
+        rule = self.distinct_counter
         more = {} if rule is None else {"within": rule.within, "visits": rule.visits}
         return {"kind": "count", "column": self.column, **more}
 
@@ -121,7 +122,7 @@ class Sum(Rows):
         values = numbers(batch, self.dimension)
         usable = np.asarray(np.isfinite(values).all(axis=1))
         with np.errstate(over="ignore"):  # a length beyond the range is over
-            beyond = lengths(values[usable]) > self.bound
+            beyond = row_norms(values[usable]) > self.bound
         remarks = {"not finite": counted(~usable), "clipped to the bound": counted(beyond)}
         return Records(len(values), values, usable, remarks)
 
@@ -264,11 +265,11 @@ class Histogram(Statistic):
             return -1
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        chosen = both(records.usable, kept)
+        chosen = masks_and(records.usable, kept)
         return np.bincount(records.values[chosen], minlength=self.dimension).astype(np.int64) * unit
 
     def each(self, records: Records, unit: int) -> Any:
-        return one_each(records.values, records.usable, self.dimension, unit)
+        return one_hot(records.values, records.usable, self.dimension, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         return linear_estimate(totals, deviation, z, totals)

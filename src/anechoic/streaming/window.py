@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True)
-class Over(ABC):
+class Window(ABC):
     """The weights of earlier steps in what is released at a step. Subclasses are final.
 
     Attributes:
@@ -60,7 +60,7 @@ class Over(ABC):
 
 
 @dataclass(frozen=True)
-class Running(Over):
+class Running(Window):
     """All steps so far: prefix sums."""
 
     def workload(self, n: int) -> Workload:
@@ -71,7 +71,7 @@ class Running(Over):
 
 
 @dataclass(frozen=True)
-class SlidingWindow(Over):
+class SlidingWindow(Window):
     """The last `width` steps, this one among them.
 
     Args:
@@ -98,7 +98,7 @@ class SlidingWindow(Over):
 
 
 @dataclass(frozen=True)
-class Decayed(Over):
+class Decayed(Window):
     """All steps so far, one of age a with weight factor**a.
 
     Args:
@@ -125,12 +125,23 @@ class Decayed(Over):
         return f"all steps so far, each counting {self.factor:g} times as much as the next"
 
 
-def checked_over(over: Over) -> Over:
+def checked_window(over: Window) -> Window:
     """`over` if it is one.
 
     Raises:
         ValueError: otherwise.
     """
-    if not isinstance(over, Over):
+    if not isinstance(over, Window):
         raise ValueError(f"over={over!r} must be Running(), SlidingWindow(width) or Decayed(factor).")
     return over
+
+
+def window_of(described: tuple[str, Mapping[str, Any]]) -> Window:
+    """The sums over steps with a name and settings.
+
+    Raises:
+        KeyError, TypeError, ValueError: for others.
+    """
+    name, settings = described
+    known: dict[str, type[Window]] = {one.__name__: one for one in (Running, SlidingWindow, Decayed)}
+    return known[name](**settings)

@@ -21,7 +21,7 @@ from pyspark.sql import functions
 from anechoic import streaming
 from anechoic.engines.spark import StreamSink, releases
 from anechoic.keys import derive
-from anechoic.streaming.tables import rows_of
+from anechoic.streaming.release import rows_of
 from anechoic.units.ids import secret_of
 from tests.slow.engines.spark_jobs import CLOCK, DELAY, START, UNITS, expected, query, tables
 from tests.streaming.test_accumulator import STATISTICS, all_of
@@ -46,7 +46,7 @@ def sink_of(stream, **more):
 
 
 def bytes_of(stream):
-    return [made.to_bytes() for made in stream.releases()]
+    return [*map(bytes_of, stream.releases())]
 
 
 @pytest.mark.parametrize("units", [False, True])
@@ -65,7 +65,8 @@ def test_releases_are_those_of_a_stream_that_gets_the_records(spark, folder, uni
 def test_an_open_histogram_takes_batches(spark, folder, units):
     promise = {"participation": UNITS["participation"], "categories_per_unit": 3} if units else {}
     direct, of = (
-        streaming.OpenHistogram("kind", epsilon=8.0, horizon=24, key=bytes(32), **promise) for _ in range(2)
+        streaming.PartitionSelectionHistogram("kind", epsilon=8.0, horizon=24, key=bytes(32), **promise)
+        for _ in range(2)
     )
     wanted, _ = expected(units, direct)
     query(spark, folder, sink_of(of, unit="who" if units else None))
@@ -211,7 +212,7 @@ def test_a_driver_that_is_killed_between_any_two_lines_loses_and_repeats_nothing
     assert report["killed"] == kills and report["streams"] >= 1
     for place in range(report["streams"]):
         found = streaming.read_releases(tmp_path / f"{place}" / "state", statistics=None)
-        assert [made.to_bytes() for made in found] == expected()[0]
+        assert [*map(bytes_of, found)] == expected()[0]
 
 
 def test_the_example_goes_on_where_it_stopped(tmp_path):

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from anechoic import streaming
 from tests.slow.engines.spark_cluster import DEATHS
 from tests.slow.engines.spark_jobs import FILES, UNITS, expected, query
-from tests.slow.engines.test_spark import ROOT, bytes_of, pytestmark, sink_of  # noqa: F401 - the marks hold here too
+from tests.slow.engines.test_spark import ROOT, pytestmark, sink_of  # noqa: F401 - the marks hold here too
+from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import all_of
 from tests.streaming.test_store import KEY
 
@@ -109,7 +110,7 @@ def test_a_batch_of_the_rate_source_that_comes_again_has_the_same_records_and_ad
         end = begin + 5 * (step + 1)
         values = [float(value) for micros, value in records if end - 5 <= micros / 1e6 < end]
         direct.update({"value": values})
-        wanted.append(direct.release(sink.clock.end_of(step)).to_bytes())
+        wanted.append(bytes_of(direct.release(sink.clock.end_of(step))))
     assert found == wanted
 
 
@@ -125,4 +126,4 @@ def test_executors_and_workers_that_are_killed_in_the_middle_of_a_batch_change_n
             assert ("CoarseGrainedExecutorBackend" in line) == (what == "executor")
     for units in (False, True):
         found = streaming.read_releases(tmp_path / str(units) / "state", statistics=None)
-        assert [made.to_bytes() for made in found] == expected(units)[0]
+        assert [*map(bytes_of, found)] == expected(units)[0]

@@ -1,7 +1,8 @@
-"""Columns of a batch: by name, and by their values where these are fewer than the entries."""
+"""Columns of a batch: by name, entry by entry, and by their values where these are fewer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,3 +75,27 @@ def column_of(batch: Any, name: str, column: str | None) -> Any:
         return batch[column]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error
+
+
+def entries(given: Any, what: str) -> list[Any]:
+    """The entries of a list or column one by one, scalars of NumPy as those of Python.
+
+    A list is never made an array: one odd entry would change what all others are (7 becomes "7").
+
+    Raises:
+        ValueError: for something else than a list, or an array of another shape.
+    """
+    shape = getattr(given, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise ValueError(f"{what} has shape {tuple(shape)}; one entry a record is needed.")
+    ways = (getattr(given, name, None) for name in ("tolist", "to_list", "to_pylist"))
+    plain = next(filter(None, ways), None)
+    if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
+        raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
+    listed = plain() if plain else list(given)
+    # by its type: an entry may do anything when it is asked for its class
+    return [entry.item() if issubclass(type(entry), _SCALARS) else entry for entry in listed]
+
+
+#: Scalars of NumPy that are Python's; of a time `item` might make a plain integer.
+_SCALARS = (np.bool_, np.integer, np.inexact, np.character)
