@@ -60,7 +60,7 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Accumulator Count Decayed Distribution Grouped Histogram Mean PartitionSelectionHistogram Quantiles
+        Accumulator Count Distribution Grouped Histogram Mean PartitionSelectionHistogram Quantiles
         Running SlidingWindow Stream Sum read_releases statement
     """,
     "testing": """

@@ -21,7 +21,7 @@ def test_differences_and_other_overs_without_noise_are_the_sums_of_those_steps()
         found = stream.between(begin, last)
         assert np.isclose(found.estimate, sums[begin : last + 1].sum(), atol=1e-6) and found.step == last
     assert np.isclose(stream.between(3).estimate, sums[3:].sum(), atol=1e-6)
-    for over in (streaming.Running(), streaming.SlidingWindow(2), streaming.Decayed(0.5)):
+    for over in (streaming.Running(), streaming.SlidingWindow(2)):
         own = NoNoise({"s": streaming.Sum(1.0)}, epsilon=1.0, horizon=9, over=over)
         own.steps(BATCHES)
         again = [release.estimate for release in stream.releases_over(over)]
@@ -79,7 +79,7 @@ def test_partial_sums_are_batches():
 def read_again(stream):
     """Everything that is arithmetic on published rows."""
     found = [*stream.releases(), stream.get(), stream.between(1, 3), stream.between(2)]
-    for over in (streaming.SlidingWindow(2), streaming.Decayed(0.5)):
+    for over in streaming.SlidingWindow(2):
         found += stream.releases_over(over)
     return [*map(bytes_of, [*found, *stream.band(simultaneous=False)])]
 

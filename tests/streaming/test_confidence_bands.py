@@ -44,8 +44,6 @@ KINDS = {
     "users": {"epsilon": 1.0, "horizon": N, "participation": MinSep(4, 3)},
     "window": {"epsilon": 1.0, "horizon": N, "over": streaming.SlidingWindow(7)},
     "window, endless": {"epsilon": 1.0, "over": streaming.SlidingWindow(7)},
-    "decayed": {"epsilon": 1.0, "horizon": N, "over": streaming.Decayed(0.8)},
-    "decayed, endless": {"epsilon": 1.0, "over": streaming.Decayed(0.8)},
     "independent, floats": {"mechanism": identity_mechanism(N, None)},
     "tree": {"mechanism": tree_mechanism(N)},
 }
@@ -132,7 +130,7 @@ def test_the_union_bound_is_taken_where_the_quantile_is_too_rare():
 
 @pytest.mark.parametrize(
     ("horizon", "over"),
-    each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5), streaming.Decayed(0.9)]),
+    each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5)]),
 )
 @pytest.mark.few(2)
 def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):

@@ -15,7 +15,7 @@ STATISTICS = {
     "distribution": streaming.Distribution(EDGES, noise="buckets"),
     "quantiles": streaming.Quantiles(EDGES, [0.1, 0.5]),
 }
-OVERS = [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.7)]
+OVERS = [streaming.Running(), streaming.SlidingWindow(3)]
 
 
 def all_bytes(releases):
@@ -40,25 +40,3 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
         assert [one.step for one in band] == list(range(7))
     found = streaming.read_releases(tmp_path / "s")
     assert list(found[0]) == list(STATISTICS) and found[0].labels == stream.shared.labels
-
-
-@pytest.mark.slow
-def test_an_endless_stream_in_memory_forgets(monkeypatch):
-    monkeypatch.setattr("anechoic.streaming.stream.KEPT", 3)
-    for over in (streaming.Running(), streaming.SlidingWindow(2)):
-        stream = streaming.Stream(streaming.Count(), epsilon=1.0, over=over)
-        made = [stream.steps([1], batch_ids=[f"{step}"])[0] for step in range(8)]
-        assert all_bytes(stream.releases()) == all_bytes(made[5:]) and stream.get() is made[-1]
-        assert len(stream._state._rows) == 3 + over.reach
-        assert all_bytes(stream.steps([1], batch_ids=["6"])) == all_bytes(made[6:7])
-        begun = stream.releases()
-        with pytest.raises(ValueError, match="a state file keeps all"):
-            stream.steps([1], batch_ids=["2"])
-        with pytest.raises(ValueError, match="a state file keeps all"):
-            next(stream.releases_over(streaming.Decayed(0.5)))
-        stream.steps([1] * 6)
-        with pytest.raises(ValueError, match="a state file keeps all"):
-            next(begun)
-    planned = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=20)
-    planned.steps([1] * 8)
-    assert len(list(planned.releases())) == 8

@@ -52,7 +52,7 @@ def whole():
     return feed(board(key=KEY), range(12))
 
 
-@pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.5)])
+@pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3)])
 @pytest.mark.slow
 def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
     expected, path = feed(board(key=KEY, over=over), range(6)), tmp_path / "run.db"

@@ -50,7 +50,6 @@ def test_count_adds_up_and_get_is_the_last_release():
             (streaming.SlidingWindow(2), [1, 3, 5, 7, 9]),
             (streaming.SlidingWindow(1), [1, 2, 3, 4, 5]),
             (streaming.SlidingWindow(9), [1, 3, 6, 10, 15]),
-            (streaming.Decayed(0.5), [1, 2.5, 4.25, 6.125, 8.0625]),
         ],
     ),
 )
@@ -159,7 +158,7 @@ def test_the_horizon_is_kept():
     assert fresh.step == 0
 
 
-@pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3), streaming.Decayed(0.9)])
+@pytest.mark.parametrize("over", [streaming.Running(), streaming.SlidingWindow(3)])
 @pytest.mark.few(1)
 def test_sums_never_leave_their_integers(over):
     many = 2**33
@@ -283,7 +282,6 @@ def test_promises_that_cannot_be_kept_are_refused(promise, error, words):
         (lambda: streaming.Histogram([]), "at least one"),
         (lambda: streaming.Histogram(["a", "a"]), "distinct"),
         (lambda: streaming.SlidingWindow(0), "width=0"),
-        (lambda: streaming.Decayed(1.0), "decay"),
     ],
 )
 def test_bad_statistics_are_refused(make, words):

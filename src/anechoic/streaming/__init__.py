@@ -17,12 +17,11 @@ from anechoic.streaming.release_reader import read_releases
 from anechoic.streaming.sentences import statement
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
-from anechoic.streaming.window import Decayed, Running, SlidingWindow
+from anechoic.streaming.window import Running, SlidingWindow
 
 __all__ = [
     "Accumulator",
     "Count",
-    "Decayed",
     "Distribution",
     "Grouped",
     "Histogram",

@@ -349,11 +349,6 @@ def _key(rows: Any, place: int) -> bytes:
     return hashlib.blake2b(held, digest_size=DIGEST).digest()
 
 
-def as_accumulator(given: Any) -> Accumulator | None:
-    """`given` if it is one."""
-    return given if isinstance(given, Accumulator) else None
-
-
 def check_unused(given: Iterable[Accumulator | None]) -> None:
     """Refuse records that a stream would add twice, as far as this process can tell.
 

@@ -14,7 +14,7 @@ from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
 from anechoic.runs.fork_guard import OfOneProcess, alone
-from anechoic.streaming.accumulator import Accumulator, as_accumulator, check_unused, mark_used, merge_by_step
+from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used, merge_by_step
 from anechoic.streaming.layout import SumsLayout, check_same
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Records
@@ -120,7 +120,6 @@ class StreamBase(OfOneProcess):
             made = self._publish(time)
             self._save()
         self._last = made
-        self._forget()
         return made
 
     def _check_left(self, steps: int) -> None:
@@ -131,9 +130,6 @@ class StreamBase(OfOneProcess):
 
     def _save(self) -> None:
         self._state.save(self._stream_state, self._noise)
-
-    def _forget(self) -> None:
-        """Give up rows that no release is read from any more."""
 
     def add_sums(self, sums: Accumulator | Iterable[Accumulator], *, batch_id: str | tuple[str, int]) -> bool:
         """Add what was added up elsewhere, in one commit with the id of the batch. Nothing is published.
@@ -216,11 +212,11 @@ class StreamBase(OfOneProcess):
 
     def _check_of(self, batch: Any, step: int) -> None:
         """Refuse an accumulator of another stream or step."""
-        if (made := as_accumulator(batch)) is not None:
-            check_same(made.layout.stream, made.layout.mark, self.layout)
-            if made.step not in (None, step):
+        if isinstance(batch, Accumulator):
+            check_same(batch.layout.stream, batch.layout.mark, self.layout)
+            if batch.step not in (None, step):
                 raise MismatchError(
-                    f"an accumulator of step {made.step} was given to step {step}: add_sums sorts steps."
+                    f"an accumulator of step {batch.step} was given to step {step}: add_sums sorts steps."
                 )
 
     @cached_property

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,7 +27,7 @@ from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.rational import rational_blt
-from anechoic.streaming.window import Decayed, Running, SlidingWindow, Window
+from anechoic.streaming.window import Running, SlidingWindow, Window
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40
@@ -139,42 +136,20 @@ def _objective(over: Window, n: int, loss: LossOfStream) -> PlanObjective:
     return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
 
-@singledispatch
 def _endless(over: Window) -> Strategy:
-    """A strategy of 2**40 steps whose sensitivity is bounded as if there were no last one."""
-    raise UnsupportedError(f"over={over!r}: give a horizon, or a mechanism.")
+    """Return a strategy of 2**40 steps whose sensitivity is bounded as if there were no last one.
 
-
-@_endless.register
-def _(over: Running) -> Strategy:
-    return rational_blt(FOR_EVER, _BUFFERS, accurate_to=_ACCURATE_TO)
-
-
-@_endless.register
-def _(over: SlidingWindow) -> Strategy:
-    return _window(over.width, FOR_EVER)
-
-
-@_endless.register
-def _(over: Decayed) -> Strategy:
-    settled = min(2**20, max(64, math.ceil(20 / -math.log(over.factor))))
-    found = optimize.blt(over.workload(settled), buffers=_buffers(settled), loss="max").strategy
-    return dataclasses.replace(found, n=FOR_EVER)
-
-
-def _window(width: int, n: int) -> Strategy:
-    """Banded, as long as the window: the memory of older noise would be of no use."""
+    For a window it is banded, and as long: the memory of older noise would be of no use.
+    """
+    width = over.reach
+    if not width:
+        return rational_blt(FOR_EVER, _BUFFERS, accurate_to=_ACCURATE_TO)
     if width == 1:
-        return Identity(n)
-    bands = min(width, 256)
+        return Identity(FOR_EVER)
     steps = min(max(4 * width, 64), _SETTLED)
     workload = SlidingWindow(min(width, steps)).workload(steps)
-    best = optimize.banded_toeplitz(workload, bands=bands, loss="max").strategy
-    return BandedToeplitz(n, best.coefficients[:bands][:n])
-
-
-def _buffers(n: int) -> int:
-    return 3 if n < 64 else 4 if n < 2048 else 5
+    best = optimize.banded_toeplitz(workload, bands=min(width, 256), loss="max").strategy
+    return BandedToeplitz(FOR_EVER, best.coefficients[: min(width, 256)])
 
 
 def checked_mechanism(mechanism: Mechanism, participation: Participation | None) -> Mechanism:

@@ -28,7 +28,7 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulator import Accumulator, PartitionSelectionAccumulator, as_accumulator
+from anechoic.streaming.accumulator import Accumulator, PartitionSelectionAccumulator
 from anechoic.streaming.base import Addition, StreamBase
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import miss_of
@@ -243,7 +243,8 @@ class PartitionSelectionHistogram(StreamBase):
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         self._check_left(1)
         self._check_of(batch, step)
-        made = as_accumulator(batch) or Accumulator(self.layout).add(batch, unit_ids)
+        new = not isinstance(batch, Accumulator)
+        made = Accumulator(self.layout).add(batch, unit_ids) if new else batch
         return Addition({}, made.count, None, made)
 
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
@@ -412,12 +413,13 @@ class CategoryLedger:
         self, units: list[bytes], names: list[str], step: int
     ) -> tuple[NDArray[np.bool_], Counter[str]]:
         """Which records count in `step`, and how many do not, by reason. Accounts are written."""
-        pairs: list[bytes | None] = list(map(self._pair, units, names))
-        found = self._table.fetch({*pairs, *units})
-        known = {pair for pair in pairs if pair in found}
+        keys = list(map(self._pair, units, names))
+        pairs: list[bytes | None] = [*keys]
+        found = self._table.fetch({*keys, *units})
+        known = {pair for pair in keys if pair in found}
         before = {unit: self._count(found.get(unit)) for unit in units}
         counts = dict(before)
-        for i, (unit, pair) in enumerate(zip(units, pairs, strict=True)):
+        for i, (unit, pair) in enumerate(zip(units, keys, strict=True)):
             if pair not in known and counts[unit] < self._most:
                 counts[unit] += 1
                 known.add(pair)

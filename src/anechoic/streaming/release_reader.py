@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +30,6 @@ from anechoic.streaming.window import Running, Window, checked_window, window_of
 
 #: (time, noisy row) of a step.
 RowOf = Callable[[int], tuple[str | float | None, Integers]]
-#: Releases of an endless stream without a state file that can be read again.
-KEPT = 2**14
 
 
 class ReleaseDecoder:
@@ -78,12 +75,13 @@ class ReplayedReleases:
         self.step, self.total = 0, np.zeros(shared.dimension, np.int64)
         self._time: str | float | None = None
 
-    def advance(self, row_of: RowOf) -> None:
-        """Go over the next step."""
+    def advance(self, row_of: RowOf) -> ReplayedReleases:
+        """Add the row of the next step, and return this."""
         self._time, row = row_of(self.step)
         over = self._decoder.over
         self.total = over.advance(self.total, row, self.step, lambda step: row_of(step)[1])
         self.step += 1
+        return self
 
     def decode(self) -> Release:
         """What was released at the step gone over last."""
@@ -113,9 +111,6 @@ class ReleaseReader(StreamBase):
     shared: SharedRelease
     level: float
     _decoder: ReleaseDecoder
-    _keep: int | None
-    #: Where releases can be read from.
-    _begin: ReplayedReleases
 
     def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
         """All releases so far with intervals that hold together, for every step and every raw number.
@@ -134,7 +129,7 @@ class ReleaseReader(StreamBase):
         level = self.level if level is None else fraction("level", level)
         factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
         factor = factors.of if simultaneous else lambda step, statistic: quantile(level)
-        return list(self._replay(lambda past: past.with_intervals(factor)))
+        return list(self._replay(self._decoder, lambda past: past.with_intervals(factor)))
 
     def between(self, begin: int, last: int | None = None) -> Release:
         """What steps begin, …, last alone add up to: the difference of two running totals, with its errors.
@@ -168,52 +163,37 @@ class ReleaseReader(StreamBase):
         stream's own `over`, and larger here than in a stream that is planned for this one.
 
         Raises:
-            ValueError: if `over` is none, or the stream does not keep all of its rows.
+            ValueError: if `over` is none.
         """
         decoder = ReleaseDecoder(self.mechanism, checked_window(over), quantile(self.level))
-        return self._iterate(ReplayedReleases(decoder, self.shared), self.step, ReplayedReleases.decode)
+        return self._replay(decoder, ReplayedReleases.decode)
 
     def releases(self) -> Iterator[Release]:
-        """All releases so far that are kept, as published; those of a commit once it is on disk."""
-        return self._replay(ReplayedReleases.decode)
+        """Return all releases so far, as published; those of a commit once it is on disk."""
+        return self._replay(self._decoder, ReplayedReleases.decode)
 
-    def _replay(self, read: Callable[[ReplayedReleases], Release]) -> Iterator[Release]:
-        with self.owner.reading():
-            made, past = self._state.kept, copy.copy(self._begin)
-        return self._iterate(past, made, read)
-
-    def _iterate(
-        self, past: ReplayedReleases, made: int, read: Callable[[ReplayedReleases], Release]
+    def _replay(
+        self, decoder: ReleaseDecoder, read: Callable[[ReplayedReleases], Release]
     ) -> Iterator[Release]:
-        while past.step < made:
-            past.advance(self._kept)
-            yield read(past)
+        with self.owner.reading():
+            made = self._state.kept
+        past = ReplayedReleases(decoder, self.shared)
+        return (read(past.advance(self._kept)) for _ in range(made))
 
     def _releases_at(self, wanted: Mapping[int, str | None]) -> dict[int, Release]:
-        """Releases of earlier steps, by step, with the name of the batch that each is asked by."""
+        """Return releases of earlier steps, by step, for the names of the batches that they are asked by."""
         for step, name in wanted.items():
             if step >= self.step:
                 raise ValueError(
                     f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
                     " update and release, or steps, for one batch."
                 )
-            if step < self._begin.step:
-                raise ValueError(
-                    f"batch {name!r} was released at step {step}, and the last {self._keep} releases are"
-                    " kept: a state file keeps all."
-                )
-        found, past = {}, copy.copy(self._begin)
+        found, past = {}, ReplayedReleases(self._decoder, self.shared)
         while wanted and past.step <= max(wanted):
             past.advance(self._kept)
             if past.step - 1 in wanted:
                 found[past.step - 1] = past.decode()
         return found
-
-    def _forget(self) -> None:
-        """Rows that no release is read from any more."""
-        while self._keep is not None and self.step - self._begin.step > self._keep:
-            self._begin.advance(self._kept)
-            self._state.forget(self._begin.step - self.over.reach)
 
     def _kept(self, step: int) -> tuple[str | float | None, Integers]:
         with self.owner.reading():

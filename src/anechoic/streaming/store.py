@@ -77,7 +77,7 @@ class Store(StateFile):
         return StreamState(
             head["step"],
             np.frombuffer(head["open"], "<i8").astype(np.int64),
-            np.frombuffer(head["total"], head["total_dtype"]).copy(),
+            np.frombuffer(head["total"], "<i8").astype(np.int64),
             Counter(head["counts"]),
             head["time"],
             dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
@@ -85,11 +85,10 @@ class Store(StateFile):
 
     def save(self, standing: StreamState, noise: NoiseRows) -> None:
         _, dtype, shape, memory = noise.saved()
-        total = np.ascontiguousarray(standing.total)
-        blobs = (np.ascontiguousarray(standing.open, "<i8").tobytes(), total.tobytes(), memory)
+        open_sums, total = (np.ascontiguousarray(part, "<i8") for part in (standing.open, standing.total))
+        blobs = (open_sums.tobytes(), total.tobytes(), memory)
         head = {
             "step": standing.step,
-            "total_dtype": total.dtype.str,
             "noise_dtype": dtype,
             "noise_shape": shape,
             "counts": dict(standing.counts),
@@ -116,6 +115,3 @@ class Store(StateFile):
     def published(self, step: int) -> tuple[str | float | None, bytes]:
         time, row = self._database.run("SELECT time, row FROM releases WHERE step = ?", (step,))[0]
         return json.loads(time), row
-
-    def forget(self, before: int) -> None:
-        """A file keeps all."""

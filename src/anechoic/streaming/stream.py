@@ -23,16 +23,16 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulator import Accumulator, as_accumulator, check_unused, mark_used
+from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used
 from anechoic.streaming.base import Addition, checked_batch_id
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease, checked_distinct_counter, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import FOR_EVER, LossOfStream, mechanism_of
+from anechoic.streaming.mechanisms import LossOfStream, mechanism_of
 from anechoic.streaming.release import Release
-from anechoic.streaming.release_reader import KEPT, ReleaseDecoder, ReleaseReader, ReplayedReleases
+from anechoic.streaming.release_reader import ReleaseDecoder, ReleaseReader
 from anechoic.streaming.statistic import Statistic, checked_statistics, column_sums, quantile
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, check_time, plain_time
@@ -65,7 +65,7 @@ class Stream(ReleaseReader):
         participation: which steps one unit may touch: Single, MinSep(separation, most), OncePerEpoch, Cyclic
             or FullBatch. None for records that are units themselves.
         per_step: records of one unit that count in one step, the first ones; with `participation`.
-        over: Running() (default), SlidingWindow(width) or Decayed(factor).
+        over: Running() (default) or SlidingWindow(width).
         weights: by name, > 0: how precise a statistic is to be beside the others. The standard errors, each
             over the bound of one record, are in inverse proportion to them. All 1 by default.
         adjacency: "zero_out" or "replace_one".
@@ -170,7 +170,6 @@ class Stream(ReleaseReader):
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
         self._decoder = ReleaseDecoder(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
-        self._keep = KEPT if state is None and self.mechanism.steps >= FOR_EVER else None
         self.owner = OwnProcess("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
@@ -186,7 +185,6 @@ class Stream(ReleaseReader):
         self._ledger: Ledger | None = None
         if self.by_unit:
             self._ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
-        self._begin = ReplayedReleases(self._decoder, self.shared)
         self._stream_state = self._state.load(self._noise) or StreamState.first(self.dimension)
         if self.step:
             time, total = self._kept(self.step - 1)[0], self._stream_state.total
@@ -257,7 +255,6 @@ class Stream(ReleaseReader):
                 self._save()
             mark_used(addition.accumulator for addition in additions)
             self._last = made[-1]
-            self._forget()
         masks_and = zip(steps, known, strict=True)
         stored = self._releases_at({step: one.name for one, step in masks_and if step is not None})
         fresh = iter(made)
@@ -293,10 +290,10 @@ class Stream(ReleaseReader):
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         self._check_left(1)
         self._check_of(batch, step)
-        if (made := as_accumulator(batch)) is not None:
+        if isinstance(batch, Accumulator):
             if unit_ids is not None:
                 raise ValueError("unit_ids were given with an accumulator, which holds units itself.")
-            return Addition({}, made.count, None, made)
+            return Addition({}, batch.count, None, batch)
         records, count = self.shared.read(batch)
         for name, read in records.items():
             none = read.usable is not None and not read.usable.any() and "not finite" in read.remarks

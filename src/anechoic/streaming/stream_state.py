@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import checked_key, new_key
@@ -33,7 +32,7 @@ class StreamState:
     Attributes:
         step: releases made.
         open: sums of the open step, int64, shape (m,).
-        total: row step - 1 of A Y, int64, or float64 where earlier steps fade; shape (m,).
+        total: row step - 1 of A Y, int64, shape (m,).
         counts: of records that were left out or changed, by reason; private.
         time: of the last release that had one.
         ahead: sums of later steps, which some records belong to already.
@@ -41,7 +40,7 @@ class StreamState:
 
     step: int
     open: Integers
-    total: NDArray[Any]
+    total: Integers
     counts: Counter[str]
     time: str | float | None = None
     ahead: dict[int, Integers] = field(default_factory=dict)
@@ -78,9 +77,8 @@ class StreamState:
         Raises:
             HorizonError: before anything was added; nothing that was added is lost.
         """
-        earlier = np.abs(self.total) if self.total.dtype.kind == "i" else np.zeros_like(self.open)
         waiting = np.abs(self.open) + sum(map(np.abs, self.ahead.values()))
-        if int((earlier + waiting).max()) + reach >= SUM_LIMIT:
+        if int((np.abs(self.total) + waiting).max()) + reach >= SUM_LIMIT:
             raise HorizonError(
                 "this batch could take a sum beyond the integers of 64 bits in which it is kept, so that it"
                 " is refused as a whole. What was added before stays, and can be released. Begin another"
@@ -117,8 +115,7 @@ class InMemory:
         self.salt = digests.new_salt()
         self.openings = [(0, self.salt)]  # two streams with one key share no noise
         self.units: Table = _Units()
-        self._rows: deque[tuple[str | float | None, bytes]] = deque()
-        self._first, self._made = 0, 0
+        self._rows: list[tuple[str | float | None, bytes]] = []
         self._batches: dict[str, int] = {}
         self.kept = 0
         self._fault = False
@@ -142,7 +139,7 @@ class InMemory:
         self.check()
         self._fault = True
         yield
-        self.kept = self._made
+        self.kept = len(self._rows)
         self._fault = False
 
     def load(self, noise: NoiseRows) -> StreamState | None:
@@ -163,19 +160,10 @@ class InMemory:
     def append(self, step: int, time: str | float | None, row: bytes) -> None:
         """Keep what was released: the noisy row Y[step], int64 as bytes."""
         self._rows.append((time, row))
-        self._made = step + 1
 
     def published(self, step: int) -> tuple[str | float | None, bytes]:
-        """The time and the noisy row of a step that was made, and is not forgotten."""
-        if step < self._first:
-            raise ValueError(f"step {step} is not kept any more: a state file keeps all.")
-        return self._rows[step - self._first]
-
-    def forget(self, before: int) -> None:
-        """Rows of steps before this one are asked for no more."""
-        while self._first < before:
-            self._rows.popleft()
-            self._first += 1
+        """Return the time and the noisy row of a step that was made."""
+        return self._rows[step]
 
     def close(self) -> None:
         """Give everything back."""

@@ -24,6 +24,7 @@ from anechoic.keys import derive
 from anechoic.streaming.release import rows_of
 from anechoic.units.ids import secret_of
 from tests.slow.engines.spark_jobs import CLOCK, DELAY, START, UNITS, expected, query, tables
+from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import STATISTICS, all_of
 from tests.streaming.test_store import KEY
 
@@ -45,7 +46,7 @@ def sink_of(stream, **more):
     return StreamSink(stream, **{**CLOCK, "delay": f"{DELAY}s", **more})
 
 
-def bytes_of(stream):
+def released(stream):
     return [*map(bytes_of, stream.releases())]
 
 
@@ -55,7 +56,7 @@ def test_releases_are_those_of_a_stream_that_gets_the_records(spark, folder, uni
     assert len(wanted) == 4 and late > 5
     with all_of(state=folder / "state", **(UNITS if units else {})) as stream:
         query(spark, folder, sink_of(stream, unit="who" if units else None))
-        assert bytes_of(stream) == wanted
+        assert released(stream) == wanted
         assert stream.diagnostics()[LATE] == late and stream.diagnostics()["without a step"] > 0
         shown = releases(spark, folder / "state").collect()
         assert list(map(tuple, shown)) == list(rows_of(stream.releases()))
@@ -70,18 +71,18 @@ def test_an_open_histogram_takes_batches(spark, folder, units):
     )
     wanted, _ = expected(units, direct)
     query(spark, folder, sink_of(of, unit="who" if units else None))
-    assert bytes_of(of) == wanted and of.get().named()
+    assert released(of) == wanted and of.get().named()
 
 
 def test_a_query_whose_checkpoint_was_deleted_is_refused_and_adds_nothing(spark, folder):
     with all_of(state=folder / "state") as stream:
         query(spark, folder, sink_of(stream))
-        before, held = bytes_of(stream), stream._standing.open
+        before, held = released(stream), stream._stream_state.open
         query(spark, folder, sink_of(stream))  # nothing new
         shutil.rmtree(folder / "checkpoint")
         with pytest.raises(StreamingQueryException, match="checkpoint was deleted"):
             query(spark, folder, sink_of(stream))
-        assert bytes_of(stream) == before and (stream._standing.open == held).all()
+        assert released(stream) == before and (stream._stream_state.open == held).all()
 
 
 def test_a_task_that_fails_and_is_tried_again_adds_once(spark, folder):
@@ -97,7 +98,7 @@ def test_a_task_that_fails_and_is_tried_again_adds_once(spark, folder):
 
     with all_of(state=folder / "state") as stream:
         query(spark, folder, sink_of(stream), lambda frame: frame.mapInArrow(failing, frame.schema))
-        assert os.path.exists(mark) and bytes_of(stream) == expected()[0]
+        assert os.path.exists(mark) and released(stream) == expected()[0]
 
 
 @pytest.mark.parametrize("units", [False, True])
@@ -116,7 +117,7 @@ def test_batches_that_come_again_and_in_another_order_change_nothing(spark, unit
             assert stream.step == 0
             over[0] = sink.clock.start + 4 * 3600
             sink(frames[0], 0)
-            found.append((bytes_of(stream), stream.diagnostics()))
+            found.append((released(stream), stream.diagnostics()))
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
     assert found[0] == found[1] and len(found[0][0]) == 4
@@ -211,7 +212,7 @@ def test_a_driver_that_is_killed_between_any_two_lines_loses_and_repeats_nothing
     report = json.loads((tmp_path / "report").read_text())
     assert report["killed"] == kills and report["streams"] >= 1
     for place in range(report["streams"]):
-        found = streaming.read_releases(tmp_path / f"{place}" / "state", statistics=None)
+        found = streaming.read_releases(tmp_path / f"{place}" / "state")
         assert [*map(bytes_of, found)] == expected()[0]
 
 
