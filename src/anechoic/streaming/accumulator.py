@@ -171,19 +171,19 @@ class Accumulator:
         return self
 
     def _join(self, other: Any) -> None:
-        """What the other one holds, besides this."""
+        """Add what the other one holds."""
         if other._parts:
             self._take(*other._compact())
         self._sums = self._sums + other._sums
 
     def by_unit(self) -> tuple[list[bytes], Any]:
-        """Digests, and what the records of each add: a sparse array of int64, a row for each digest."""
+        """Return digests and what the records of each add: a sparse array of int64, a row for each digest."""
         units, rows = self._compact()
         return units.view(f"V{DIGEST}").tolist(), rows
 
     @property
     def sums(self) -> Integers:
-        """What records add that need no ledger, shape (dimension,)."""
+        """Return what records add, shape (dimension,)."""
         return self._sums
 
     # -- inside ----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Accumulator:
             self._compact()
 
     def _compact(self) -> tuple[NDArray[np.bytes_], Any]:
-        """All units in order, those of one in an order of their content, at most `per_step` of them."""
+        """Sort all units, those of one by their content, and leave at most `per_step` of them."""
         if not self._parts:
             empty = sparse.csr_array((0, self.layout.shared.dimension), dtype=np.int64)
             return np.zeros(0, f"S{DIGEST}"), empty
@@ -229,7 +229,7 @@ class Accumulator:
     # -- bytes -----------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """All of it, for another process: the same bytes for the same records. As private as these."""
+        """Return all of it for another process: the same bytes for the same records. As private as these."""
         units, rows = self._compact()
         parts = {"entries": rows.data, "places": rows.indices, "ends": rows.indptr, "sums": self._sums}
         whole = {name: np.asarray(part, "<i8") for name, part in parts.items()}
@@ -240,7 +240,7 @@ class Accumulator:
 
     @classmethod
     def from_bytes(cls, data: bytes, of: Any) -> Accumulator:
-        """What `to_bytes` gave.
+        """Return the accumulator of which `to_bytes` made these bytes.
 
         Args:
             data: of an accumulator.
@@ -314,7 +314,7 @@ class PartitionSelectionAccumulator(Accumulator):
             self._units.setdefault(name, set()).update(units)
 
     def pairs(self) -> tuple[list[bytes], list[str]]:
-        """Units and a category of each, in an order that follows from these alone."""
+        """Return units and a category of each, in an order that follows from these alone."""
         listed = [(unit, name) for name, units in self._units.items() for unit in units]
         listed.sort(
             key=lambda pair: hashlib.blake2b(pair[0] + pair[1].encode("utf-8", "surrogatepass")).digest()
@@ -343,7 +343,7 @@ def name_of(entry: Any) -> str | None:
 
 
 def _key(rows: Any, place: int) -> bytes:
-    """What orders records of one unit: a hash of what they add, so that no value is preferred."""
+    """Return what orders records of one unit: a hash of what they add, so that no value is preferred."""
     part = slice(rows.indptr[place], rows.indptr[place + 1])
     held = rows.indices[part].astype("<i8").tobytes() + rows.data[part].astype("<i8").tobytes()
     return hashlib.blake2b(held, digest_size=DIGEST).digest()
@@ -376,7 +376,7 @@ def mark_used(given: Iterable[Accumulator | None]) -> None:
 def merge_by_step(
     given: Accumulator | Iterable[Accumulator], layout: SumsLayout
 ) -> dict[int | None, Accumulator]:
-    """Those of one step merged, in the order of steps.
+    """Merge those of one step; return them in the order of steps.
 
     Raises:
         ValueError: for what is no accumulator, or where some have a step and others none.

@@ -52,15 +52,15 @@ class StreamBase(OfOneProcess):
 
     @property
     def step(self) -> int:
-        """Releases made, which is the index of the open step."""
+        """Return the number of releases, which is the index of the open step."""
         return int(self._state.kept)
 
     def get(self) -> Release | None:
-        """The last release, or None before the first. Free: what is published can be read at will."""
+        """Return the last release, or None before the first. Free: what is published can be read at will."""
         return self._last
 
     def diagnostics(self) -> dict[str, int]:
-        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
+        """Return how many records were left out or changed, by reason. Private: for the operator alone."""
         return dict(self._stream_state.counts)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class StreamBase(OfOneProcess):
         return True
 
     def _new_query(self, query: str | None, name: str) -> tuple[str, ...]:
-        """What to mark of the query of a batch: nothing for one that is known."""
+        """Return what to mark of the query of a batch: nothing for one that is known."""
         if query is None:
             return ()
         some, this = query_marks(query)
@@ -204,7 +204,7 @@ class StreamBase(OfOneProcess):
         return ()
 
     def _out_of_reach(self, step: int) -> str:
-        """Why sums of a step are left out; empty where they are not."""
+        """Return why sums of a step are left out; empty where they are not."""
         if step < self._stream_state.step:
             return "of steps that were released before"
         most = min(self.horizon, self._stream_state.step + self._ahead)
@@ -221,13 +221,13 @@ class StreamBase(OfOneProcess):
 
     @cached_property
     def layout(self) -> SumsLayout:
-        """Of accumulators."""
+        """Return the layout of accumulators."""
         state = self._state
         stream = derive(state.key, f"sums of {state.salt.hex()} {self._identity()}", size=16).hex()
         return self._layout(stream, secret_of(state.key) if self.by_unit else None)
 
     def accumulator_spec(self) -> str:
-        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger."""
+        """Return what workers need to make an `Accumulator` for this stream: JSON, without key or ledger."""
         return self.layout.text
 
     def end_steps(self, times: Iterable[str | float | None]) -> None:
@@ -238,16 +238,16 @@ class StreamBase(OfOneProcess):
     @property
     @abstractmethod
     def horizon(self) -> int:
-        """Steps that are planned; 2**40 without a horizon."""
+        """Return the steps that are planned; 2**40 without a horizon."""
 
     @property
     @abstractmethod
     def _ahead(self) -> int:
-        """Steps, from the open one on, whose sums are kept."""
+        """Return for how many steps, from the open one on, sums are kept."""
 
     @abstractmethod
     def _layout(self, stream: str, secret: bytes | None) -> SumsLayout:
-        """Of accumulators, for this name of the stream and this secret of digests."""
+        """Return the layout of accumulators for this name of the stream and this secret of digests."""
 
     @abstractmethod
     def _check_room(self, count: int) -> None:
@@ -255,11 +255,11 @@ class StreamBase(OfOneProcess):
 
     @abstractmethod
     def _identity(self) -> str:
-        """What must be the same whenever a state file is opened."""
+        """Return what must be the same whenever a state file is opened."""
 
     @abstractmethod
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
-        """A batch, checked as far as that can be done before anything changes."""
+        """Return a batch, checked as far as that can be done before anything changes."""
 
     @abstractmethod
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
@@ -271,7 +271,7 @@ class StreamBase(OfOneProcess):
 
 
 def checked_batch_id(batch_id: Any) -> str:
-    """`batch_id` if it is a text that is not empty.
+    """Return `batch_id` if it is a text that is not empty.
 
     Raises:
         ValueError: otherwise.
@@ -282,7 +282,7 @@ def checked_batch_id(batch_id: Any) -> str:
 
 
 def batch_name(batch_id: Any) -> tuple[str, str | None]:
-    """The name of a batch, and of the query that it comes from, for an id that is text or (query, number).
+    """Return the name of a batch and its query, for an id that is text or (query, number).
 
     Raises:
         ValueError: for something else.
@@ -298,5 +298,5 @@ def batch_name(batch_id: Any) -> tuple[str, str | None]:
 
 
 def query_marks(query: str) -> tuple[str, str]:
-    """Under which names it is kept that batches of some query came, and of this one."""
+    """Return the names under which it is marked that batches of some query came, and of this one."""
     return f"{_OWN}query", f"{_OWN}query {query}"

@@ -26,7 +26,7 @@ class Coded:
         return len(self.places)
 
     def to_list(self) -> list[Any]:
-        """The entries one by one."""
+        """Return the entries one by one."""
         return [self.values[place] for place in self.places.tolist()]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
@@ -34,7 +34,7 @@ class Coded:
 
 
 def coded(column: Any) -> tuple[list[Any], Integers] | None:
-    """(values, place of each entry in them) of a column of Arrow or Polars; None for others.
+    """Return (values, place of each entry in them) of a column of Arrow or Polars; None for others.
 
     Whoever looks at each value once is the faster the fewer there are.
     """
@@ -59,7 +59,7 @@ def coded(column: Any) -> tuple[list[Any], Integers] | None:
 
 
 def column_of(batch: Any, name: str, column: str | None) -> Any:
-    """A column of a batch, or the batch itself where none is named.
+    """Return a column of a batch, or the batch itself where none is named.
 
     Raises:
         ValueError: if it has no such column.
@@ -78,7 +78,7 @@ def column_of(batch: Any, name: str, column: str | None) -> Any:
 
 
 def entries(given: Any, what: str) -> list[Any]:
-    """The entries of a list or column one by one, scalars of NumPy as those of Python.
+    """Return the entries of a list or column one by one, scalars of NumPy as those of Python.
 
     A list is never made an array: one odd entry would change what all others are (7 becomes "7").
 

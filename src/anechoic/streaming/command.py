@@ -38,7 +38,7 @@ def statistics_of(
     quantiles: Sequence[str] = (),
     distributions: Sequence[str] = (),
 ) -> dict[str, Statistic]:
-    """Statistics by their short forms.
+    """Return statistics by their short forms.
 
     Args:
         count: any column, whose records are counted.
@@ -53,7 +53,7 @@ def statistics_of(
     found: dict[str, Statistic] = {}
 
     def put(name: str, text: str, statistic: Statistic) -> None:
-        """Under a name of its own, where another form has the plain one."""
+        """Add it under a name of its own, where another form has the plain one."""
         name = f"{name} ({text})" if name in found else name
         if name in found:
             raise ValueError(f"{text!r} is given twice: once is enough.")
@@ -86,7 +86,7 @@ def statistics_of(
 
 
 def groups_of(text: str | None) -> tuple[str, list[str]] | None:
-    """Column and groups of "column:group,group,…"."""
+    """Return column and groups of "column:group,group,…"."""
     if text is None:
         return None
     column, groups = _fields(
@@ -137,7 +137,7 @@ def stream_file(options: Any) -> None:
 
 
 def book_of(options: Any) -> BudgetBook | None:
-    """That of --book.
+    """Open the book of --book.
 
     Raises:
         ValueError: for a book without a name of the data, or the other way round.
@@ -153,7 +153,7 @@ def book_of(options: Any) -> BudgetBook | None:
 
 
 def _setting(options: Any) -> dict[str, Any]:
-    """What decides which step a record belongs to, and whose it is: the same for all runs of a state file.
+    """Return what decides the step and the unit of a record: the same for all runs of a state file.
 
     Raises:
         ValueError: for a state file without a public start.
@@ -210,7 +210,7 @@ def _release_file(options: Any, stream: Stream) -> None:
 
 
 def _kept(options: Any, stream: Stream) -> str:
-    """What an interrupted run leaves, and how to go on."""
+    """Say what an interrupted run leaves, and how to go on."""
     if options.state is None:
         return (
             "Interrupted: without --state nothing is kept, and another run begins anew. If tables of"
@@ -223,7 +223,7 @@ def _kept(options: Any, stream: Stream) -> str:
 
 
 def key_in_environment(name: str) -> bytes:
-    """The key in an environment variable, as 64 hexadecimal digits.
+    """Return the key in an environment variable, as 64 hexadecimal digits.
 
     Raises:
         ValueError: if it is missing or something else; the message does not show it.
@@ -241,7 +241,7 @@ def key_in_environment(name: str) -> bytes:
 
 
 def _fields(text: str, count: int, form: str) -> list[str]:
-    """The parts of a short form; a column may itself hold colons."""
+    """Split a short form; a column may itself hold colons."""
     parts = text.rsplit(":", count - 1)
     if len(parts) != count or not all(parts):
         raise ValueError(f"{text!r} must have the form {form}.")
@@ -256,7 +256,7 @@ def _number(text: str, whole: str) -> float:
 
 
 def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.float64]:
-    """low, low + width, …, high.
+    """Return low, low + width, …, high.
 
     Raises:
         ValueError: where that does not end at high: the last bucket would be another than was asked for.
@@ -293,7 +293,7 @@ class Reader:
         self._odd = 0
 
     def batches(self) -> Iterator[Columns]:
-        """Those that are there now.
+        """Yield those that are there now.
 
         Raises:
             ValueError: if more than the stated share of records cannot be read.
@@ -331,7 +331,7 @@ class Reader:
 
 
 def _start(options: Any, first: Columns | None) -> float:
-    """Begin of step 0, in seconds."""
+    """Return the begin of step 0, in seconds."""
     every = length_of(options.every, "--every")
     if options.start is not None:
         return _moment(options.start, options.timezone)

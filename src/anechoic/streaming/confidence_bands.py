@@ -50,20 +50,20 @@ class Factors:
                 self._one = min(self.union(0), float(largest[place]))
 
     def of(self, step: int, statistic: Statistic) -> float:
-        """z that a statistic needs at a step."""
+        """Return z that a statistic needs at a step."""
         return self.at(step) * statistic.spread
 
     def at(self, step: int) -> float:
-        """z of a step, for sums over the steps that all releases are for."""
+        """Return z of a step, for sums over the steps that all releases are for."""
         return self.union(step) if self._one is None else self._one
 
     def union(self, step: int) -> float:
-        """z of a step for any Gaussian number: probabilities add up."""
+        """Return z of a step for any Gaussian number: probabilities add up."""
         return two_sided(miss_of(self._miss, step, self._steps))
 
 
 def miss_of(miss: float, step: int, steps: int) -> float:
-    """The part of a probability that is a step's: over all steps they add up to at most `miss`."""
+    """Return the part of a probability that is a step's: over all steps they add up to at most `miss`."""
     if steps < FOR_EVER:
         return miss / steps
     # steps 2**k - 1 … 2**(k + 1) - 2 share 6 / (pi (k + 1))^2 of the probability
@@ -73,18 +73,18 @@ def miss_of(miss: float, step: int, steps: int) -> float:
 
 
 def two_sided(miss: float) -> float:
-    """z that a standard normal number exceeds in size with probability `miss`."""
+    """Return z that a standard normal number exceeds in size with probability `miss`."""
     return float(-ndtri(miss / 2))
 
 
 def order_of(count: int, level: float) -> int | None:
-    """Index of the order statistic of `count` draws that is above the quantile, but for _FAILURE; or None."""
+    """Return the index of the order statistic of `count` draws that bounds the quantile, but for _FAILURE."""
     place = int(binom.ppf(1 - _FAILURE, count, level))
     return place if place < count else None
 
 
 def largest_entries(mechanism: Mechanism, over: Window, repeats: int) -> Array:
-    """max_t |(B Z)[t]| / ||B[t]|| in independent repetitions; the draws are public, and always the same."""
+    """Draw max_t |(B Z)[t]| / ||B[t]|| independently; the draws are public, and always the same."""
     strategy, workload = mechanism.strategy, over.workload(mechanism.steps)
     norms = error(workload, strategy).per_step[:, None]
     rng = np.random.default_rng(0)

@@ -61,7 +61,7 @@ class Grouped(Statistic):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Groups, each with the labels of the statistic."""
+        """Return groups, each with the labels of the statistic."""
         return tuple(
             f"{group}: {label}" if label else group for group in self._by.labels for label in self._inner
         )

@@ -41,7 +41,7 @@ class SumsLayout:
 
     @property
     def mark(self) -> str:
-        """What tells it from others."""
+        """Return what tells it from others."""
         return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
 
 
@@ -59,23 +59,23 @@ class PartitionSelectionLayout(SumsLayout):
 
     @classmethod
     def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> PartitionSelectionLayout:
-        """Of a histogram."""
+        """Return the layout of these."""
         held = None if secret is None else secret.hex()
         said = {"format": FORMAT, "stream": stream, "secret": held, "open": {"column": column, "one": one}}
         return cls(json.dumps(said, sort_keys=True), stream, secret, column, one)
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
-        """The columns that are read, and as what."""
+        """Return the columns that are read, and as what."""
         return {} if self.column is None else {self.column: {False}}
 
     @property
     def unread(self) -> list[str]:
-        """Statistics that name no column."""
+        """Return the statistics that name no column."""
         return [] if self.column is not None else ["categories"]
 
     def reach(self, records: int) -> int:
-        """What so many records add to one category, at most."""
+        """Bound what so many records add to any entry of the sums, in size."""
         return records * self.one
 
 
@@ -93,7 +93,7 @@ class StreamLayout(SumsLayout):
 
     @classmethod
     def of(cls, shared: SharedRelease, stream: str, per_step: int, secret: bytes | None) -> StreamLayout:
-        """Of a stream."""
+        """Return the layout of these."""
         said = {
             "format": FORMAT,
             "stream": stream,
@@ -106,16 +106,16 @@ class StreamLayout(SumsLayout):
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
-        """The columns that are read, and as what."""
+        """Return the columns that are read, and as what."""
         return self.shared.columns
 
     @property
     def unread(self) -> list[str]:
-        """Statistics that name no column."""
+        """Return the statistics that name no column."""
         return [name for name, statistic in self.shared.statistics.items() if not statistic.reads]
 
     def reach(self, records: int) -> int:
-        """What so many records add to any entry of the sums, at most in size."""
+        """Bound what so many records add to any entry of the sums, in size."""
         return self.shared.reach(records)
 
 
@@ -224,7 +224,7 @@ _KINDS: dict[str, Callable[..., Statistic]] = {
 
 
 def statistic_of(described: Mapping[str, Any]) -> Statistic:
-    """The statistic that describes itself so.
+    """Return the statistic that describes itself so.
 
     Raises:
         KeyError, TypeError, ValueError: for a description that is none of this library's statistics.

@@ -27,7 +27,7 @@ class Table(Protocol):
     """Where accounts are kept, by digest of the unit."""
 
     def fetch(self, units: Iterable[bytes]) -> Mapping[bytes, bytes]:
-        """Those of `units` that there are; it may hold others too."""
+        """Return those of `units` that there are; it may hold others too."""
 
     def write(self, changed: Mapping[bytes, bytes]) -> None:
         """Keep these in the place of those before."""
@@ -57,11 +57,11 @@ class Ledger:
         return digests(unit_ids, self._secret)
 
     def digest(self, unit: Any) -> bytes:
-        """See `digest`."""
+        """Return the digest of a unit."""
         return digest_of(unit, self._secret)
 
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
-        """Which records count in `step`, and how many do not, by reason. Accounts are written."""
+        """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
         place: dict[bytes, int] = {}
         kept = np.array([unit is not None for unit in units], bool)
         rows = np.array([place.setdefault(unit, len(place)) for unit in units if unit is not None], np.int64)
@@ -88,7 +88,7 @@ class Ledger:
 
 
 def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
-    """See `digest`, one for each; None for what is missing, or of a kind that ids do not have.
+    """Return the digest of each; None for what is missing, or of a kind that ids do not have.
 
     Raises:
         ValueError: if ids are no list.
@@ -106,7 +106,7 @@ def _digest_or_none(unit: Any, secret: bytes) -> bytes | None:
 
 
 def count_equal_before(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many entries before each are equal to it."""
+    """Count how many entries before each are equal to it."""
     order = np.argsort(rows, kind="stable")
     same = np.bincount(rows)
     found = np.empty_like(rows)
@@ -115,7 +115,7 @@ def count_equal_before(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _listed(unit_ids: Any) -> list[Any]:
-    """The ids one by one; a list is never made an array, which would change some of them.
+    """Return the ids one by one; a list is never made an array, which would change some of them.
 
     Raises:
         ValueError: for an array of something else than ids.

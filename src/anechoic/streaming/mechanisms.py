@@ -62,7 +62,7 @@ def planned_mechanism(
     buffered: bool = False,
     kept: bool = False,
 ) -> Mechanism:
-    """The mechanism that a stream takes where none is given, for contributions of norm 1.
+    """Plan the mechanism that a stream takes where none is given, for contributions of norm 1.
 
     With a horizon it is the one of least loss among those that `plan` compares in a fixed order: independent
     noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms, and what
@@ -131,7 +131,7 @@ class RunningMeans(PlanObjective):
 
 
 def _objective(over: Window, n: int, loss: LossOfStream) -> PlanObjective:
-    """What a stream of n steps is planned for; a window that holds them all is a running sum."""
+    """Return what a stream of n steps is planned for; a window that holds them all is a running sum."""
     workload = (Running() if over.reach >= n else over).workload(n)
     return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
@@ -153,7 +153,7 @@ def _endless(over: Window) -> Strategy:
 
 
 def checked_mechanism(mechanism: Mechanism, participation: Participation | None) -> Mechanism:
-    """A mechanism that the caller gives, if a stream can hold to it.
+    """Return a mechanism that the caller gives, if a stream can hold to it.
 
     Raises:
         ValueError: if it is of another kind.
@@ -193,7 +193,7 @@ def mechanism_of(
     unit: str | None,
     **setting: Any,
 ) -> Mechanism:
-    """The mechanism that is given, or the planned one; without participation, for units of one record.
+    """Return the mechanism that is given, or plan one; without participation, for units of one record.
 
     Raises:
         ValueError, MismatchError, UnsupportedError: as `checked_mechanism` and `planned_mechanism`.
@@ -229,14 +229,14 @@ class Deviations:
         self._inverse: Array | None = None
 
     def at(self, step: int) -> float:
-        """One number, the same for every coordinate: the row norm of B times noise_std."""
+        """Return one number, the same for every coordinate: the row norm of B times noise_std."""
         if step >= len(self._known):
             n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
             self._known = self._mechanism.noise_std * error(self._over.workload(n), self._leading(n)).per_step
         return float(self._known[step])
 
     def since(self, begin: int, step: int) -> float:
-        """Of row t less row begin - 1 of A Y: the sums of steps begin, …, step where all are added up.
+        """Return that of row t less row begin - 1 of A Y: the sums of steps begin, …, step of running totals.
 
         That is noise_std ||B[t] - B[begin - 1]||, or the sum of both deviations, which bounds it, where C is
         neither Toeplitz nor small.
@@ -251,7 +251,7 @@ class Deviations:
         return float(self._mechanism.noise_std * np.linalg.norm(late))
 
     def _rows(self, step: int) -> Callable[[int], Array] | None:
-        """Gives rows of B; of a Toeplitz one up to the diagonal."""
+        """Return a function that gives rows of B; of a Toeplitz one up to the diagonal."""
         strategy = self._mechanism.strategy
         if self._inverse is None or step >= len(self._inverse):
             n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
@@ -269,7 +269,7 @@ class Deviations:
         return lambda t: found[t].copy()
 
     def _of(self, n: int, columns: Array) -> Array:
-        """Columns of B from those of the identity."""
+        """Return columns of B from those of the identity."""
         return np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
 
     def _leading(self, n: int) -> Strategy:
@@ -285,7 +285,7 @@ class SpentEpsilon:
         self._known: dict[int, float] = {}
 
     def after(self, releases: int) -> float:
-        """An epsilon, at the mechanism's delta, of the first `releases` ones."""
+        """Return an epsilon, at the mechanism's delta, of the first `releases` ones."""
         steps = min(self._mechanism.steps, 2 ** max(0, releases - 1).bit_length())
         if steps not in self._known:
             self._known[steps] = self._mechanism.epsilon(steps=steps)

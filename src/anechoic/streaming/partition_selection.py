@@ -196,15 +196,15 @@ class PartitionSelectionHistogram(StreamBase):
         self._last = last[0] if last else None
 
     def standard_error(self, step: int) -> float:
-        """Standard deviation of the noise in each figure of a step, in units; known in advance."""
+        """Return the standard deviation of the noise in each figure of a step, in units."""
         return self._deviations.at(step) * 2.0 ** (self.cost.mechanism.grid_bits or 0) / self._one
 
     def threshold(self, step: int) -> float:
-        """What the noisy count of a category has to exceed to be released at a step; known in advance."""
+        """Return what a category's noisy count has to exceed to be released at a step; known in advance."""
         return self._limit(step) / self._one
 
     def _limit(self, step: int) -> int:
-        """The same in units of the grid, rounded up.
+        """Return the same in units of the grid, rounded up.
 
         A unit alone in a category adds at most c_t to it. Over all steps, and over all categories that are
         one unit's alone, the probabilities that the noise exceeds threshold less c_t add up to at most half
@@ -224,7 +224,7 @@ class PartitionSelectionHistogram(StreamBase):
 
     @property
     def horizon(self) -> int:
-        """Steps that are planned; 2**40 without a horizon."""
+        """Return the steps that are planned; 2**40 without a horizon."""
         return self.cost.mechanism.steps
 
     @property
@@ -288,11 +288,11 @@ class PartitionSelectionHistogram(StreamBase):
 
     @property
     def _shown(self) -> tuple[str, ...]:
-        """The categories that were released."""
+        """Return the categories that were released."""
         return () if self._last is None else self._last.labels[NAME]
 
     def releases(self) -> Iterator[Release]:
-        """All releases so far, as published."""
+        """Return all releases so far, as published."""
         names: list[str] = []
         for step in range(self.step):
             with self.owner.reading():
@@ -307,7 +307,7 @@ class PartitionSelectionHistogram(StreamBase):
         return Release(step, time, {NAME: made}, self._spent.after(step + 1), self.delta, {NAME: names})
 
     def _identity(self) -> str:
-        """What must be the same whenever a state file is opened."""
+        """Return what must be the same whenever a state file is opened."""
         promise = {
             "kind": PartitionSelectionStore.KIND,
             "column": self.column,
@@ -351,7 +351,7 @@ class CategoryNoise:
         self._ahead: dict[str, list[int]] = {}
 
     def add(self, names: Iterable[str]) -> Integers:
-        """From now on `next` has a number for each of these too. Returns the sum of their numbers before."""
+        """Begin the noise of these too, for `next`; return the sum of their numbers before."""
         found = []
         for name in names:
             self.place[name] = len(self.names)
@@ -361,7 +361,7 @@ class CategoryNoise:
         return np.array(found, np.int64)
 
     def next(self) -> Integers:
-        """The numbers of the open step, which ends; shape (categories,)."""
+        """Return the numbers of the open step, which ends; shape (categories,)."""
         found = np.array([self._one(name) for name in self.names], np.int64)
         self.step += 1
         return found
@@ -412,7 +412,7 @@ class CategoryLedger:
     def admit(
         self, units: list[bytes], names: list[str], step: int
     ) -> tuple[NDArray[np.bool_], Counter[str]]:
-        """Which records count in `step`, and how many do not, by reason. Accounts are written."""
+        """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
         keys = list(map(self._pair, units, names))
         pairs: list[bytes | None] = [*keys]
         found = self._table.fetch({*keys, *units})

@@ -86,7 +86,7 @@ class PendingSteps:
         self._sums[step].add(values)
 
     def open_after(self, until: float | None, now: float) -> int:
-        """The step that stays open: none is over that ends after `now`, or after `until`.
+        """Return the step that stays open: none is over that ends after `now`, or after `until`.
 
         Without `until` steps are over up to the last one that has a record, but for records beyond a gap that
         is longer than all before it.
@@ -149,7 +149,7 @@ class PendingSteps:
         return values, _joined([one.units for one in some])
 
     def left_out(self) -> dict[str, int]:
-        """Records that are in no release so far, by reason. Private."""
+        """Return how many records are in no release so far, by reason. Private."""
         waiting = sum(made.count for made in self._sums.values())
         waiting += sum(len(one.seconds) for some in self._kept.values() for one in some)
         found = {**self._left_out, "of steps that are not over": waiting}

@@ -80,7 +80,7 @@ class Release:
 
     @property
     def only(self) -> Estimate:
-        """The estimate of a stream of one statistic.
+        """Return the estimate of a stream of one statistic.
 
         Raises:
             ValueError: if there are several.
@@ -98,27 +98,27 @@ class Release:
 
     @property
     def estimate(self) -> float | Array:
-        """Value of the only statistic, a float where it is one number."""
+        """Return the value of the only statistic, a float where it is one number."""
         return _plain(self.only.value)
 
     @property
     def standard_error(self) -> float | Array:
-        """Standard error of the only statistic."""
+        """Return the standard error of the only statistic."""
         return _plain(self.only.standard_error)
 
     @property
     def interval(self) -> tuple[float | Array, float | Array]:
-        """(low, high) of the only statistic, pointwise."""
+        """Return (low, high) of the only statistic, pointwise."""
         return _plain(self.only.low), _plain(self.only.high)
 
     def labels_of(self, name: str) -> tuple[str, ...]:
-        """A label for each entry of a statistic, row after row: the numbers 0, 1, … where it has none."""
+        """Return a label for each entry of a statistic, row after row: numbers 0, 1, … where it has none."""
         size = self.estimates[name].value.size
         plain = ("",) if size == 1 else tuple(map(str, range(size)))
         return self.labels.get(name, plain)
 
     def named(self, name: str | None = None) -> dict[str, float]:
-        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}; a single number by the statistic's name.
+        """Return values of a statistic by label: {"AA": 12.1, "UA": 30.4}; a single one by its name.
 
         Args:
             name: of the statistic; None for the only one.
@@ -151,7 +151,7 @@ class Release:
 
 
 def frozen(given: Any) -> Array:
-    """float64 that nobody writes to: a copy, but of an array that is so already and has memory of its own."""
+    """Return float64 that nobody writes to: a copy, but of an array that is so and owns its memory."""
     if type(given) is np.ndarray and given.dtype == np.float64:
         flags = given.flags
         if flags.owndata and not flags.writeable:
@@ -166,7 +166,7 @@ def _plain(array: Any) -> float | Array:
 
 
 def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
-    """One row for each number of each statistic, in the order of `HEAD`."""
+    """Yield one row for each number of each statistic, in the order of `HEAD`."""
     for release in releases:
         for name, estimate in release.estimates.items():
             arrays = (getattr(estimate, part).ravel().tolist() for part in PARTS)
@@ -175,7 +175,7 @@ def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
 
 
 def checked_target(path: Path) -> Path:
-    """`path` if `write_releases` can write it.
+    """Return `path` if `write_releases` can write it.
 
     Raises:
         ValueError: for a name of another kind of file.
@@ -186,7 +186,7 @@ def checked_target(path: Path) -> Path:
 
 
 def write_releases(path: Path, releases: Iterable[Release]) -> None:
-    """All releases as a table: .csv, .jsonl or .parquet, by the file's name.
+    """Write all releases as a table: .csv, .jsonl or .parquet, by the file's name.
 
     Raises:
         ImportError: for Parquet without Polars.

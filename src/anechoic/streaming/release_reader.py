@@ -47,7 +47,7 @@ class ReleaseDecoder:
     def decode(
         self, shared: SharedRelease, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0
     ) -> Release:
-        """The release of a step.
+        """Return the release of a step.
 
         Args:
             shared: its statistics.
@@ -84,11 +84,11 @@ class ReplayedReleases:
         return self
 
     def decode(self) -> Release:
-        """What was released at the step gone over last."""
+        """Return the release of a step."""
         return self._decoder.decode(self._shared, self.step - 1, self._time, self.total)
 
     def with_intervals(self, factor: Callable[[int, Statistic], float]) -> Release:
-        """The same with intervals of factor(step, statistic) standard deviations; nothing else differs."""
+        """Return the same with intervals of factor(step, statistic) standard deviations."""
         made = self.decode()
         z = partial(factor, made.step)
         wide = self._shared.decode(self.total, self._decoder.deviations, made.step, z)
@@ -113,7 +113,7 @@ class ReleaseReader(StreamBase):
     _decoder: ReleaseDecoder
 
     def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
-        """All releases so far with intervals that hold together, for every step and every raw number.
+        """Return all releases so far with intervals that hold together, for every step and every raw number.
 
         With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
         for ever, at the price of intervals that widen slowly. Nothing is spent: it is arithmetic on what was
@@ -132,7 +132,7 @@ class ReleaseReader(StreamBase):
         return list(self._replay(self._decoder, lambda past: past.with_intervals(factor)))
 
     def between(self, begin: int, last: int | None = None) -> Release:
-        """What steps begin, …, last alone add up to: the difference of two running totals, with its errors.
+        """Return what steps begin, …, last alone add up to: the difference of two running totals.
 
         Yesterday's count, from totals of today and of the day before. Nothing is spent: it is arithmetic on
         what was published, and on the covariance of its noise.
@@ -157,7 +157,7 @@ class ReleaseReader(StreamBase):
         return self._decoder.decode(self.shared, last, self._kept(last)[0], total, begin)
 
     def releases_over(self, over: Window) -> Iterator[Release]:
-        """All releases so far as if they were over other steps: a total and the last day, for one epsilon.
+        """Return all releases so far as if over other steps: a total and the last day, for one epsilon.
 
         Nothing is spent: the same noisy rows are added up in another way. The noise is planned for the
         stream's own `over`, and larger here than in a stream that is planned for this one.
@@ -205,7 +205,7 @@ class ReleaseReader(StreamBase):
 
 
 def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
-    """What was released at step `since` and later, made again from the noisy rows that the file keeps.
+    """Read what was released at step `since` and later, decoded from the noisy rows that the file keeps.
 
     It needs no key. Nothing is changed; a stream that writes the file does not wait, nor does the reader.
 

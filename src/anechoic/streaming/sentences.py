@@ -40,7 +40,7 @@ _NOT_COVERED = (
 
 
 def best_guess(mechanism: Mechanism) -> str:
-    """What epsilon means, in one sentence.
+    """Say what epsilon means, in one sentence.
 
     All releases are mu-GDP: no test between two neighbouring inputs does better than one between N(0, 1) and
     N(mu, 1), whose best one is right with probability Phi(mu / 2) where both are as likely before.
@@ -65,7 +65,7 @@ def statement(
     out: str | Path | None = None,
     proofs: str = PROOFS,
 ) -> str:
-    """For a privacy reviewer. It holds no secret and nothing of the data.
+    """Write the statement for a privacy reviewer. It holds no secret and nothing of the data.
 
     Args:
         stream: whose releases are published.
@@ -83,7 +83,7 @@ def statement(
 
 @singledispatch
 def statement_data(stream: object) -> Statement:
-    """The statement of a stream, as data."""
+    """Return the statement of a stream, as data."""
     raise TypeError(f"stream is a {type(stream).__name__}: give a Stream or a PartitionSelectionHistogram.")
 
 
@@ -184,7 +184,7 @@ def _statement_of(
     by_unit: bool,
     rule: DistinctCounter | None = None,
 ) -> Statement:
-    """What the statements of all streams say."""
+    """Return what the statements of all streams say."""
     whole, unit = statement_of(mechanism), mechanism.unit
     theirs = [item for item in whole.items if item[0] not in ("Batches", "Divisor", "Privacy unit")]
     who = "the ledger of this stream" if by_unit else "whoever feeds it"
@@ -212,7 +212,7 @@ def _floats(mechanism: Mechanism) -> tuple[str, ...]:
 
 
 def protected(stream: Stream) -> str:
-    """Whom a stream protects, and who sees to it."""
+    """Say whom a stream protects, and who sees to it."""
     unit = stream.mechanism.unit
     if not stream.by_unit:
         return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"

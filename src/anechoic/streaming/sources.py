@@ -146,7 +146,7 @@ class TextSource(Source):
             raise ValueError(f"{self.path} is cut short or damaged: {error}.") from None
 
     def _is_replaced(self) -> bool:
-        """Whether the file at the path is another one than that which is open, or was cut."""
+        """Return whether the file at the path is another one than that which is open, or was cut."""
         assert self._file is not None
         ours = os.fstat(self._file.fileno())
         try:
@@ -193,7 +193,7 @@ class TextSource(Source):
             self.faults[reason] += count
 
     def _from_json(self, lines: pl.Series) -> pl.DataFrame:
-        """Records of lines of JSON, null in all columns for what is none."""
+        """Read lines of JSON: null in all columns for what is none."""
         rows: list[list[str | None]] = []
         for line in lines:
             try:
@@ -260,7 +260,7 @@ def times_of(column: pl.Series, zone: tzinfo) -> Array:
 
 
 def text_of(value: Any) -> str:
-    """A value of JSON or Parquet as text: numbers that are equal have one, so 7, 7.0 and "7" are the same.
+    """Return a value of JSON or Parquet as text; equal numbers have one, so 7, 7.0 and "7" are the same.
 
     What is missing (None, NaN) is empty.
     """

@@ -70,22 +70,22 @@ class Statistic(ABC):
 
     @property
     def reads(self) -> Mapping[str, bool | None]:
-        """The columns that it reads, and for each whether it holds numbers; none for the batch itself."""
+        """Return the columns that it reads, and whether each holds numbers; none for the batch itself."""
         return {} if self.column is None else {self.column: self.wants_numbers}
 
     @property
     def contrasts(self) -> int:
-        """Combinations of the released numbers that its intervals rest on."""
+        """Return how many combinations of the released numbers its intervals rest on."""
         return self.dimension
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the entries of its value are called, row after row; empty where they are only numbered."""
+        """Return what the entries of its value are called, row after row; empty where only numbered."""
         return ()
 
     @abstractmethod
     def read(self, batch: Any) -> Records:
-        """The batch, checked: what cannot be used is marked, and counted under `remarks`.
+        """Read the batch: what cannot be used is marked, and counted under `remarks`.
 
         Raises:
             ValueError: if the batch as a whole has the wrong shape or kind.
@@ -100,16 +100,16 @@ class Statistic(ABC):
 
     @abstractmethod
     def each(self, records: Records, unit: int) -> Any:
-        """What each record adds, as `total` of it alone: a sparse array of int64, (count, dimension)."""
+        """Return what each record adds, as `total` of it alone: sparse, int64, (count, dimension)."""
 
     @property
     def encoding(self) -> bytes:
-        """What its vectors depend on besides `describe`, and may differ from machine to machine."""
+        """Return what its vectors depend on besides `describe`, and may differ from machine to machine."""
         return b""
 
     @abstractmethod
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
-        """The estimate from noisy sums of encoded records.
+        """Return the estimate from noisy sums of encoded records.
 
         Args:
             totals: shape (dimension,), in the units of the statistic.
@@ -118,7 +118,7 @@ class Statistic(ABC):
         """
 
     def decode_each(self, totals: Array, deviation: float, z: float) -> Estimate:
-        """`decode` of each row of totals, shape (k, dimension); all that it gives has an axis of k first.
+        """Return `decode` of each row of totals, shape (k, dimension); all of it has an axis of k first.
 
         Here row by row; counts and means do all rows at once.
         """
@@ -127,11 +127,11 @@ class Statistic(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What identifies it, as plain JSON data: its kind, bounds, categories or edges."""
+        """Return what identifies it, as plain JSON data: its kind, bounds, categories or edges."""
 
 
 def checked_statistics(statistics: Statistic | Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """`statistics` by name, if they are some; one alone has a name of its own.
+    """Return `statistics` by name, if they are some; one alone has a name of its own.
 
     Raises:
         ValueError: otherwise.
@@ -153,7 +153,7 @@ class Rows(Statistic):
 
     @abstractmethod
     def rows(self, values: Array) -> Array:
-        """Encoded records, shape (k, dimension), for values of k records that are usable."""
+        """Return encoded records, shape (k, dimension), for values of k records that are usable."""
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         chosen = masks_and(records.usable, kept)
@@ -168,7 +168,7 @@ class Rows(Statistic):
 
 
 def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
-    """Rows clipped to 2-norm `bound`, times unit, each entry rounded towards zero.
+    """Return rows clipped to 2-norm `bound`, times unit, each entry rounded towards zero.
 
     Guarantee: no row of integers has 2-norm above unit * bound. Rows that are not finite become zero, and so
     does a row whose integers, looked at once more, are too long.
@@ -206,17 +206,17 @@ def row_sums(rows: Array) -> Array:
 
 
 def row_norms(rows: Array) -> Array:
-    """2-norm of each row, added up as by `row_sums`."""
+    """Return the 2-norm of each row, added up as by `row_sums`."""
     return np.asarray(np.sqrt(row_sums(np.square(rows))))
 
 
 def counted(mask: NDArray[np.bool_]) -> int:
-    """How often it holds."""
+    """Count how often it holds."""
     return int(np.count_nonzero(mask))
 
 
 def one_hot(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: int) -> Any:
-    """`unit` at the place of each record that is kept: a sparse array of int64, shape (records, width)."""
+    """Return `unit` at the place of each kept record: a sparse array of int64, shape (records, width)."""
     held = np.ones(len(places), bool) if kept is None else kept
     ends = np.concatenate([[0], np.cumsum(held)])
     values = np.full(int(ends[-1]), unit, np.int64)
@@ -224,21 +224,21 @@ def one_hot(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: 
 
 
 def column_sums(rows: Any) -> Integers:
-    """The sum of the rows of a sparse array of int64."""
+    """Sum the rows of a sparse array of int64."""
     found = np.zeros(rows.shape[1], np.int64)
     np.add.at(found, rows.indices, rows.data)
     return found
 
 
 def masks_and(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Where both masks hold; None stands for everywhere."""
+    """Return where both masks hold; None stands for everywhere."""
     if one is None or other is None:
         return one if other is None else other
     return one & other
 
 
 def numbers(batch: Any, width: int | None = None) -> Array:
-    """A batch as float64, shape (k,), or (k, width) where a record is a vector.
+    """Return a batch as float64, shape (k,), or (k, width) where a record is a vector.
 
     Each record is read by itself, whatever the others are: one that is no number, or no vector of that width,
     becomes NaN. An array has one kind and one shape instead, for which whoever made it answers.
@@ -270,7 +270,7 @@ def numbers(batch: Any, width: int | None = None) -> Array:
 
 
 def _as_array(batch: Any) -> Any:
-    """The array that NumPy makes of a batch, if no entry of it can change what another one is; else None."""
+    """Return NumPy's array of a batch, if no entry of it can change what another one is; else None."""
     if isinstance(batch, np.ndarray):
         return batch
     try:
@@ -284,7 +284,7 @@ def _as_array(batch: Any) -> Any:
 
 
 def _vector(record: Any, width: int) -> Array:
-    """One record that is a vector; NaN where it is none."""
+    """Return one record that is a vector; NaN where it is none."""
     try:
         single = width == 1 and not isinstance(record, Iterable)
         listed = [record] if single or isinstance(record, str | Mapping | Set) else list(record)
@@ -299,7 +299,7 @@ _NO_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating, np.ndarray, n
 
 
 def _number(entry: Any) -> float:
-    """One record that is a number; NaN where it is none."""
+    """Return one record that is a number; NaN where it is none."""
     try:
         return math.nan if isinstance(entry, _NO_NUMBERS) else float(entry)
     except Exception:  # as above
@@ -307,12 +307,12 @@ def _number(entry: Any) -> float:
 
 
 def quantile(level: float) -> float:
-    """z with a two-sided normal interval of that level: 1.96 for 0.95."""
+    """Return z with a two-sided normal interval of that level: 1.96 for 0.95."""
     return float(ndtri((1 + level) / 2))
 
 
 def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
-    """Value plus or minus z standard errors."""
+    """Return value plus or minus z standard errors."""
     half = z * error
     errors, low, high = np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)
     for made in (errors, low, high):
@@ -322,7 +322,7 @@ def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) ->
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
-    """Two finite numbers, low < high.
+    """Return two finite numbers, low < high.
 
     Raises:
         ValueError: otherwise; without bounds there is no sensitivity.

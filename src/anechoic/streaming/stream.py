@@ -194,11 +194,11 @@ class Stream(ReleaseReader):
 
     @property
     def contribution(self) -> float:
-        """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
+        """Return the largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
         return self.shared.contribution
 
     def standard_deviations(self, step: int) -> dict[str, float]:
-        """Standard deviation of the noise in each raw number of each statistic, known in advance."""
+        """Return the standard deviation of the noise in each statistic's raw numbers, known in advance."""
         return self.shared.deviations(self._decoder.deviations, step)
 
     # -- the stream ------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Stream(ReleaseReader):
         times: Iterable[str | float | None] | None = None,
         batch_ids: Iterable[str] | None = None,
     ) -> list[Release]:
-        """One update and one release for each batch, kept in one commit; returned when all are on disk.
+        """Add and release each batch, all in one commit; return the releases when they are on disk.
 
         A batch whose id was released before gives the release that it went into, and uses no noise.
 
@@ -273,7 +273,7 @@ class Stream(ReleaseReader):
 
     @property
     def horizon(self) -> int:
-        """Steps that are planned; 2**40 without a horizon."""
+        """Return the steps that are planned; 2**40 without a horizon."""
         return self.mechanism.steps
 
     @property
@@ -360,7 +360,7 @@ class Stream(ReleaseReader):
         return made
 
     def _identity(self) -> str:
-        """What must be the same whenever a state file is opened."""
+        """Return what must be the same whenever a state file is opened."""
         promise = {"by_unit": self.by_unit, "level": self.level, "setting": self._setting}
         promise |= self.shared.describe()
         over = [type(self.over).__name__, vars(self.over)]
@@ -389,7 +389,7 @@ def steps_of(
     times: Iterable[str | float | None] | None,
     batch_ids: Iterable[str] | None,
 ) -> list[Step]:
-    """A step for each batch, with what belongs to it.
+    """Return a step for each batch, with what belongs to it.
 
     Raises:
         ValueError: if the numbers differ, or for a batch id or a time that is none.

@@ -47,13 +47,13 @@ class StreamState:
 
     @classmethod
     def first(cls, dimension: int) -> StreamState:
-        """Before anything."""
+        """Return the state before anything."""
         return cls(0, np.zeros(dimension, np.int64), np.zeros(dimension, np.int64), Counter())
 
     def end_step(
         self, noise: Integers, over: Window, row_of: Callable[[int], Integers], time: str | float | None
     ) -> Integers:
-        """Row `step` of Y, which is the open step with its noise; the next step begins."""
+        """Return row `step` of Y, which is the open step with its noise; begin the next step."""
         row = self.open + noise
         self.total = over.advance(self.total, row, self.step, row_of)
         self.step += 1
@@ -135,7 +135,7 @@ class InMemory:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Nothing can be undone here: after a failure inside, Ctrl-C among them, there is no further one."""
+        """Keep what happens inside; after a failure there, Ctrl-C among them, refuse all that follows."""
         self.check()
         self._fault = True
         yield
@@ -143,14 +143,14 @@ class InMemory:
         self._fault = False
 
     def load(self, noise: NoiseRows) -> StreamState | None:
-        """Where the stream stood when it was saved last, and its noise with it; or None."""
+        """Return where the stream stood when it was saved last, and restore its noise; or None."""
         return None
 
     def save(self, standing: StreamState, noise: NoiseRows) -> None:
-        """In the place of what was saved before. Here the estimator's own are all there is."""
+        """Keep it in the place of what was saved before. In memory the stream's own objects are it."""
 
     def step_of_batch(self, batch_id: str) -> int | None:
-        """The step into which a batch went, or None."""
+        """Return the step into which a batch went, or None."""
         return self._batches.get(batch_id)
 
     def mark(self, batch_id: str, step: int) -> None:
@@ -170,7 +170,7 @@ class InMemory:
 
 
 def horizon_error(planned: int, made: int, what: str) -> HorizonError:
-    """The error of a stream that is asked for more steps than are planned."""
+    """Return the error of a stream that is asked for more steps than are planned."""
     return HorizonError(
         f"all {planned} steps of this stream are planned for, {made} are released, and {what} would not be"
         " covered by its guarantee. Begin another stream, whose privacy cost adds to this one's; without"
@@ -179,7 +179,7 @@ def horizon_error(planned: int, made: int, what: str) -> HorizonError:
 
 
 def plain_time(time: Any) -> str | float | None:
-    """A time as built-in text or number, which can be kept.
+    """Return a time as built-in text or number, which can be kept.
 
     Raises:
         ValueError: for something else than text, a finite number or None.

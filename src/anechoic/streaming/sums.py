@@ -199,7 +199,7 @@ class Mean(Rows):
 
 
 def fieller(total: Array, count: Array, s: float, r: float, z: float) -> tuple[Array, Array]:
-    """The smallest interval that holds all m with (total - m count)^2 <= z^2 (s^2 + m^2 r^2), entry by entry.
+    """Return the smallest interval with all m for which (total - m count)^2 <= z^2 (s^2 + m^2 r^2).
 
     It is the whole line where the noisy count does not exceed z of its standard deviations.
     """
@@ -242,7 +242,7 @@ class Histogram(Statistic):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The categories as text; with quotation marks where two would be the same, as 7 and "7"."""
+        """Return the categories as text; with quotation marks where two would be the same, as 7 and "7"."""
         plain = tuple(map(str, self.categories))
         return plain if len(set(plain)) == len(plain) else tuple(map(repr, self.categories))
 
@@ -258,7 +258,7 @@ class Histogram(Statistic):
         return Records(len(places), places, usable, {"unknown category": counted(~usable)})
 
     def _place_of(self, entry: Any) -> int:
-        """Of one record, whatever the others are; -1 for none."""
+        """Return the place of one record's category, whatever the others are; -1 for none."""
         try:
             return self._places.get(entry, -1)
         except Exception:  # no hash, or one that fails in any way

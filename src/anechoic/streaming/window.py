@@ -27,7 +27,7 @@ class Window(ABC):
 
     @abstractmethod
     def workload(self, n: int) -> Workload:
-        """A, for n steps."""
+        """Return A, for n steps."""
 
     def advance(
         self,
@@ -49,7 +49,7 @@ class Window(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """For statements."""
+        """Return its words for statements."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SlidingWindow(Window):
 
 
 def checked_window(over: Window) -> Window:
-    """`over` if it is one.
+    """Return `over` if it is one.
 
     Raises:
         ValueError: otherwise.
@@ -102,7 +102,7 @@ def checked_window(over: Window) -> Window:
 
 
 def window_of(described: tuple[str, Mapping[str, Any]]) -> Window:
-    """The sums over steps with a name and settings.
+    """Return the sums over steps with a name and settings.
 
     Raises:
         KeyError, TypeError, ValueError: for others.
