@@ -218,34 +218,6 @@ def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
     assert json.loads(before.splitlines()[0])["statistic"] == "count"
 
 
-def test_a_growing_file_is_followed_by_the_clock(table, capsys, monkeypatch):
-    start = seconds_of(["2013-01-01T05:00"])[0]
-    now = iter(start + 3600 * np.array([0.5, 1.5, 2.5, 2.6, 9.5]))
-    slept = []
-    table.write_text(CSV + "2013-01-01T05:30,AA,5")  # still being written
-
-    def sleep(seconds):
-        slept.append(seconds)
-        if len(slept) == 2:
-            table.write_text(CSV + "2013-01-01T05:30,AA,5,N4\n")
-
-    monkeypatch.setattr("anechoic.streaming.command.time.time", lambda: next(now))
-    monkeypatch.setattr("anechoic.streaming.command.time.sleep", sleep)
-    code, text, error = run(
-        capsys, "--input", table, *WHEN, *ALL, "--follow", "1min", "--until", "2013-01-01T08:00"
-    )
-    assert code == 0 and slept == [60.0] * 4
-    assert text.count("1 steps released") == 3 and "3 in all" in text
-    # read once each, the line when it was whole: then its step was released before
-    assert "1 records of steps that were released before" in error and "1 records no time" in error
-
-
-def test_following_needs_a_start_and_a_file(table, capsys):
-    for arguments in (["--input", table], ["--input", "-", "--start", "2013-01-01"]):
-        code, _, error = run(capsys, *arguments, "--time", "when", "--every", "1h", *ALL, "--follow", "1min")
-        assert code == 2 and "--follow needs" in error
-
-
 def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "ab" * 32)
     arguments = [
@@ -304,7 +276,6 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
     ("arguments", "words"),
     [
         (["--epsilon", "1"], "--quantiles or --distribution"),
-        (["--count", "--epsilon", "1", "--follow", "5"], "--follow '5' must be a length of time"),
         (["--quantiles", "delay:0:200:7", "--epsilon", "1"], "high 196 or 203"),
         (["--distribution", "delay:0:1:0.3", "--epsilon", "1"], "high 0.9 or 1.2"),
         (["--distribution", "delay:0:1:3", "--epsilon", "1"], "high 3, or another width"),

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -175,38 +174,20 @@ def _setting(options: Any) -> dict[str, Any]:
 
 
 def _release_file(options: Any, stream: Stream) -> None:
-    """Release each step that is over by this machine's clock, and by `--until` or the records.
-
-    With `--follow` again and again, a pause late for records that are late, until `--until` or Ctrl-C.
-    """
-    follow = options.follow is not None
-    if follow and (options.start is None or options.input == "-"):
-        raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
-    pause = length_of(options.follow, "--follow") if follow else 0.0
+    """Release each step that is over by this machine's clock, and by `--until` or the records."""
     reader, every = Reader(options, stream), length_of(options.every, "--every")
     until = None if options.until is None else _moment(options.until, options.timezone)
     pending: PendingSteps | None = None
-    with closing(reader.source):
-        while True:
-            now = math.inf if options.force and not follow else time.time()
-            for columns in reader.batches():
-                pending = pending or PendingSteps(stream, Clock(_start(options, columns), every))
-                pending.add(columns, now)
-            pending = pending or PendingSteps(stream, Clock(_start(options, None), every))
-            if not follow:
-                if until is not None and until > now:
-                    late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
-                    print(late, file=sys.stderr)
-                last = pending.open_after(until, now)
-                _report(options, stream, pending, pending.release(last, tell=_progress), reader)
-                return
-            over = min(now - pause, math.inf if until is None else until)
-            if pending.clock.at(over) > stream.step:
-                released = pending.release(pending.open_after(over, now))
-                _report(options, stream, pending, released, reader)
-            if until is not None and over >= until:
-                return
-            time.sleep(pause)
+    now = math.inf if options.force else time.time()
+    for columns in reader.batches():
+        pending = pending or PendingSteps(stream, Clock(_start(options, columns), every))
+        pending.add(columns, now)
+    pending = pending or PendingSteps(stream, Clock(_start(options, None), every))
+    if until is not None and until > now:
+        late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
+        print(late, file=sys.stderr)
+    released = pending.release(pending.open_after(until, now), tell=_progress)
+    _report(options, stream, pending, released, reader)
 
 
 def _kept(options: Any, stream: Stream) -> str:
@@ -282,18 +263,18 @@ class Reader:
 
     def __init__(self, options: Any, stream: Stream) -> None:
         self._time, self._unit, self._zone = options.time, options.unit, zone_of(options.timezone)
-        self._share, self._growing = options.bad_share, options.follow is not None
+        self._share = options.bad_share
         self._columns = stream.shared.columns
         for name, kinds in self._columns.items():
             if {True, False} <= kinds:
                 raise ValueError(f"column {name!r} is read both as numbers and as categories: copy it.")
         names = {options.time, *self._columns, *([options.unit] if options.unit else [])}
-        self.source = source_of(options.input, sorted(names), growing=self._growing)
+        self.source = source_of(options.input, sorted(names))
         self.unreadable: Counter[str] = Counter()
         self._odd = 0
 
     def batches(self) -> Iterator[Columns]:
-        """Yield those that are there now.
+        """Yield them all.
 
         Raises:
             ValueError: if more than the stated share of records cannot be read.
@@ -315,9 +296,9 @@ class Reader:
         self._check_share()
 
     def _check_share(self) -> None:
-        """Refuse a file most of which is something else than it is said to be; not the first lines of one."""
+        """Refuse a file most of which is something else than it is said to be."""
         read, odd = self.source.read, self._odd + self.source.faults.total()
-        if odd > self._share * max(read, 100 if self._growing else 0):
+        if odd > self._share * read:
             raise ValueError(
                 f"{odd} of {read} records of {self.source.path} cannot be read, and a share of"
                 f" {self._share:g} may be left out ({self._reasons()}). Is it the right file, and do columns"
