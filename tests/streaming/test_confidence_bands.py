@@ -193,15 +193,6 @@ def test_intervals_of_means_hold_together():
     assert covered_together(streaming.Mean(-1.0, 1.0), truth, totals) > 0.945
 
 
-def test_intervals_of_distributions_hold_together():
-    statistic = streaming.Distribution(range(9), noise="domain")
-    counts = np.arange(1.0, 9.0) * 40
-    encoded = statistic._fine @ counts / 2**14
-    totals = np.outer(np.arange(1, 13), encoded)
-    truth = np.outer(np.arange(1, 13), np.cumsum(counts))
-    assert covered_together(statistic, truth, totals) > 0.945
-
-
 @pytest.mark.slow
 def test_intervals_of_quantiles_hold_together():
     statistic = streaming.Quantiles(range(9), [0.3, 0.6])

@@ -270,28 +270,30 @@ def test_what_is_no_category_is_left_out_by_itself():
     assert json.loads(histogram._noise.saved()[3]) == histogram._noise.names
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="every record is a unit of its own, in one category"):
-        PartitionSelectionHistogram(epsilon=1.0, categories_per_unit=2)
-    with pytest.raises(UnsupportedError):
-        PartitionSelectionHistogram(epsilon=1.0, participation=FullBatch())
-    with pytest.raises(ValueError, match="delta"):
-        PartitionSelectionHistogram(epsilon=1.0, delta=0.0)
-    plain = PartitionSelectionHistogram(epsilon=1.0, horizon=1)
-    with pytest.raises(ValueError, match="a unit of its own"):
-        plain.update(["a"], unit_ids=[1])
-    named = PartitionSelectionHistogram(epsilon=1.0, horizon=1, participation=Single())
-    with pytest.raises(ValueError, match="unit_ids=None"):
-        named.update(["a"])
-    with pytest.raises(ValueError, match="1 unit_ids for 2 records"):
-        named.update(["a", "b"], unit_ids=[1])
-    with pytest.raises(ValueError, match="a list with one entry a record"):
-        plain.update("abc")
-    with pytest.raises(ValueError, match="no column 'c'"):
-        PartitionSelectionHistogram("c", epsilon=1.0, horizon=1).update({"d": ["a"]})
-    plain.close()
-    with pytest.raises(GuaranteeError):
-        plain.update(["a"])
+def made(column=None, **more):
+    return PartitionSelectionHistogram(column, **{"epsilon": 1.0, "horizon": 1, **more})
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "words"),
+    [
+        (lambda: made(categories_per_unit=2), ValueError, "every record is a unit of its own, in one"),
+        (lambda: made(horizon=None, participation=FullBatch()), UnsupportedError, ""),
+        (lambda: made(delta=0.0), ValueError, "delta"),
+        (lambda: made().update(["a"], unit_ids=[1]), ValueError, "a unit of its own"),
+        (lambda: made(participation=Single()).update(["a"]), ValueError, "unit_ids=None"),
+        (
+            lambda: made(participation=Single()).update(["a", "b"], unit_ids=[1]),
+            ValueError,
+            "1 unit_ids for 2",
+        ),
+        (lambda: made().update("abc"), ValueError, "a list with one entry a record"),
+        (lambda: made("c").update({"d": ["a"]}), ValueError, "no column 'c'"),
+    ],
+)
+def test_wrong_arguments_are_refused(act, error, words):
+    with pytest.raises(error, match=words):
+        act()
 
 
 def test_the_statement_says_what_delta_is_made_of():

@@ -4,7 +4,6 @@ import enum
 import json
 import threading
 from decimal import Decimal
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,24 +84,6 @@ def test_an_interrupted_group_is_not_seen(total, monkeypatch):
     with pytest.raises(GuaranteeError):
         total.steps([[1.0]], batch_ids=["c"])
     assert [made.step for made in total.steps([[1.0]], batch_ids=["b"])] == [1]
-
-
-@pytest.mark.slow
-def test_a_book_that_failed_keeps_releases_unseen(tmp_path):
-    """Without it an older file put back would not be told."""
-    path = tmp_path / "s.db"
-    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path)
-
-    def full(*_):
-        raise OSError("disk full")
-
-    stream._state.counter = SimpleNamespace(done=full)
-    with pytest.raises(OSError, match="disk full"):
-        stream.release()
-    assert list(stream.releases()) == [] and stream.step == 0
-    stream.close()
-    again = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path)
-    assert again.step == 1 and len(list(again.releases())) == 1
 
 
 def test_a_change_inside_of_a_change_is_refused(total, monkeypatch):

@@ -112,7 +112,7 @@ def test_one_record_moves_the_sums_by_one_record(tmp_path, monkeypatch):
     def exact(lines):
         path.write_bytes(b"t,amount,note\n" + b"".join(lines))
         pending = PendingSteps(stream, command.Clock(float(seconds_of(["2024-01-01"])[0]), 3600.0))
-        for columns in command.Reader(options, stream).batches():
+        for columns in command.BatchReader(options, stream).batches():
             pending.add(columns)
         return {step: sums.sums[0] / stream.shared.units["sum"] for step, sums in pending._sums.items()}
 

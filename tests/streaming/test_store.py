@@ -70,28 +70,6 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
         assert [*map(bytes_of, stream.releases())] == expected
 
 
-@pytest.mark.slow
-def test_noise_without_a_grid_goes_on_too(tmp_path):
-    import anechoic as an
-
-    mechanism = an.calibrate(
-        an.optimize.blt(an.workloads.prefix_sum(9), buffers=2).strategy,
-        sampling=External(an.participation.Single(), 1, steps=9),
-        epsilon=1.0,
-        delta=1e-6,
-    )
-    expected = [
-        *map(bytes_of, streaming.Stream(streaming.Count(), mechanism=mechanism, key=KEY).steps(range(9)))
-    ]
-    found = []
-    for t in range(9):
-        with streaming.Stream(
-            streaming.Count(), mechanism=mechanism, key=KEY, state=tmp_path / "s"
-        ) as stream:
-            found += [*map(bytes_of, stream.steps([t]))]
-    assert found == expected
-
-
 def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path):
     import anechoic as an
 
@@ -115,13 +93,6 @@ def test_commits_wait_for_the_disk(tmp_path):
     with board(tmp_path / "s") as stream:
         ask = stream._state._database.run
         assert ask("PRAGMA synchronous") == [(2,)] and ask("PRAGMA journal_mode") == [("wal",)]
-
-
-def test_ledger_and_private_counts_go_on(tmp_path):
-    for _ in range(2):
-        with board(tmp_path / "s") as stream:
-            stream.update({"x": [0.5]}, unit_ids=["a"])
-    assert board(tmp_path / "s").diagnostics() == {"beyond those of one unit that count in a step": 1}
 
 
 def test_a_batch_that_was_released_gives_the_stored_release(tmp_path):
@@ -448,3 +419,74 @@ def test_interrupted_when_a_change_has_just_begun(tmp_path, monkeypatch):
     stream.close()
     with board(tmp_path / "s", key=KEY) as again:
         assert again.step == 2
+
+
+def count_at(path, **options):
+    return streaming.Stream(streaming.Count(), epsilon=1.0, horizon=40, state=path, **options)
+
+
+@pytest.mark.slow
+def test_a_reader_that_holds_a_transaction_does_not_stop_the_stream(tmp_path):
+    """As the sqlite3 shell, a backup, or a reader that was stopped."""
+    path = tmp_path / "s"
+    with count_at(path) as stream:
+        stream.release()
+        reader = sqlite3.connect(path)
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM releases").fetchone() == (1,)
+        for _ in range(20):
+            stream.update(3)
+            stream.release()
+        assert reader.execute("SELECT count(*) FROM releases").fetchone() == (1,)
+        assert len(streaming.read_releases(path)) == 21
+    with count_at(path) as stream:  # opened again beside it
+        assert stream.step == 21 and stream.release().step == 21
+    reader.close()
+    with count_at(path) as stream:
+        assert stream.step == 22
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
+    path = tmp_path / "s"
+    with count_at(path) as stream:
+        stream.steps([1] * 3)
+        pages = stream._state._database.run("PRAGMA page_count")[0][0]
+        stream._state._database.run(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(CheckpointError, match="full: make room on the disk"):
+            for step in range(35):
+                stream.release(f"{step:099}" * 20)
+        with pytest.raises(GuaranteeError, match="open the file again"):
+            stream.release()
+        made = [*map(bytes_of, stream.releases())]
+    with count_at(path) as stream:
+        assert [*map(bytes_of, stream.releases())] == made
+        assert stream.release().step == len(made)
+
+
+def test_another_writer_is_said_and_waited_for(tmp_path):
+    with count_at(tmp_path / "s") as stream:
+        stream._state._database.run("PRAGMA busy_timeout=20")
+        other = sqlite3.connect(tmp_path / "s", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(CheckpointError, match="another program is writing to it"):
+            stream.release()
+        other.close()
+        assert stream.release().step == 0  # nothing was changed: it goes on
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_opened_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be opened .*folder"):
+        count_at(tmp_path / "missing" / "s")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        count_at(tmp_path / "folder")
+
+
+def test_one_wait_for_the_disk_a_commit(tmp_path):
+    """The log is appended to; the file itself is written when there is much of it, and at the end."""
+    with count_at(tmp_path / "s") as stream:
+        before, size = (tmp_path / "s").read_bytes(), (tmp_path / "s-wal").stat().st_size
+        stream.steps([1] * 3)
+        assert (tmp_path / "s").read_bytes() == before and (tmp_path / "s-wal").stat().st_size >= size

@@ -17,6 +17,8 @@ from tests.marks import each_once
 from tests.streaming.released import bytes_of
 
 KEY = bytes(range(32))
+TOP = np.finfo(float).max
+BOUNDS = (1e-300, 5e-324, 1e300)  # that no grid holds
 
 
 class NoNoise(streaming.Stream):
@@ -91,12 +93,6 @@ def test_categories_that_are_unknown_are_left_out():
     assert histogram.diagnostics() == {"h: unknown category": 3}
 
 
-def test_histogram_of_places_is_that_of_names():
-    places = quiet(h=streaming.Histogram(range(4)))()
-    places.update(np.array([0, 3, 3, 4, -1]))
-    assert places.release().estimate.tolist() == [1, 0, 0, 2]
-
-
 def test_columns_of_one_batch():
     board = quiet(
         n=streaming.Count("x"), s=streaming.Sum(2.0, column="x"), h=streaming.Histogram([1, 2], "y")
@@ -123,7 +119,7 @@ def test_weights_share_one_clip_norm():
     uneven = streaming.Stream(statistics, epsilon=1.0, horizon=8, weights={"a": 3.0, "b": 1.0})
     deviations = uneven.standard_deviations(3)
     assert math.isclose(deviations["b"] / deviations["a"], 3.0, rel_tol=1e-4)
-    assert equal.contribution <= 1 and 1 - 1e-4 < uneven.contribution <= 1
+    assert equal.shared.contribution <= 1 and 1 - 1e-4 < uneven.shared.contribution <= 1
 
 
 @pytest.mark.slow
@@ -282,6 +278,17 @@ def test_promises_that_cannot_be_kept_are_refused(promise, error, words):
         (lambda: streaming.Histogram([]), "at least one"),
         (lambda: streaming.Histogram(["a", "a"]), "distinct"),
         (lambda: streaming.SlidingWindow(0), "width=0"),
+        (lambda: streaming.Sum(10**400), "bound lies beyond the range"),
+        (lambda: streaming.Mean(0, 10**400), "two finite numbers"),
+        (lambda: streaming.Mean(-TOP, TOP), "difference finite"),
+        (lambda: streaming.Distribution([0.0]), "two increasing"),
+        (lambda: streaming.Distribution([1.0, 1.0]), "two increasing"),
+        (lambda: streaming.Distribution([1, 0]), "two increasing"),
+        (lambda: streaming.Distribution([0.0, math.inf]), "edges"),
+        (lambda: streaming.Distribution([0, 1], noise="both"), "noise="),
+        (lambda: streaming.Quantiles([0, 1], [0.0]), "strictly between"),
+        (lambda: streaming.Quantiles([0, 1], [1.0]), "strictly between"),
+        *((lambda b=b: streaming.Stream(streaming.Sum(b), epsilon=1.0, horizon=4), "grid") for b in BOUNDS),
     ],
 )
 def test_bad_statistics_are_refused(make, words):
@@ -312,34 +319,29 @@ def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
     assert not stream._stream_state.open.any() and stream.release().step == 0
 
 
-def test_a_mechanism_of_ones_own():
-    mechanism = an.calibrate(
-        an.strategies.Identity(5), sampling=External(MinSep(2, 2), 1, steps=5), epsilon=1.0, delta=1e-6
-    )
+def own(participation=MinSep(2, 2), batch=1, sampling=None):
+    sampling = sampling or External(participation, batch, steps=5)
+    return an.calibrate(an.strategies.Identity(5), sampling=sampling, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("promise", "error", "words"),
+    [
+        ({}, ValueError, "give the same participation"),
+        ({"participation": Single()}, MismatchError, "calibrated for"),
+        ({"epsilon": 1.0}, ValueError, "either epsilon"),
+        ({"mechanism": own(Single(), 2)}, MismatchError, "batch_size=2"),
+        ({"mechanism": own(sampling=an.sampling.FixedOrder(10, 2, steps=5))}, MismatchError, "FixedOrder"),
+    ],
+)
+def test_a_mechanism_of_ones_own(promise, error, words):
+    mechanism = own()
     count = streaming.Stream(streaming.Count(), mechanism=mechanism, participation=MinSep(2, 2))
+    expected = mechanism.noise_std * math.sqrt(5)
     assert count.mechanism is mechanism
-    assert math.isclose(
-        count.standard_deviations(4)["count"], mechanism.noise_std * math.sqrt(5), rel_tol=1e-5
-    )
-    with pytest.raises(ValueError, match="give the same participation"):
-        streaming.Stream(streaming.Count(), mechanism=mechanism)
-    with pytest.raises(MismatchError, match="calibrated for"):
-        streaming.Stream(streaming.Count(), mechanism=mechanism, participation=Single())
-    with pytest.raises(ValueError, match="either epsilon"):
-        streaming.Stream(streaming.Count(), mechanism=mechanism, epsilon=1.0)
-    drawn = an.calibrate(
-        an.strategies.Identity(5),
-        sampling=an.sampling.FixedOrder(examples=10, batch_size=2, steps=5),
-        epsilon=1.0,
-        delta=1e-6,
-    )
-    with pytest.raises(MismatchError, match="FixedOrder"):
-        streaming.Stream(streaming.Count(), mechanism=drawn)
-    halved = an.calibrate(
-        an.strategies.Identity(5), sampling=External(Single(), 2, steps=5), epsilon=1.0, delta=1e-6
-    )
-    with pytest.raises(MismatchError, match="batch_size=2"):
-        streaming.Stream(streaming.Count(), mechanism=halved)
+    assert math.isclose(count.standard_deviations(4)["count"], expected, rel_tol=1e-5)
+    with pytest.raises(error, match=words):
+        streaming.Stream(streaming.Count(), **{"mechanism": mechanism, **promise})
 
 
 def test_a_stream_cannot_be_copied_or_used_in_a_fork():

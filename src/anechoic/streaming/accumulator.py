@@ -33,7 +33,7 @@ NO_CATEGORY = "without a category"
 
 
 class AddedRecords:
-    """Stands for the records of one accumulator in all that it is merged into.
+    """A mark of the records of one accumulator, shared by all that it is merged into.
 
     Attributes:
         taken: whether a stream has added them.
@@ -43,7 +43,7 @@ class AddedRecords:
 
 
 class Accumulator:
-    """What records add to one step of a stream: exact integers, for `Stream.add_sums`.
+    """Sums of records for one step of a stream: exact integers, for `Stream.add_sums`.
 
     The same records give the same sums to the last bit, in whatever order they are added, on however many
     workers, and merged as whatever tree. Where every record is a unit of its own it holds one row of sums.
@@ -85,7 +85,7 @@ class Accumulator:
         self.step = None if step is None else positive_int("step", step, minimum=0)
         self.count = 0
         self.remarks: Counter[str] = Counter()
-        self._held: set[AddedRecords] = set()
+        self._records: set[AddedRecords] = set()
         self._own = AddedRecords()
         self._empty()
 
@@ -98,7 +98,7 @@ class Accumulator:
 
     def _empty(self) -> None:
         self._sums = np.zeros(self.layout.shared.dimension, np.int64)
-        self._parts: list[tuple[NDArray[np.bytes_], Any]] = []
+        self._chunks: list[tuple[NDArray[np.bytes_], Any]] = []
         self._sorted = self._rows = 0
 
     @np.errstate(all="ignore")  # a caller's setting must not make contents an error
@@ -124,7 +124,7 @@ class Accumulator:
         self.remarks.update(+found)
         self.count += count
         if count:
-            self._held.add(self._own)
+            self._records.add(self._own)
         return self
 
     def _read(self, batch: Any, unit_ids: Any) -> tuple[int, Counter[str]]:
@@ -141,7 +141,7 @@ class Accumulator:
         listed = self._digests(unit_ids, count)
         named = np.array([unit is not None for unit in listed], bool)
         units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
-        self._take(units, layout.shared.each(records)[named])
+        self._append_units(units, layout.shared.each(records)[named])
         found[NO_ID] += count - len(units)
         return count, found
 
@@ -161,19 +161,19 @@ class Accumulator:
         self._check_of(other.layout)
         if self.step != other.step:
             raise MismatchError(f"sums of step {self.step} and of step {other.step} have no sum.")
-        if self._held & other._held:
+        if self._records & other._records:
             raise MismatchError("records of this accumulator are in the other one: they would count twice.")
         self._check_room(self.count + other.count)
-        self._held |= other._held
-        self._join(other)
+        self._records |= other._records
+        self._absorb(other)
         self.count += other.count
         self.remarks.update(other.remarks)
         return self
 
-    def _join(self, other: Any) -> None:
+    def _absorb(self, other: Any) -> None:
         """Add what the other one holds."""
-        if other._parts:
-            self._take(*other._compact())
+        if other._chunks:
+            self._append_units(*other._compact())
         self._sums = self._sums + other._sums
 
     def by_unit(self) -> tuple[list[bytes], Any]:
@@ -196,20 +196,20 @@ class Accumulator:
         """Refuse what is of another stream."""
         check_same(layout.stream, layout.mark, self.layout)
 
-    def _take(self, units: NDArray[np.bytes_], rows: Any) -> None:
-        self._parts.append((units, rows))
+    def _append_units(self, units: NDArray[np.bytes_], rows: Any) -> None:
+        self._chunks.append((units, rows))
         self._rows += len(units)
         if self._rows > 2 * self._sorted + _WAITING:
             self._compact()
 
     def _compact(self) -> tuple[NDArray[np.bytes_], Any]:
         """Sort all units, those of one by their content, and leave at most `per_step` of them."""
-        if not self._parts:
+        if not self._chunks:
             empty = sparse.csr_array((0, self.layout.shared.dimension), dtype=np.int64)
             return np.zeros(0, f"S{DIGEST}"), empty
-        if len(self._parts) > 1 or self._sorted != self._rows:
-            units = np.concatenate([units for units, _ in self._parts])
-            rows = sparse.vstack([rows for _, rows in self._parts], format="csr")
+        if len(self._chunks) > 1 or self._sorted != self._rows:
+            units = np.concatenate([units for units, _ in self._chunks])
+            rows = sparse.vstack([rows for _, rows in self._chunks], format="csr")
             order = np.argsort(units, kind="stable")
             same = units[order][1:] == units[order][:-1]
             several = np.zeros(len(units), bool)
@@ -222,9 +222,9 @@ class Accumulator:
                 count_equal_before(np.cumsum(np.append(0, ~same))[: len(order)]) < self.layout.per_step
             ]
             self.remarks.update(+Counter({TOO_MANY: len(order) - len(kept)}))
-            self._parts = [(units[kept], rows[kept])]
+            self._chunks = [(units[kept], rows[kept])]
             self._sorted = self._rows = len(kept)
-        return self._parts[0]
+        return self._chunks[0]
 
     # -- bytes -----------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Accumulator:
         head, arrays = unpacked(bytes(data), made.layout)
         made.step, made.count, made.remarks = head["step"], head["count"], Counter(head["remarks"])
         made._restore(head, arrays)
-        made._held = {AddedRecords()} if made.count else set()
+        made._records = {AddedRecords()} if made.count else set()
         return made
 
     def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -262,7 +262,7 @@ class Accumulator:
         rows = arrays["entries"], arrays["places"], arrays["ends"]
         if len(units):
             made = sparse.csr_array(rows, shape=(len(units), self.layout.shared.dimension))
-            self._parts, self._sorted, self._rows = [(units, made)], len(units), len(units)
+            self._chunks, self._sorted, self._rows = [(units, made)], len(units), len(units)
 
     def __reduce__(self) -> Any:
         return Accumulator.from_bytes, (self.to_bytes(), self.layout.text)
@@ -272,7 +272,7 @@ class Accumulator:
 
 
 class PartitionSelectionAccumulator(Accumulator):
-    """What `Accumulator` makes for a `PartitionSelectionHistogram`.
+    """An accumulator of categories that nobody listed, for a `PartitionSelectionHistogram`.
 
     It holds **categories as they stand in the records**, rare ones too: how many records each has, or, where
     units are told by ids, the keyed digests of those in it, each once. All of that leaves the worker with
@@ -308,7 +308,7 @@ class PartitionSelectionAccumulator(Accumulator):
                 self._units.setdefault(name, set()).add(unit)
         return len(places), found
 
-    def _join(self, other: Any) -> None:
+    def _absorb(self, other: Any) -> None:
         self.records.update(other.records)
         for name, units in other._units.items():
             self._units.setdefault(name, set()).update(units)
@@ -357,7 +357,7 @@ def check_unused(given: Iterable[Accumulator | None]) -> None:
     """
     found: set[AddedRecords] = set()
     for one in given:
-        held = set() if one is None else one._held
+        held = set() if one is None else one._records
         if held & found or any(records.used for records in held):
             raise GuaranteeError(
                 "an accumulator was added before, or is given twice, and its records or a unit could count"
@@ -369,7 +369,7 @@ def check_unused(given: Iterable[Accumulator | None]) -> None:
 def mark_used(given: Iterable[Accumulator | None]) -> None:
     """Note that a stream has added them."""
     for one in given:
-        for records in () if one is None else one._held:
+        for records in () if one is None else one._records:
             records.used = True
 
 

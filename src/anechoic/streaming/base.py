@@ -37,7 +37,7 @@ class Addition:
 
 
 class StreamBase(OfOneProcess):
-    """One opened state, one way in for records and for sums of records, one end of a step.
+    """The common part of streams: one opened state, one way in for records and sums, one end of a step.
 
     Attributes:
         by_unit: whether units are told by ids, and held to their participation.
@@ -185,7 +185,7 @@ class StreamBase(OfOneProcess):
         """Return what to mark of the query of a batch: nothing for one that is known."""
         if query is None:
             return ()
-        some, this = query_marks(query)
+        some, this = f"{_OWN}query", f"{_OWN}query {query}"  # that batches of any came, and of this one
         if self._state.step_of_batch(some) is None:
             if name != batch_name((query, 0))[0]:
                 raise GuaranteeError(
@@ -295,8 +295,3 @@ def batch_name(batch_id: Any) -> tuple[str, str | None]:
         )
     number = positive_int("number of the batch", batch_id[1], minimum=0)
     return _OWN + json.dumps([batch_id[0], number]), batch_id[0]
-
-
-def query_marks(query: str) -> tuple[str, str]:
-    """Return the names under which it is marked that batches of some query came, and of this one."""
-    return f"{_OWN}query", f"{_OWN}query {query}"

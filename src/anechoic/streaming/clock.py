@@ -17,7 +17,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True)
 class Clock:
-    """Step t is the time from start + t * every (included) to start + (t + 1) * every (not included).
+    """Steps by time: t goes from start + t * every (included) to start + (t + 1) * every (not included).
 
     Steps have one length in UTC. Where clocks are set back in autumn, the hour that they show twice is two
     steps; in spring no step is missing, as an hour that clocks skip is none.

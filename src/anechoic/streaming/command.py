@@ -51,7 +51,7 @@ def statistics_of(
     """
     found: dict[str, Statistic] = {}
 
-    def put(name: str, text: str, statistic: Statistic) -> None:
+    def add(name: str, text: str, statistic: Statistic) -> None:
         """Add it under a name of its own, where another form has the plain one."""
         name = f"{name} ({text})" if name in found else name
         if name in found:
@@ -59,24 +59,24 @@ def statistics_of(
         found[name] = statistic
 
     if count is not None:
-        put("count", count, Count(count))
+        add("count", count, Count(count))
     for text in sums:
         column, bound = _fields(text, 2, "column:bound, as fare:100")
-        put(f"sum of {column}", text, Sum(_number(bound, text), column=column))
+        add(f"sum of {column}", text, Sum(_number(bound, text), column=column))
     for text in means:
         column, low, high = _fields(text, 3, "column:low:high, as delay:-60:360")
-        put(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
+        add(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
     for text in histograms:
         column, categories = _fields(
             text, 2, "column:category,category,…; categories taken from the data would show who is in it"
         )
-        put(column, text, Histogram(categories.split(","), column))
+        add(column, text, Histogram(categories.split(","), column))
     for kind, texts in ((Quantiles, quantiles), (Distribution, distributions)):
         for text in texts:
             column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
             edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
             name = "quantiles" if kind is Quantiles else "distribution"
-            put(f"{name} of {column}", text, kind(edges, column=column))
+            add(f"{name} of {column}", text, kind(edges, column=column))
     if not found:
         raise ValueError(
             "nothing to release: give --count, --sum, --mean, --histogram, --quantiles or --distribution."
@@ -131,7 +131,16 @@ def stream_file(options: Any) -> None:
         try:
             _release_file(options, stream)
         except KeyboardInterrupt:
-            print(f"\n{_kept(options, stream)}", file=sys.stderr)
+            left = (
+                "without --state nothing is kept, and another run begins anew. If tables of this one were"
+                " written and shown, its epsilon adds."
+            )
+            if options.state is not None:
+                left = (
+                    f"{stream.step} released steps are kept in {options.state}, and the same command goes on"
+                    " from there. Tables are written at its end."
+                )
+            print(f"\nInterrupted: {left}", file=sys.stderr)
             raise
 
 
@@ -175,7 +184,7 @@ def _setting(options: Any) -> dict[str, Any]:
 
 def _release_file(options: Any, stream: Stream) -> None:
     """Release each step that is over by this machine's clock, and by `--until` or the records."""
-    reader, every = Reader(options, stream), length_of(options.every, "--every")
+    reader, every = BatchReader(options, stream), length_of(options.every, "--every")
     until = None if options.until is None else _moment(options.until, options.timezone)
     pending: PendingSteps | None = None
     now = math.inf if options.force else time.time()
@@ -188,19 +197,6 @@ def _release_file(options: Any, stream: Stream) -> None:
         print(late, file=sys.stderr)
     released = pending.release(pending.open_after(until, now), tell=_progress)
     _report(options, stream, pending, released, reader)
-
-
-def _kept(options: Any, stream: Stream) -> str:
-    """Say what an interrupted run leaves, and how to go on."""
-    if options.state is None:
-        return (
-            "Interrupted: without --state nothing is kept, and another run begins anew. If tables of"
-            " this one were written and shown, its epsilon adds."
-        )
-    return (
-        f"Interrupted: {stream.step} released steps are kept in {options.state}, and the same command goes on"
-        " from there. Tables are written at its end."
-    )
 
 
 def key_in_environment(name: str) -> bytes:
@@ -254,7 +250,7 @@ def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.floa
     return np.asarray(low + width * np.arange(round(buckets) + 1))
 
 
-class Reader:
+class BatchReader:
     """Batches of a source as columns of numbers, categories, times and ids.
 
     Attributes:
@@ -331,7 +327,7 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: Reader) -> None:
+def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: BatchReader) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe

@@ -17,7 +17,6 @@ from anechoic._validate import Array
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.streaming.mechanisms import FOR_EVER
-from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.window import Window
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
@@ -29,7 +28,7 @@ _FAILURE = 0.01
 
 
 class Factors:
-    """z by step: |error| <= z standard deviations holds at all steps, for all numbers, at some level.
+    """Factors z by step: |error| <= z standard deviations holds at all steps together, at some level.
 
     Args:
         mechanism, over: of the stream.
@@ -48,10 +47,6 @@ class Factors:
             if place is not None:
                 largest = np.sort(largest_entries(mechanism, over, REPEATS))
                 self._one = min(self.union(0), float(largest[place]))
-
-    def of(self, step: int, statistic: Statistic) -> float:
-        """Return z that a statistic needs at a step."""
-        return self.at(step) * statistic.spread
 
     def at(self, step: int) -> float:
         """Return z of a step, for sums over the steps that all releases are for."""

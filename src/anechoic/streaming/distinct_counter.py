@@ -19,7 +19,7 @@ from anechoic.streaming.ledger import NO_ACCOUNT, NO_ID, Table
 
 @dataclass(frozen=True)
 class DistinctCounter:
-    """How long a unit is there after a record, and how often it may come.
+    """A count of units that are there: how long each is after a record, and how often it may come.
 
     A visit begins with a record of a unit that is not there, and ends `within` steps after the last record
     of it. So a unit is there at step t if and only if it has a record in steps t - within + 1, …, t, and no

@@ -32,7 +32,7 @@ FINE = 2**14
 
 
 class Distribution(Statistic):
-    """How many records lie below each edge: a cumulative distribution function in counts.
+    """A cumulative distribution function in counts: how many records lie below each edge.
 
     The value is the isotonic regression of the noisy cumulative counts, cut at 0: the distribution function
     does not fall, begins at 0 below the first edge and ends at the number of records. `raw` holds the

@@ -27,7 +27,7 @@ _CHECK = 16
 
 @dataclass(frozen=True, eq=False)
 class SumsLayout:
-    """What a worker has to know of a stream to add up for it.
+    """The part of a stream that a worker has to know to add up for it.
 
     Attributes:
         text: all of it, as JSON.
@@ -47,7 +47,7 @@ class SumsLayout:
 
 @dataclass(frozen=True, eq=False)
 class PartitionSelectionLayout(SumsLayout):
-    """Of a `PartitionSelectionHistogram`, whose categories are not in it.
+    """The layout of a `PartitionSelectionHistogram`, whose categories are not in it.
 
     Attributes:
         column: with the categories; None for the batch itself.
@@ -81,7 +81,7 @@ class PartitionSelectionLayout(SumsLayout):
 
 @dataclass(frozen=True, eq=False)
 class StreamLayout(SumsLayout):
-    """Of a `Stream`: statistics, grid, and how ids are digested.
+    """The layout of a `Stream`: statistics, grid, and how ids are digested.
 
     Attributes:
         shared: the statistics, as they share a release.

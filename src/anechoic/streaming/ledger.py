@@ -24,7 +24,7 @@ TOO_MANY = "beyond those of one unit that count in a step"
 
 
 class Table(Protocol):
-    """Where accounts are kept, by digest of the unit."""
+    """A table of accounts, by digest of the unit."""
 
     def fetch(self, units: Iterable[bytes]) -> Mapping[bytes, bytes]:
         """Return those of `units` that there are; it may hold others too."""
@@ -34,7 +34,7 @@ class Table(Protocol):
 
 
 class Ledger:
-    """Admits records, in the order in which they come, to steps that `Accounts` let their units take part in.
+    """A ledger that admits records in their order to steps which `Accounts` let their units take part in.
 
     Whether a record counts depends on earlier records of the same unit alone, so that one unit changes
     nothing about the contributions of another.

@@ -152,37 +152,6 @@ def _endless(over: Window) -> Strategy:
     return BandedToeplitz(FOR_EVER, best.coefficients[: min(width, 256)])
 
 
-def checked_mechanism(mechanism: Mechanism, participation: Participation | None) -> Mechanism:
-    """Return a mechanism that the caller gives, if a stream can hold to it.
-
-    Raises:
-        ValueError: if it is of another kind.
-        MismatchError: if it promises something else than the stream enforces.
-    """
-    mechanism = mechanism_in(mechanism)
-    if not isinstance(mechanism, Mechanism):
-        raise ValueError(
-            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as from"
-            " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
-        )
-    if not mechanism.sampling.formed_outside:
-        raise MismatchError(
-            f"mechanism.sampling is {type(mechanism.sampling).__name__}: a stream draws nobody at random."
-            " Give sampling=External(participation, 1, steps=n)."
-        )
-    if mechanism.sampling.batch_size != 1:
-        raise MismatchError(
-            f"mechanism.sampling.batch_size={mechanism.sampling.batch_size}: a stream releases sums, which"
-            " are divided by nothing. Give External(participation, 1, steps=n)."
-        )
-    if participation is not None and participation != mechanism.participation:
-        raise MismatchError(
-            f"participation={participation!r}, but the mechanism is calibrated for"
-            f" {mechanism.participation!r}: leave the argument out, or calibrate for it."
-        )
-    return mechanism
-
-
 def mechanism_of(
     mechanism: Mechanism | None,
     participation: Participation | None,
@@ -196,28 +165,49 @@ def mechanism_of(
     """Return the mechanism that is given, or plan one; without participation, for units of one record.
 
     Raises:
-        ValueError, MismatchError, UnsupportedError: as `checked_mechanism` and `planned_mechanism`.
+        ValueError, UnsupportedError: as `planned_mechanism`; ValueError for a mechanism of another kind.
+        MismatchError: if a mechanism promises something else than the stream enforces.
     """
-    if mechanism is not None:
-        if epsilon is not None or horizon is not None:
-            raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
-        checked = checked_mechanism(mechanism, participation)
-        if participation is None and checked.participation != Single():
-            raise ValueError(
-                f"the mechanism is for {checked.participation!r}: give the same participation, so that units"
-                " are held to it."
-            )
-        return checked
-    if epsilon is None:
-        raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
-    return planned_mechanism(
-        horizon=horizon,
-        participation=Single() if participation is None else participation,
-        epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
-        delta=fraction("delta", delta),
-        unit=unit or ("event" if participation is None else "unit"),
-        **setting,
-    )
+    if mechanism is None:
+        if epsilon is None:
+            raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
+        return planned_mechanism(
+            horizon=horizon,
+            participation=Single() if participation is None else participation,
+            epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
+            delta=fraction("delta", delta),
+            unit=unit or ("event" if participation is None else "unit"),
+            **setting,
+        )
+    if epsilon is not None or horizon is not None:
+        raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
+    mechanism = mechanism_in(mechanism)
+    if not isinstance(mechanism, Mechanism):
+        raise ValueError(
+            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as from"
+            " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
+        )
+    sampling, held = mechanism.sampling, mechanism.participation
+    if not sampling.formed_outside:
+        raise MismatchError(
+            f"mechanism.sampling is {type(sampling).__name__}: a stream draws nobody at random. Give"
+            " sampling=External(participation, 1, steps=n)."
+        )
+    if sampling.batch_size != 1:
+        raise MismatchError(
+            f"mechanism.sampling.batch_size={sampling.batch_size}: a stream releases sums, which are divided"
+            " by nothing. Give External(participation, 1, steps=n)."
+        )
+    if participation is None and held != Single():
+        raise ValueError(
+            f"the mechanism is for {held!r}: give the same participation, so that units are held to it."
+        )
+    if participation not in (None, held):
+        raise MismatchError(
+            f"participation={participation!r}, but the mechanism is calibrated for {held!r}: leave the"
+            " argument out, or calibrate for it."
+        )
+    return mechanism
 
 
 class Deviations:
@@ -252,25 +242,16 @@ class Deviations:
 
     def _rows(self, step: int) -> Callable[[int], Array] | None:
         """Return a function that gives rows of B; of a Toeplitz one up to the diagonal."""
-        strategy = self._mechanism.strategy
+        strategy, steps = self._mechanism.strategy, self._mechanism.steps
+        toeplitz = strategy.structure.toeplitz
+        if not toeplitz and steps > _ALL_UP_TO:
+            return None
         if self._inverse is None or step >= len(self._inverse):
-            n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
-            if strategy.structure.toeplitz:
-                first = np.zeros(n)
-                first[0] = 1.0
-                self._inverse = self._of(n, first)
-            elif self._mechanism.steps <= _ALL_UP_TO:
-                self._inverse = self._of(self._mechanism.steps, np.eye(strategy.rows))
-            else:
-                return None
+            n = min(steps, max(64, 2 ** (step + 1).bit_length())) if toeplitz else steps
+            columns = (np.arange(n) == 0).astype(float) if toeplitz else np.eye(strategy.rows)
+            self._inverse = np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
         found = self._inverse
-        if found.ndim == 1:
-            return lambda t: found[t::-1].copy()
-        return lambda t: found[t].copy()
-
-    def _of(self, n: int, columns: Array) -> Array:
-        """Return columns of B from those of the identity."""
-        return np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
+        return (lambda t: found[t::-1].copy()) if toeplitz else (lambda t: found[t].copy())
 
     def _leading(self, n: int) -> Strategy:
         strategy = self._mechanism.strategy

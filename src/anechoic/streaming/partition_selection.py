@@ -9,7 +9,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,11 +60,10 @@ class PartitionSelectionStore(Store):
     """A state file of a `PartitionSelectionHistogram`, with all its categories."""
 
     KIND = "open histogram"
-    SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
 
 
 class PartitionSelectionHistogram(StreamBase):
-    """How many units were in each category so far, step after step; categories come from the data.
+    """A histogram of categories that nobody lists in advance (partition selection): units in each so far.
 
     A category is released from the step on at which its noisy count exceeds a threshold, and in all steps
     after that. Its first figure is that of all steps so far: nothing that came before is lost. One that
@@ -260,11 +259,11 @@ class PartitionSelectionHistogram(StreamBase):
         if batch_id is not None:
             self._state.mark(batch_id, at)
         if at == self.step:
-            self._put(counted)
+            self._absorb(counted)
         else:  # a category of later records alone is not there yet: it must not be released
             self._noise.later.setdefault(at, Counter()).update(counted)
 
-    def _put(self, counted: Counter[str]) -> None:
+    def _absorb(self, counted: Counter[str]) -> None:
         """Add records to the open step."""
         standing = self._stream_state
         before = self._noise.add(name for name in counted if name not in self._noise.place)
@@ -281,8 +280,8 @@ class PartitionSelectionHistogram(StreamBase):
         new = sorted({self._noise.names[i] for i in above} - set(shown))  # no trace of who came first
         row = np.array([total[place[name]] for name in (*shown, *new)], "<i8")
         self._state.append(step, time, json.dumps(new).encode() + b"\n" + row.tobytes())
-        self._put(self._noise.later.pop(step + 1, Counter()))
-        return self._made(step, time, (*shown, *new), row)
+        self._absorb(self._noise.later.pop(step + 1, Counter()))
+        return self._decode(step, time, (*shown, *new), row)
 
     # -- what was released -------------------------------------------------------------------------
 
@@ -299,9 +298,9 @@ class PartitionSelectionHistogram(StreamBase):
                 time, held = self._state.published(step)
             new, _, row = held.partition(b"\n")
             names += json.loads(new)
-            yield self._made(step, time, tuple(names), np.frombuffer(row, "<i8").astype(np.int64))
+            yield self._decode(step, time, tuple(names), np.frombuffer(row, "<i8").astype(np.int64))
 
-    def _made(self, step: int, time: str | float | None, names: tuple[str, ...], row: Integers) -> Release:
+    def _decode(self, step: int, time: str | float | None, names: tuple[str, ...], row: Integers) -> Release:
         values = np.asarray(row / self._one)
         made = linear_estimate(values, self.standard_error(step), quantile(self.level), values)
         return Release(step, time, {NAME: made}, self._spent.after(step + 1), self.delta, {NAME: names})
@@ -356,8 +355,8 @@ class CategoryNoise:
         for name in names:
             self.place[name] = len(self.names)
             self.names.append(name)
-            self._rows[name] = self._made(name)
-            found.append(sum(self._several(self._rows[name], self.step)))
+            self._rows[name] = self._noise_rows(name)
+            found.append(sum(int(row[0]) for row in self._rows[name].ahead(self.step)))
         return np.array(found, np.int64)
 
     def next(self) -> Integers:
@@ -369,16 +368,12 @@ class CategoryNoise:
     def _one(self, name: str) -> int:
         if not self._ahead.get(name):
             left = min(_ROWS_AHEAD, self._mechanism.steps - self.step)
-            self._ahead[name] = self._several(self._rows[name], left)[::-1]
+            self._ahead[name] = [int(row[0]) for row in self._rows[name].ahead(left)][::-1]
         return self._ahead[name].pop()
 
-    def _made(self, name: str) -> NoiseRows:
+    def _noise_rows(self, name: str) -> NoiseRows:
         person = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
         return NoiseRows(self._mechanism, 1, derive(self._key, f"category {person}", size=32), self._openings)
-
-    @staticmethod
-    def _several(rows: NoiseRows, count: int) -> list[int]:
-        return [int(row[0]) for row in rows.ahead(count)]
 
     # as `Store` keeps it: no row of noise, for all follow from the key
 
@@ -395,7 +390,7 @@ class CategoryNoise:
 
 
 class CategoryLedger:
-    """Admits records: in each category a unit takes part as often as its participation allows.
+    """A ledger of categories: in each a unit takes part as often as its participation allows.
 
     Whether a record counts depends on earlier records of the same unit alone.
 

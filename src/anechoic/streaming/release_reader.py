@@ -128,8 +128,11 @@ class ReleaseReader(StreamBase):
         """
         level = self.level if level is None else fraction("level", level)
         factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
-        factor = factors.of if simultaneous else lambda step, statistic: quantile(level)
-        return list(self._replay(self._decoder, lambda past: past.with_intervals(factor)))
+
+        def z_of(step: int, statistic: Statistic) -> float:
+            return factors.at(step) * statistic.spread if simultaneous else quantile(level)
+
+        return list(self._replay(self._decoder, lambda past: past.with_intervals(z_of)))
 
     def between(self, begin: int, last: int | None = None) -> Release:
         """Return what steps begin, …, last alone add up to: the difference of two running totals.
@@ -154,7 +157,7 @@ class ReleaseReader(StreamBase):
         total = np.zeros(self.shared.dimension, np.int64)
         for step in range(begin, last + 1):
             total += self._row(step)
-        return self._decoder.decode(self.shared, last, self._kept(last)[0], total, begin)
+        return self._decoder.decode(self.shared, last, self._time_and_row(last)[0], total, begin)
 
     def releases_over(self, over: Window) -> Iterator[Release]:
         """Return all releases so far as if over other steps: a total and the last day, for one epsilon.
@@ -178,7 +181,7 @@ class ReleaseReader(StreamBase):
         with self.owner.reading():
             made = self._state.kept
         past = ReplayedReleases(decoder, self.shared)
-        return (read(past.advance(self._kept)) for _ in range(made))
+        return (read(past.advance(self._time_and_row)) for _ in range(made))
 
     def _releases_at(self, wanted: Mapping[int, str | None]) -> dict[int, Release]:
         """Return releases of earlier steps, by step, for the names of the batches that they are asked by."""
@@ -190,18 +193,18 @@ class ReleaseReader(StreamBase):
                 )
         found, past = {}, ReplayedReleases(self._decoder, self.shared)
         while wanted and past.step <= max(wanted):
-            past.advance(self._kept)
+            past.advance(self._time_and_row)
             if past.step - 1 in wanted:
                 found[past.step - 1] = past.decode()
         return found
 
-    def _kept(self, step: int) -> tuple[str | float | None, Integers]:
+    def _time_and_row(self, step: int) -> tuple[str | float | None, Integers]:
         with self.owner.reading():
             time, row = self._state.published(step)
         return time, np.frombuffer(row, "<i8").astype(np.int64)
 
     def _row(self, step: int) -> Integers:
-        return self._kept(step)[1]
+        return self._time_and_row(step)[1]
 
 
 def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:

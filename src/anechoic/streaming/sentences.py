@@ -46,16 +46,13 @@ def best_guess(mechanism: Mechanism) -> str:
     N(mu, 1), whose best one is right with probability Phi(mu / 2) where both are as likely before.
     """
     share = math.ceil(1000 * float(ndtr(mechanism.gdp() / 2))) / 10
+    steps = f"{mechanism.steps:,}" if mechanism.steps < 2**40 else "(however many)"
     what = "was replaced by another" if mechanism.adjacency == "replace_one" else "is in the data"
     return (
         f"Somebody knows everything else, and asks whether one unit ({mechanism.unit}) {what}, which is as"
-        f" likely as not. With all {_number(mechanism.steps)} releases the guess is right with probability at"
+        f" likely as not. With all {steps} releases the guess is right with probability at"
         f" most {share:.1f}% (50% without them)."
     )
-
-
-def _number(steps: int) -> str:
-    return f"{steps:,}" if steps < 2**40 else "(however many)"
 
 
 def statement(
@@ -189,6 +186,8 @@ def _statement_of(
     theirs = [item for item in whole.items if item[0] not in ("Batches", "Divisor", "Privacy unit")]
     who = "the ledger of this stream" if by_unit else "whoever feeds it"
     held = mechanism.participation if rule is None else rule
+    inexact = mechanism.grid_bits is None
+    floats = ("floating-point attacks: noise is not rounded exactly",) if inexact else ()
     what = f"{held.describe()}; when steps end depends on no private value"
     return replace(
         whole,
@@ -196,18 +195,12 @@ def _statement_of(
         assumptions=(Assumption(who, what),),
         observer=_OBSERVER.format(unit=unit),
         duties=_DUTIES,
-        not_covered=(*_floats(mechanism), *_NOT_COVERED),
+        not_covered=(*floats, *_NOT_COVERED),
         record={
             **whole.record,
             "batches": {**whole.record["batches"], "meaning": whom},
             "released": dict(own),
         },
-    )
-
-
-def _floats(mechanism: Mechanism) -> tuple[str, ...]:
-    return (
-        () if mechanism.grid_bits is not None else ("floating-point attacks: noise is not rounded exactly",)
     )
 
 

@@ -187,15 +187,10 @@ class Stream(ReleaseReader):
             self._ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
         self._stream_state = self._state.load(self._noise) or StreamState.first(self.dimension)
         if self.step:
-            time, total = self._kept(self.step - 1)[0], self._stream_state.total
+            time, total = self._time_and_row(self.step - 1)[0], self._stream_state.total
             self._last = self._decoder.decode(self.shared, self.step - 1, time, total)
 
     # -- what it is ------------------------------------------------------------------------------
-
-    @property
-    def contribution(self) -> float:
-        """Return the largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
-        return self.shared.contribution
 
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Return the standard deviation of the noise in each statistic's raw numbers, known in advance."""
@@ -255,8 +250,8 @@ class Stream(ReleaseReader):
                 self._save()
             mark_used(addition.accumulator for addition in additions)
             self._last = made[-1]
-        masks_and = zip(steps, known, strict=True)
-        stored = self._releases_at({step: one.name for one, step in masks_and if step is not None})
+        both = zip(steps, known, strict=True)
+        stored = self._releases_at({step: one.name for one, step in both if step is not None})
         fresh = iter(made)
         return [next(fresh) if step is None else stored[step] for step in known]
 
@@ -324,7 +319,7 @@ class Stream(ReleaseReader):
             self._state.mark(batch_id, at)
         for when, added in sums.items():
             if when < self.mechanism.steps:
-                self._stream_state.put(when, added)
+                self._stream_state.add(when, added)
         self._stream_state.counts += remarks
 
     def _sums(self, addition: Addition, step: int) -> tuple[dict[int, Integers], Counter[str]]:

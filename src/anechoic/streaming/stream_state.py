@@ -27,7 +27,7 @@ AHEAD = 2**20
 
 @dataclass
 class StreamState:
-    """All that the next instruction of a stream depends on, besides its key, its noise and its releases.
+    """The state of a stream: all that its next instruction depends on but key, noise and releases.
 
     Attributes:
         step: releases made.
@@ -61,7 +61,7 @@ class StreamState:
         self.time = self.time if time is None else time
         return row
 
-    def put(self, step: int, sums: Integers) -> None:
+    def add(self, step: int, sums: Integers) -> None:
         """Add sums to the open step or a later one."""
         if step == self.step:
             self.open = self.open + sums

@@ -27,7 +27,7 @@ from anechoic.streaming.statistic import (
 
 
 class Count(Statistic):
-    """How many records; or how many units had a record in the last steps, each counted once.
+    """A count of records; or of units that had a record in the last steps, each counted once.
 
     With `within` a stream tells units by `unit_ids`, and its guarantee is for one unit with all its records:
     `visits` bounds how often it comes, and the noise grows like sqrt(2 visits), see
@@ -210,7 +210,7 @@ def fieller(total: Array, count: Array, s: float, r: float, z: float) -> tuple[A
 
 
 class Histogram(Statistic):
-    """How many records of each category.
+    """Counts of records by category.
 
     Args:
         categories: distinct values, given in advance: taken from the data they would show who is in it,
