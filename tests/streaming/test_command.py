@@ -220,16 +220,7 @@ def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
 
 def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "ab" * 32)
-    arguments = [
-        "--input",
-        table,
-        *WHEN,
-        "--count",
-        "--epsilon",
-        "1",
-        "--unit",
-        "tail",
-    ]
+    arguments = ["--input", table, *WHEN, "--count", "--epsilon", "1", "--unit", "tail"]
     code, _, error = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
     assert code == 0 and "private: 2 records of units that took part as often as they may" in error
     assert key_in_environment("SECRET") == bytes.fromhex("ab" * 32)

@@ -16,15 +16,8 @@ RUNNING = streaming.Running()
 
 
 def planned(**changes):
-    setting = {
-        "over": RUNNING,
-        "horizon": 50,
-        "participation": Single(),
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "dimension": 1,
-    }
-    return planned_mechanism(**{**setting, **changes})
+    setting = {"over": RUNNING, "horizon": 50, "participation": Single(), "epsilon": 1.0, "delta": 1e-6}
+    return planned_mechanism(**{**setting, "dimension": 1, **changes})
 
 
 def max_error(mechanism, over, steps):

@@ -110,14 +110,8 @@ def test_a_category_of_one_unit_alone_is_released_with_half_of_delta_at_most(
 ):
     """By the exact law of the noise: numbers that a unit adds are as large, and as early, as they can be."""
     delta = 0.2
-    histogram = PartitionSelectionHistogram(
-        epsilon=1.0,
-        delta=delta,
-        horizon=horizon,
-        participation=participation,
-        categories_per_unit=most,
-        adjacency=adjacency,
-    )
+    how = {"horizon": horizon, "participation": participation, "categories_per_unit": most}
+    histogram = PartitionSelectionHistogram(epsilon=1.0, delta=delta, adjacency=adjacency, **how)
     steps = horizon or 5
     scale = 2.0**histogram.cost.mechanism.grid_bits / histogram._one
     strategy = histogram.cost.mechanism.strategy.truncate(steps)
@@ -278,7 +272,7 @@ def made(column=None, **more):
     ("act", "error", "words"),
     [
         (lambda: made(categories_per_unit=2), ValueError, "every record is a unit of its own, in one"),
-        (lambda: made(horizon=None, participation=FullBatch()), UnsupportedError, ""),
+        (lambda: made(horizon=None, participation=FullBatch()), UnsupportedError, "infinitely much"),
         (lambda: made(delta=0.0), ValueError, "delta"),
         (lambda: made().update(["a"], unit_ids=[1]), ValueError, "a unit of its own"),
         (lambda: made(participation=Single()).update(["a"]), ValueError, "unit_ids=None"),

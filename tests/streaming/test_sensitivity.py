@@ -41,14 +41,8 @@ def change(make, feed, unit):
 
 @lru_cache
 def plan(participation):
-    return planned_mechanism(
-        over=streaming.Running(),
-        horizon=STEPS,
-        participation=participation,
-        epsilon=1.0,
-        delta=1e-6,
-        dimension=4,
-    )
+    promise = {"over": streaming.Running(), "horizon": STEPS, "epsilon": 1.0, "delta": 1e-6, "dimension": 4}
+    return planned_mechanism(participation=participation, **promise)
 
 
 def maker(statistics, nothing, **promise):
@@ -62,6 +56,13 @@ def maker(statistics, nothing, **promise):
     return make
 
 
+EDGES = [0.0, 1.0, 2.5, 7.0]
+
+
+def several():
+    return {"n": streaming.Count(), "m": streaming.Mean(0, 1), "s": streaming.Sum(9.0)}
+
+
 SETTINGS = [
     ("count", lambda: {"n": streaming.Count()}, [], lambda rng: 1.0),
     ("sum", lambda: {"s": streaming.Sum(2.0, 2)}, np.zeros((0, 2)), lambda rng: rng.normal(0, 3, 2)),
@@ -69,16 +70,11 @@ SETTINGS = [
     ("histogram", lambda: {"h": streaming.Histogram([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
     (
         "distribution",
-        lambda: {"d": streaming.Distribution([0.0, 1.0, 2.5, 7.0], noise="domain")},
+        lambda: {"d": streaming.Distribution(EDGES, noise="domain")},
         [],
         lambda rng: rng.normal(4, 5),
     ),
-    (
-        "several",
-        lambda: {"n": streaming.Count(), "m": streaming.Mean(0, 1), "s": streaming.Sum(9.0)},
-        [],
-        lambda rng: rng.normal(0, 20),
-    ),
+    ("several", several, [], lambda rng: rng.normal(0, 20)),
 ]
 
 

@@ -46,14 +46,8 @@ def texts(path, names=NAMES):
 
 
 PIECES = ["2024-01-01", "T05:00", "7", "-1.5", "1e400", "nan", "Bern", ",", '"', '""', "\r", "\0", " ", "é"]
-PIECES = [piece.encode() for piece in PIECES] + [
-    b"\xef\xbb\xbf",
-    b"\xff",
-    b"\xc3",
-    b"PK\3\4",
-    b"\xff\xfe",
-    b"|;\t",
-]
+PIECES = [piece.encode() for piece in PIECES]
+PIECES += [b"\xef\xbb\xbf", b"\xff", b"\xc3", b"PK\3\4", b"\xff\xfe", b"|;\t"]
 FIELDS = st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join)
 ROWS = st.tuples(FIELDS, FIELDS, FIELDS).map(b",".join)
 VALUES = ['"2024-01-01"', "7", "7.0", "1e999", "NaN", "null", '"\\ud800"', '"\\u0000,"', "[1]", '"x\\"']
@@ -86,19 +80,16 @@ def test_a_file_is_the_sum_of_its_lines(tmp_path_factory, ending, head, rows, bl
 
 def test_a_parquet_file_is_the_sum_of_its_rows(tmp_path, monkeypatch):
     values = [1.0, None, 2.5, float("nan"), 7.0, 3.0, 9.0]
-    frame = pl.DataFrame(
-        {"t": [*map(str, range(6)), None], "v": values, "c": ["\ufeffa", "", '"', "\0", "x", None, "y"]}
-    )
+    kinds = ["\ufeffa", "", '"', "\0", "x", None, "y"]
+    frame = pl.DataFrame({"t": [*map(str, range(6)), None], "v": values, "c": kinds})
     parts = [content([frame[place : place + 1]]) for place in range(7)]
     for rows in (1, 3, 2**18):
         monkeypatch.setattr(sources, "ROWS", rows)
         for end in range(8):
             frame[:end].write_parquet(tmp_path / "a.parquet", row_group_size=2)
             frames, records, faults = read(tmp_path / "a.parquet")
-            assert content(frames) == [row for part in parts[:end] for row in part] and (records, faults) == (
-                end,
-                0,
-            )
+            assert content(frames) == [row for part in parts[:end] for row in part]
+            assert (records, faults) == (end, 0)
     assert texts(tmp_path / "a.parquet", ["v"]) == {"v": ["1", "", "2.5", "", "7", "3", "9"]}
 
 

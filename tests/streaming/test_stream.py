@@ -319,8 +319,8 @@ def test_bad_batches_leave_the_stream_as_it_was(statistic, batch, words):
     assert not stream._stream_state.open.any() and stream.release().step == 0
 
 
-def own(participation=MinSep(2, 2), batch=1, sampling=None):
-    sampling = sampling or External(participation, batch, steps=5)
+def own(participation=None, batch=1, sampling=None):
+    sampling = sampling or External(participation or MinSep(2, 2), batch, steps=5)
     return an.calibrate(an.strategies.Identity(5), sampling=sampling, epsilon=1.0, delta=1e-6)
 
 

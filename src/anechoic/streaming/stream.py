@@ -6,9 +6,8 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from logging import getLogger
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +36,15 @@ from anechoic.streaming.statistic import Statistic, checked_statistics, column_s
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, check_time, plain_time
 from anechoic.streaming.window import Running, Window, checked_window
+
+
+class _Step(NamedTuple):
+    """One of several steps that are kept in one commit; None where nothing was given."""
+
+    batch: Any
+    unit_ids: Any
+    time: str | float | None
+    name: str | None
 
 
 class Stream(ReleaseReader):
@@ -219,10 +227,20 @@ class Stream(ReleaseReader):
             HorizonError, GuaranteeError: as `release`.
         """
         self.owner.check()
-        return self._steps(steps_of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
+        listed = list(batches)
+        units, whens, names = (
+            [None] * len(listed) if some is None else list(some) for some in (unit_ids, times, batch_ids)
+        )
+        if not len(listed) == len(units) == len(whens) == len(names):
+            raise ValueError(
+                f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)} batch_ids:"
+                " one of each belongs to a step."
+            )
+        names = names if batch_ids is None else list(map(checked_batch_id, names))
+        return self._steps(list(map(_Step, listed, units, map(plain_time, whens), names)))
 
     @alone
-    def _steps(self, steps: list[Step]) -> list[Release]:
+    def _steps(self, steps: list[_Step]) -> list[Release]:
         known = [None if one.name is None else self._state.step_of_batch(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]
         if new or any(step is not None and step >= self.step for step in known):
@@ -366,36 +384,3 @@ class Stream(ReleaseReader):
             f"{type(self).__name__}({', '.join(self.shared.statistics)}; step {self.step},"
             f" {self.over.describe()})"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One of several steps that are kept in one commit; None where nothing was given."""
-
-    batch: Any
-    unit_ids: Any
-    time: str | float | None
-    name: str | None
-
-
-def steps_of(
-    batches: Iterable[Any],
-    unit_ids: Iterable[Any] | None,
-    times: Iterable[str | float | None] | None,
-    batch_ids: Iterable[str] | None,
-) -> list[Step]:
-    """Return a step for each batch, with what belongs to it.
-
-    Raises:
-        ValueError: if the numbers differ, or for a batch id or a time that is none.
-    """
-    listed = list(batches)
-    nothing = [None] * len(listed)
-    units, whens = list(nothing if unit_ids is None else unit_ids), list(nothing if times is None else times)
-    names = nothing if batch_ids is None else [checked_batch_id(name) for name in batch_ids]
-    if not len(listed) == len(units) == len(whens) == len(names):
-        raise ValueError(
-            f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)} batch_ids:"
-            " one of each belongs to a step."
-        )
-    return list(map(Step, listed, units, map(plain_time, whens), names))
