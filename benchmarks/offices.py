@@ -47,7 +47,7 @@ def categories(runs):
     print(f"\nOpen categories: {STEPS} steps, epsilon {EPSILON:g}, delta {DELTA:g}, {runs} runs of each size")
     print("units a step | released | at step | error if released | coverage if released | stated error")
     sizes = [0, 1, 2, 3, 4, 8, 32]
-    stream = streaming.OpenHistogram(epsilon=EPSILON, delta=DELTA, horizon=STEPS)
+    stream = streaming.PartitionSelectionHistogram(epsilon=EPSILON, delta=DELTA, horizon=STEPS)
     first: dict[str, int] = {}
     for step in range(STEPS):
         stream.update([f"{size}:{run}" for size in sizes for run in range(runs) for _ in range(size)])

@@ -60,8 +60,8 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization without_horizon
     """,
     "streaming": """
-        Accumulator Count Decayed Distribution Grouped Histogram Mean OpenHistogram Quantiles Running
-        SlidingWindow Stream Sum read_releases statement
+        Accumulator Count Distribution Grouped Histogram Mean PartitionSelectionHistogram Quantiles
+        Running SlidingWindow Stream Sum read_releases statement
     """,
     "testing": """
         AccountantContract ParticipationContract SamplingContract StrategyContract WorkloadContract

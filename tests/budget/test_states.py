@@ -23,7 +23,7 @@ def stream_at(state, book, **options):
 
 def histogram_at(state, book, **options):
     promise = {"epsilon": 1.0, "delta": 1e-6, "horizon": ROUNDS, "unit": "client"}
-    return streaming.OpenHistogram(state=state, book=book, **promise, **options)
+    return streaming.PartitionSelectionHistogram(state=state, book=book, **promise, **options)
 
 
 def server_at(state, book, **options):

@@ -6,6 +6,7 @@ import pytest
 from anechoic import streaming
 from anechoic.engines.frames import accumulated
 from anechoic.participation import MinSep
+from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import all_of, columns
 
 polars = pytest.importorskip("polars")
@@ -37,14 +38,14 @@ def expected(**how):
     for step in range(4):
         batch, units = columns([one for one, at in zip(RECORDS, STEPS, strict=True) if at == step])
         stream.update(batch, units if how else None)
-        found.append(stream.release().to_bytes())
+        found.append(bytes_of(stream.release()))
     return found, stream.diagnostics()
 
 
 def releases_of(frame, unit=None, **how):
     stream = all_of(**how)
     stream.add_sums(accumulated(frame, stream, step="step", unit=unit, rows=64), batch_id="all")
-    return [stream.release().to_bytes() for _ in range(4)], stream.diagnostics()
+    return [bytes_of(stream.release()) for _ in range(4)], stream.diagnostics()
 
 
 @pytest.mark.parametrize("name", dict(frames()))
@@ -130,10 +131,10 @@ def test_an_open_histogram_takes_frames(units):
         made = accumulated(dict(frames())[name], of, step="step", unit="who" if units else None, rows=64)
         of.add_sums(made, batch_id="all")
         of.end_steps([None] * 4)
-        assert [one.to_bytes() for one in of.releases()] == [one.to_bytes() for one in direct.releases()]
+        assert [*map(bytes_of, of.releases())] == [*map(bytes_of, direct.releases())]
         assert of.diagnostics().get("without a category") == direct.diagnostics()["without a category"]
 
 
 def open_histogram(units):
     promise = {"participation": MinSep(1, 4), "categories_per_unit": 3} if units else {}
-    return streaming.OpenHistogram("kind", epsilon=4.0, horizon=4, key=bytes(32), **promise)
+    return streaming.PartitionSelectionHistogram("kind", epsilon=4.0, horizon=4, key=bytes(32), **promise)

@@ -29,23 +29,12 @@ def observed(key=KEYS[0], reopen=None):
     """Every canary has a category of its own, and half of them feed it twice in every step."""
     put_in = np.arange(CANARIES) % 2 == 0
     feed = np.repeat(np.flatnonzero(put_in), 2)
-    stream = streaming.Stream(
-        streaming.Histogram(range(CANARIES)),
-        mechanism=MECHANISM,
-        participation=PARTICIPATION,
-        key=key,
-        state=reopen,
-    )
+    promise = {"mechanism": MECHANISM, "participation": PARTICIPATION, "key": key, "state": reopen}
+    stream = streaming.Stream(streaming.Histogram(range(CANARIES)), **promise)
     for step in range(STEPS):
         if reopen is not None and step == 7:
             stream.close()
-            stream = streaming.Stream(
-                streaming.Histogram(range(CANARIES)),
-                mechanism=MECHANISM,
-                participation=PARTICIPATION,
-                key=key,
-                state=reopen,
-            )
+            stream = streaming.Stream(streaming.Histogram(range(CANARIES)), **promise)
         stream.update(feed, unit_ids=feed)
         stream.release()
     return np.array([stream._row(t) for t in range(STEPS)]) / 2.0**20, put_in

@@ -21,8 +21,8 @@ from anechoic.statement.formats import FORMATS
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.command import key_in_environment, statistics_of
 from anechoic.streaming.pending import Columns, PendingSteps
+from anechoic.streaming.release import HEAD, write_releases
 from anechoic.streaming.sentences import best_guess
-from anechoic.streaming.tables import HEAD, write_releases
 from tests.streaming.test_stream import NoNoise
 
 CSV = """when,carrier,delay,tail
@@ -218,46 +218,9 @@ def test_it_goes_on_where_it_stopped(table, tmp_path, capsys):
     assert json.loads(before.splitlines()[0])["statistic"] == "count"
 
 
-def test_a_growing_file_is_followed_by_the_clock(table, capsys, monkeypatch):
-    start = seconds_of(["2013-01-01T05:00"])[0]
-    now = iter(start + 3600 * np.array([0.5, 1.5, 2.5, 2.6, 9.5]))
-    slept = []
-    table.write_text(CSV + "2013-01-01T05:30,AA,5")  # still being written
-
-    def sleep(seconds):
-        slept.append(seconds)
-        if len(slept) == 2:
-            table.write_text(CSV + "2013-01-01T05:30,AA,5,N4\n")
-
-    monkeypatch.setattr("anechoic.streaming.command.time.time", lambda: next(now))
-    monkeypatch.setattr("anechoic.streaming.command.time.sleep", sleep)
-    code, text, error = run(
-        capsys, "--input", table, *WHEN, *ALL, "--follow", "1min", "--until", "2013-01-01T08:00"
-    )
-    assert code == 0 and slept == [60.0] * 4
-    assert text.count("1 steps released") == 3 and "3 in all" in text
-    # read once each, the line when it was whole: then its step was released before
-    assert "1 records of steps that were released before" in error and "1 records no time" in error
-
-
-def test_following_needs_a_start_and_a_file(table, capsys):
-    for arguments in (["--input", table], ["--input", "-", "--start", "2013-01-01"]):
-        code, _, error = run(capsys, *arguments, "--time", "when", "--every", "1h", *ALL, "--follow", "1min")
-        assert code == 2 and "--follow needs" in error
-
-
 def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "ab" * 32)
-    arguments = [
-        "--input",
-        table,
-        *WHEN,
-        "--count",
-        "--epsilon",
-        "1",
-        "--unit",
-        "tail",
-    ]
+    arguments = ["--input", table, *WHEN, "--count", "--epsilon", "1", "--unit", "tail"]
     code, _, error = run(capsys, *arguments, "--state", tmp_path / "s", "--until", "2013-01-01T09:00")
     assert code == 0 and "private: 2 records of units that took part as often as they may" in error
     assert key_in_environment("SECRET") == bytes.fromhex("ab" * 32)
@@ -304,7 +267,6 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
     ("arguments", "words"),
     [
         (["--epsilon", "1"], "--quantiles or --distribution"),
-        (["--count", "--epsilon", "1", "--follow", "5"], "--follow '5' must be a length of time"),
         (["--quantiles", "delay:0:200:7", "--epsilon", "1"], "high 196 or 203"),
         (["--distribution", "delay:0:1:0.3", "--epsilon", "1"], "high 0.9 or 1.2"),
         (["--distribution", "delay:0:1:3", "--epsilon", "1"], "high 3, or another width"),
@@ -351,37 +313,16 @@ def test_without_polars_the_remedy_is_named_before_anything_is_read(tmp_path, ca
     assert code == 2 and "pip install 'anechoic[streaming]'" in error
 
 
-@pytest.mark.slow
-def test_the_statement_says_what_is_enforced_and_holds_nothing_of_the_data():
-    board = streaming.Stream(
-        {"n": streaming.Count("x"), "m": streaming.Mean(-5, 9, "x")},
-        epsilon=1.0,
-        horizon=4,
-        participation=MinSep(2, 2),
-        per_step=3,
-        unit="person",
-    )
-    before = streaming.statement(board)
-    for words in (
-        "one person",
-        "2 steps apart",
-        "more than 3",
-        "low -5.0, high 9.0",
-        "epsilon",
-        "norm at most 0.99",
-    ):
-        assert words in before, words
-    board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
-    assert streaming.statement(board) == before
-    assert "is a promise of whoever" in streaming.statement(
-        streaming.Stream(streaming.Count(), epsilon=1.0, horizon=4)
-    )
-
-
 def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
     """The forms of a stream's mechanism alone leave to a promise what the ledger of the stream enforces."""
     both = {"n": streaming.Count("x"), "m": streaming.Mean(-5, 9, "x")}
-    board = streaming.Stream(both, epsilon=1.0, horizon=4, participation=MinSep(2, 2), unit="person")
+    held = {"participation": MinSep(2, 2), "per_step": 3, "unit": "person"}
+    board = streaming.Stream(both, epsilon=1.0, horizon=4, **held)
+    said = streaming.statement(board)
+    for words in ("one person", "2 steps apart", "more than 3", "low -5.0, high 9.0", "norm at most 0.99"):
+        assert words in said, words
+    board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
+    assert streaming.statement(board) == said  # which holds nothing of the data
     for format in ("text", "markdown", "html", "json"):
         path = tmp_path / format
         said = " ".join(streaming.statement(board, format, out=path).split())
@@ -391,13 +332,14 @@ def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
         assert "whoever forms the batches" not in said
     with pytest.raises(ValueError, match="format="):
         streaming.statement(board, "nits")
-    with pytest.raises(TypeError, match="give a Stream or an OpenHistogram"):
+    with pytest.raises(TypeError, match="give a Stream or a PartitionSelectionHistogram"):
         streaming.statement(board.mechanism)
 
 
 def test_the_statement_of_a_stream_speaks_of_streams():
     board = streaming.Stream({"n": streaming.Count("x")}, epsilon=1.0, horizon=4, unit="person")
     text = streaming.statement(board)
+    assert "is a promise of whoever" in " ".join(text.split())
     for word in ("model", "example", "loss", "learning rate", "epochs", "torch", "checkpoint", "divided"):
         assert word not in text.replace("docs/proofs", "").partition("Proofs:")[0], word
 
@@ -417,13 +359,8 @@ def test_short_forms_of_one_column_are_released_side_by_side():
     assert found["c (c:DL)"].categories == ["DL"] and isinstance(found["count"], streaming.Count)
     with pytest.raises(ValueError, match="'d:0:1' is given twice"):
         statistics_of(means=["d:0:1"] * 3)
-
-
-def test_short_forms():
-    found = statistics_of(
-        count="t", sums=["a:b:2.5"], means=["x:0:1"], quantiles=["x:0:1:0.25"], distributions=["x:0:1.2:0.3"]
-    )
-    assert list(found) == ["count", "sum of a:b", "mean x", "quantiles of x", "distribution of x"]
+    found = statistics_of(sums=["a:b:2.5"], quantiles=["x:0:1:0.25"], distributions=["x:0:1.2:0.3"])
+    assert list(found) == ["sum of a:b", "quantiles of x", "distribution of x"]
     assert found["quantiles of x"].edges.tolist() == [0, 0.25, 0.5, 0.75, 1.0]
     assert len(found["distribution of x"].edges) == 5
 

@@ -13,6 +13,7 @@ from anechoic.sampling import External
 from anechoic.streaming.confidence_bands import Factors, largest_entries, order_of, two_sided
 from anechoic.streaming.mechanisms import Deviations
 from tests.marks import each_once, every_other
+from tests.streaming.released import bytes_of
 
 KEY = bytes(range(32))
 RUNS = 2000
@@ -43,8 +44,6 @@ KINDS = {
     "users": {"epsilon": 1.0, "horizon": N, "participation": MinSep(4, 3)},
     "window": {"epsilon": 1.0, "horizon": N, "over": streaming.SlidingWindow(7)},
     "window, endless": {"epsilon": 1.0, "over": streaming.SlidingWindow(7)},
-    "decayed": {"epsilon": 1.0, "horizon": N, "over": streaming.Decayed(0.8)},
-    "decayed, endless": {"epsilon": 1.0, "over": streaming.Decayed(0.8)},
     "independent, floats": {"mechanism": identity_mechanism(N, None)},
     "tree": {"mechanism": tree_mechanism(N)},
 }
@@ -92,7 +91,7 @@ def test_bands_of_a_stream_widen_its_intervals_and_nothing_else():
         ratio = (wide.only.high - wide.only.value) / (release.only.high - release.only.value)
         assert 1.2 < ratio < 1.7
     for release, same in zip(stream.releases(), stream.band(simultaneous=False), strict=True):
-        assert release.to_bytes() == same.to_bytes()
+        assert bytes_of(release) == bytes_of(same)
 
 
 def test_bands_of_quantiles_keep_their_standard_errors():
@@ -131,7 +130,7 @@ def test_the_union_bound_is_taken_where_the_quantile_is_too_rare():
 
 @pytest.mark.parametrize(
     ("horizon", "over"),
-    each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5), streaming.Decayed(0.9)]),
+    each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5)]),
 )
 @pytest.mark.few(2)
 def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):
@@ -192,15 +191,6 @@ def test_intervals_of_means_hold_together():
     counts = 300.0 * np.arange(1, 13)
     totals = np.stack([truth * counts, counts], axis=1)
     assert covered_together(streaming.Mean(-1.0, 1.0), truth, totals) > 0.945
-
-
-def test_intervals_of_distributions_hold_together():
-    statistic = streaming.Distribution(range(9), noise="domain")
-    counts = np.arange(1.0, 9.0) * 40
-    encoded = statistic._fine @ counts / 2**14
-    totals = np.outer(np.arange(1, 13), encoded)
-    truth = np.outer(np.arange(1, 13), np.cumsum(counts))
-    assert covered_together(statistic, truth, totals) > 0.945
 
 
 @pytest.mark.slow

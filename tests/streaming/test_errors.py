@@ -31,7 +31,6 @@ KINDS = {
     "tree": {"mechanism": mechanism(an.strategies.Tree(STEPS))},
     "floats": {"mechanism": mechanism(an.strategies.Identity(STEPS), grid_bits=None)},
     "window": {**PLANNED, "over": streaming.SlidingWindow(3)},
-    "decayed": {**PLANNED, "over": streaming.Decayed(0.7)},
 }
 RNG = np.random.default_rng(5)
 VECTORS = RNG.normal(0.4, 0.2, (RECORDS, 2))

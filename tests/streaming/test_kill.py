@@ -13,6 +13,7 @@ from anechoic.runs.meta import MECHANISM
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.store import Store
 from tests.runs.kills import folders, killed_at, lines_of_a_run
+from tests.streaming.released import bytes_of
 from tests.streaming.test_store import KEY, board, feed
 
 ROOM = folders(anechoic.streaming, anechoic.runs)
@@ -25,7 +26,7 @@ def run(path, published):
         for t in STEPS[stream.step :]:
             stream.update({"x": [0.5, 0.1 * t]}, unit_ids=[t, "a"], batch_id=f"{t}")
             stream.update({"x": [-0.25]}, unit_ids=[f"u{t}"], batch_id=f"{t} more")
-            write(published, t, stream.release(t).to_bytes())
+            write(published, t, bytes_of(stream.release(t)))
 
 
 def run_in_groups(path, published):
@@ -34,7 +35,7 @@ def run_in_groups(path, published):
         for group in (STEPS[:2], STEPS[2:]):
             made = stream.steps(**batches_of(group), batch_ids=[f"{t}" for t in group])
             for t, release in zip(group, made, strict=True):
-                write(published, t, release.to_bytes())
+                write(published, t, bytes_of(release))
 
 
 def run_with_sums(path, published):
@@ -48,7 +49,7 @@ def run_with_sums(path, published):
             stream.add_sums(made, batch_id=("query", number))
             assert not stream.add_sums(made, batch_id=("query", number))
             while stream.step <= group[-1]:
-                write(published, stream.step, stream.release(stream.step).to_bytes())
+                write(published, stream.step, bytes_of(stream.release(stream.step)))
 
 
 def batches_of(steps):
@@ -75,7 +76,7 @@ def log_of(published):
 
 def try_kills(tmp_path, kills, run=run):
     whole = feed(board(key=KEY), STEPS)
-    grouped = [release.to_bytes() for release in board(key=KEY).steps(**batches_of(STEPS))]
+    grouped = [*map(bytes_of, board(key=KEY).steps(**batches_of(STEPS)))]
     expected = grouped if run is run_in_groups else whole
     total = lines_of_a_run(run, tmp_path / "all.db", tmp_path / "all.log", rooms=ROOM)
     deaths = 0
@@ -88,7 +89,7 @@ def try_kills(tmp_path, kills, run=run):
         for step, made in log_of(published):
             assert made == expected[step] == seen[step]
         with board(path, key=KEY) as stream:
-            assert [release.to_bytes() for release in stream.releases()] == expected
+            assert [*map(bytes_of, stream.releases())] == expected
     return deaths
 
 
@@ -103,45 +104,8 @@ def test_killed_at_many_places(tmp_path, run):
     assert try_kills(tmp_path, 60, run) >= 55
 
 
-def released_and_left(path):
-    """A release by a process that ends without closing its stream; its log, and what that was before."""
-    log, before = path.with_name(f"{path.name}-wal"), path.with_suffix(".before")
-    child = os.fork()
-    if child == 0:
-        stream = board(path, key=KEY)
-        stream.update({"x": [0.5]}, unit_ids=["a"], batch_id="first")
-        before.write_bytes(log.read_bytes())
-        stream.release(0)
-        os._exit(0)
-    os.waitpid(child, 0)
-    return log, before.read_bytes()
-
-
-@pytest.mark.slow
-def test_the_power_fails_between_write_and_sync(tmp_path):
-    """Of what no sync has put on disk any part may be there: it is the state before, or that after."""
-    alone = board(key=KEY)
-    alone.update({"x": [0.5]}, unit_ids=["a"])
-    expected, met = alone.release(0).to_bytes(), []
-    for number in range(13):
-        log, before = released_and_left(tmp_path / f"{number}.db")
-        after = log.read_bytes()
-        before = before.ljust(len(after), b"\0")
-        changed = [place for place, (one, two) in enumerate(zip(before, after, strict=True)) if one != two]
-        cut = changed[number * (len(changed) - 1) // 12] + (number == 12)
-        with open(log, "r+b") as file:
-            file.seek(cut)
-            file.write(before[cut:])
-        with board(tmp_path / f"{number}.db", key=KEY) as stream:
-            met.append(stream.step)
-            assert not stream.update({"x": [0.5]}, unit_ids=["a"], batch_id="first")
-            made = stream.get() if stream.step else stream.release(0)
-            assert made.to_bytes() == expected
-    assert met == [0] * 12 + [1]
-
-
-def traced(run, given, *how):
-    """Call `run` in a child process under strace; the child's status."""
+def killed_at_sync(run, number, *given):
+    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
     ready, go = os.pipe()
     child = os.fork()
     if child == 0:
@@ -150,7 +114,8 @@ def traced(run, given, *how):
             run(*given)
         finally:
             os._exit(0)
-    command = ["strace", "-p", f"{child}", *how]
+    command = ["strace", "-p", f"{child}", "-o", os.devnull, "-e", "trace=fdatasync"]
+    command += ["-e", f"inject=fdatasync:signal=KILL:when={number}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         attached = "attached" in tracer.stderr.readline()
         os.write(go, b".")
@@ -159,33 +124,7 @@ def traced(run, given, *how):
     os.close(go)
     if not attached:
         pytest.skip("processes cannot be traced here")
-    return status
-
-
-def killed_at_sync(run, number, *given):
-    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
-    how = ["-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={number}"]
-    return traced(run, given, *how) == signal.SIGKILL
-
-
-def commit(path, count):
-    with board(path, key=KEY) as stream:
-        for i in range(count):
-            stream.update({"x": [0.5]}, unit_ids=[i], batch_id=f"{i}")
-            stream.add_sums(Accumulator(stream).add({"x": [0.5]}, [f"u{i}"]), batch_id=("q", i))
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.slow
-def test_a_commit_waits_once_for_the_disk(tmp_path):
-    waits = []
-    for count in (2, 12):
-        log = tmp_path / f"{count}.log"
-        assert (
-            traced(commit, (tmp_path / f"{count}.db", count), "-o", log, "-e", "trace=fsync,fdatasync") == 0
-        )
-        waits.append(log.read_text().count("sync("))
-    assert waits[1] - waits[0] == 20  # of twice ten commits
+    return status == signal.SIGKILL
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
@@ -199,23 +138,8 @@ def test_killed_between_write_and_sync(tmp_path, run):
         run(path, published)
         assert all(made == whole[step] for step, made in log_of(published))
         with board(path, key=KEY) as stream:
-            assert [release.to_bytes() for release in stream.releases()] == whole
+            assert [*map(bytes_of, stream.releases())] == whole
     assert deaths >= 8
-
-
-@pytest.mark.usefixtures("salted")
-@pytest.mark.slow
-def test_killed_with_noise_of_every_opening_no_step_is_shown_in_two_ways(tmp_path):
-    """What was drawn and lost is drawn anew with other noise: nobody has seen it."""
-    total = lines_of_a_run(run, tmp_path / "all.db", tmp_path / "all.log", rooms=ROOM)
-    for number in range(3):
-        path, published = tmp_path / f"{number}.db", tmp_path / f"{number}.log"
-        killed_at(run, 1 + (2 * number + 1) * total // 6, path, published, rooms=ROOM)
-        run(path, published)
-        with board(path, key=KEY) as stream:
-            kept = {release.step: release.to_bytes() for release in stream.releases()}
-        assert list(kept) == list(STEPS)
-        assert all(made == kept[step] for step, made in log_of(published))
 
 
 def test_a_look_at_what_a_killed_file_shows_leaves_its_log_as_it_was(tmp_path):

@@ -9,22 +9,15 @@ import anechoic as an
 from anechoic import streaming
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, Spent, planned_mechanism
+from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, SpentEpsilon, planned_mechanism
 from tests.marks import each_once
 
 RUNNING = streaming.Running()
 
 
 def planned(**changes):
-    setting = {
-        "over": RUNNING,
-        "horizon": 50,
-        "participation": Single(),
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "dimension": 1,
-    }
-    return planned_mechanism(**{**setting, **changes})
+    setting = {"over": RUNNING, "horizon": 50, "participation": Single(), "epsilon": 1.0, "delta": 1e-6}
+    return planned_mechanism(**{**setting, "dimension": 1, **changes})
 
 
 def max_error(mechanism, over, steps):
@@ -36,7 +29,7 @@ def max_error(mechanism, over, steps):
     each_once(
         [1, 2, 3, 4, 65],
         [Single(), MinSep(5, 3), FullBatch()],
-        [RUNNING, streaming.SlidingWindow(6), streaming.Decayed(0.9)],
+        [RUNNING, streaming.SlidingWindow(6)],
     ),
 )
 def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(horizon, participation, over):
@@ -52,7 +45,7 @@ def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(h
 
 @pytest.mark.parametrize(
     ("over", "participation"),
-    each_once([RUNNING, streaming.SlidingWindow(4), streaming.Decayed(0.8)], [Single(), MinSep(3, 2)]),
+    each_once([RUNNING, streaming.SlidingWindow(4)], [Single(), MinSep(3, 2)]),
 )
 @pytest.mark.slow
 def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, participation):
@@ -115,7 +108,7 @@ def test_a_unit_that_takes_part_for_ever_is_refused():
 
 def test_epsilon_so_far_is_that_of_the_next_power_of_two():
     mechanism = planned(horizon=20)
-    spent = Spent(mechanism)
+    spent = SpentEpsilon(mechanism)
     for releases in range(1, 21):
         rounded = min(20, 2 ** math.ceil(math.log2(releases)))
         assert spent.after(releases) == pytest.approx(mechanism.epsilon(steps=rounded), rel=1e-9)

@@ -4,13 +4,13 @@ import enum
 import json
 import threading
 from decimal import Decimal
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from anechoic import streaming
 from anechoic.errors import GuaranteeError
+from tests.streaming.released import bytes_of
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -68,7 +68,7 @@ def test_an_iterator_of_releases_goes_on_beside_a_change(total):
     begun = total.releases()
     first = next(begun)
     total.steps([[1.0]] * 3)
-    assert [r.to_bytes() for r in (first, *begun)] == [r.to_bytes() for r in made]
+    assert [*map(bytes_of, (first, *begun))] == [*map(bytes_of, made)]
 
 
 def test_an_interrupted_group_is_not_seen(total, monkeypatch):
@@ -84,24 +84,6 @@ def test_an_interrupted_group_is_not_seen(total, monkeypatch):
     with pytest.raises(GuaranteeError):
         total.steps([[1.0]], batch_ids=["c"])
     assert [made.step for made in total.steps([[1.0]], batch_ids=["b"])] == [1]
-
-
-@pytest.mark.slow
-def test_a_book_that_failed_keeps_releases_unseen(tmp_path):
-    """Without it an older file put back would not be told."""
-    path = tmp_path / "s.db"
-    stream = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path)
-
-    def full(*_):
-        raise OSError("disk full")
-
-    stream._state.counter = SimpleNamespace(done=full)
-    with pytest.raises(OSError, match="disk full"):
-        stream.release()
-    assert list(stream.releases()) == [] and stream.step == 0
-    stream.close()
-    again = streaming.Stream(streaming.Count(), epsilon=1.0, horizon=9, state=path)
-    assert again.step == 1 and len(list(again.releases())) == 1
 
 
 def test_a_change_inside_of_a_change_is_refused(total, monkeypatch):
@@ -133,16 +115,7 @@ class Moment(enum.StrEnum):
     NOW = "2013-01-01"
 
 
-BAD_TIMES = [
-    object(),
-    True,
-    float("nan"),
-    float("inf"),
-    10**400,
-    Decimal(1),
-    b"1",
-    np.datetime64("2013-01-01"),
-]
+BAD_TIMES = [object(), True, float("nan"), float("inf"), 10**400, Decimal(1), b"1", np.datetime64("2013")]
 
 
 @pytest.mark.parametrize("time", BAD_TIMES, ids=lambda time: type(time).__name__)

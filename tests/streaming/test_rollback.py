@@ -22,13 +22,8 @@ pytestmark = pytest.mark.usefixtures("salted")
 
 
 def stream_at(path, strategy="banded", **options):
-    mechanism = an.calibrate(
-        STRATEGIES[strategy],
-        sampling=External(Single(), 1, steps=STEPS),
-        epsilon=1.0,
-        delta=1e-6,
-        grid_bits=28,
-    )
+    promise = {"sampling": External(Single(), 1, steps=STEPS), "epsilon": 1.0, "delta": 1e-6}
+    mechanism = an.calibrate(STRATEGIES[strategy], **promise, grid_bits=28)
     return streaming.Stream(streaming.Histogram(range(SIZE)), mechanism=mechanism, state=path, **options)
 
 

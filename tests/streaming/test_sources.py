@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import os
 from argparse import Namespace
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -35,10 +33,10 @@ def content(frames):
     return found
 
 
-def read(path, names=NAMES, *, growing=False):
+def read(path, names=NAMES):
     """(frames, records, how many of them cannot be read) of a file."""
-    with closing(source_of(str(path), names, growing=growing)) as source:
-        frames = list(source.batches())
+    source = source_of(str(path), names)
+    frames = list(source.batches())
     return frames, source.read, source.faults.total()
 
 
@@ -48,14 +46,8 @@ def texts(path, names=NAMES):
 
 
 PIECES = ["2024-01-01", "T05:00", "7", "-1.5", "1e400", "nan", "Bern", ",", '"', '""', "\r", "\0", " ", "é"]
-PIECES = [piece.encode() for piece in PIECES] + [
-    b"\xef\xbb\xbf",
-    b"\xff",
-    b"\xc3",
-    b"PK\3\4",
-    b"\xff\xfe",
-    b"|;\t",
-]
+PIECES = [piece.encode() for piece in PIECES]
+PIECES += [b"\xef\xbb\xbf", b"\xff", b"\xc3", b"PK\3\4", b"\xff\xfe", b"|;\t"]
 FIELDS = st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join)
 ROWS = st.tuples(FIELDS, FIELDS, FIELDS).map(b",".join)
 VALUES = ['"2024-01-01"', "7", "7.0", "1e999", "NaN", "null", '"\\ud800"', '"\\u0000,"', "[1]", '"x\\"']
@@ -69,15 +61,12 @@ FILES = [(".csv", b"t,v,c\n", ROWS), (".jsonl", b"", JSON)]
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_file_is_the_sum_of_its_lines(tmp_path_factory, ending, head, rows, block, data):
-    """With every prefix, whatever is read at once, and where the file grows under the reader's eyes."""
+    """With every prefix, whatever is read at once."""
     lines = data.draw(st.lists(rows, max_size=6))
     path = tmp_path_factory.mktemp("files") / f"a{ending}"
     before, sources.BLOCK = sources.BLOCK, block
     try:
         expected, counts = [], np.zeros(2, int)
-        growing = source_of(str(path), NAMES, growing=True)
-        path.write_bytes(head)
-        grown = content(growing.batches())
         for place, line in enumerate(lines):
             path.write_bytes(head + line + b"\n")
             frames, *one = read(path)
@@ -85,33 +74,22 @@ def test_a_file_is_the_sum_of_its_lines(tmp_path_factory, ending, head, rows, bl
             path.write_bytes(head + b"\n".join(lines[: place + 1]))  # the last line without an end
             frames, *whole = read(path)
             assert content(frames) == expected and whole == counts.tolist()
-        path.write_bytes(head)
-        for line in lines:
-            for part in (line[:3], line[3:] + b"\n"):
-                with path.open("ab") as file:
-                    file.write(part)
-                grown += content(growing.batches())
-        assert grown == expected and [growing.read, growing.faults.total()] == counts.tolist()
-        growing.close()
     finally:
         sources.BLOCK = before
 
 
 def test_a_parquet_file_is_the_sum_of_its_rows(tmp_path, monkeypatch):
     values = [1.0, None, 2.5, float("nan"), 7.0, 3.0, 9.0]
-    frame = pl.DataFrame(
-        {"t": [*map(str, range(6)), None], "v": values, "c": ["\ufeffa", "", '"', "\0", "x", None, "y"]}
-    )
+    kinds = ["\ufeffa", "", '"', "\0", "x", None, "y"]
+    frame = pl.DataFrame({"t": [*map(str, range(6)), None], "v": values, "c": kinds})
     parts = [content([frame[place : place + 1]]) for place in range(7)]
     for rows in (1, 3, 2**18):
         monkeypatch.setattr(sources, "ROWS", rows)
         for end in range(8):
             frame[:end].write_parquet(tmp_path / "a.parquet", row_group_size=2)
             frames, records, faults = read(tmp_path / "a.parquet")
-            assert content(frames) == [row for part in parts[:end] for row in part] and (records, faults) == (
-                end,
-                0,
-            )
+            assert content(frames) == [row for part in parts[:end] for row in part]
+            assert (records, faults) == (end, 0)
     assert texts(tmp_path / "a.parquet", ["v"]) == {"v": ["1", "", "2.5", "", "7", "3", "9"]}
 
 
@@ -120,12 +98,12 @@ def test_one_record_moves_the_sums_by_one_record(tmp_path, monkeypatch):
     stream = streaming.Stream({"sum": streaming.Sum(1.0, column="amount")}, epsilon=1.0, horizon=24)
     hostile = [f"\ufeff2024-01-01T00:30:00,{sign}1,{'.' * 40}\n".encode() for sign in "+-"] * 40
     path = tmp_path / "a.csv"
-    options = Namespace(input=str(path), time="t", unit=None, timezone="UTC", bad_share=1.0, follow=None)
+    options = Namespace(input=str(path), time="t", unit=None, timezone="UTC", bad_share=1.0)
 
     def exact(lines):
         path.write_bytes(b"t,amount,note\n" + b"".join(lines))
         pending = PendingSteps(stream, command.Clock(float(seconds_of(["2024-01-01"])[0]), 3600.0))
-        for columns in command.Reader(options, stream).batches():
+        for columns in command.BatchReader(options, stream).batches():
             pending.add(columns)
         return {step: sums.sums[0] / stream.shared.units["sum"] for step, sums in pending._sums.items()}
 
@@ -201,35 +179,6 @@ def test_files_of_another_kind_are_refused_with_the_remedy(tmp_path, name, data,
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=words):
         read(tmp_path / name, ["t", "v"])
-
-
-def test_a_growing_file_is_read_as_it_grows_and_anew_where_it_was_replaced(tmp_path, capsys):
-    path = tmp_path / "a.csv"
-    source = source_of(str(path), ["t"], growing=True)
-
-    def new():
-        return [text for frame in source.batches() for text in frame["t"]]
-
-    path.write_text("t,v\n1,2\n3,")
-    assert new() == ["1"]
-    with path.open("a") as file:
-        file.write("4\n5,6")
-    assert new() == ["3"] and new() == []
-    os.rename(path, tmp_path / "a.csv.1")
-    assert new() == []
-    path.write_text("v,t\n1,7\n")
-    assert new() == ["5", "7"]  # the end of the old file, then the new one
-    assert "was replaced or cut" in capsys.readouterr().err
-    path.write_text("v,t\n")
-    assert new() == []
-    assert "was replaced or cut" in capsys.readouterr().err
-    with path.open("a") as file:
-        file.write("8,8\n")
-    assert new() == ["8"] and source.faults.total() == 0
-    source.close()
-    for wrong in ("-", "a.parquet", "a.csv.gz"):
-        with pytest.raises(ValueError, match="--follow needs"):
-            source_of(wrong, ["t"], growing=True)
 
 
 def test_equal_numbers_have_one_text_and_missing_ones_none(tmp_path):

@@ -103,7 +103,7 @@ def charges_of(what: Cost) -> list[Charge]:
     if not isinstance(what, Mechanism | EndlessMechanism | Composition):
         raise ValueError(
             f"{type(what).__name__} cannot be charged: give a mechanism, what compose() returned, or the"
-            " (epsilon, delta) of something else. A Stream and an OpenHistogram take book=."
+            " (epsilon, delta) of something else. A Stream and a PartitionSelectionHistogram take book=."
         )
     gaussian = [Charge(mu=what.gdp())]
     return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian

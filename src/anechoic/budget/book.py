@@ -120,9 +120,9 @@ class BudgetBook:
         """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
-            what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
-                OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
-                adjacency, on your word.
+            what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of a
+                PartitionSelectionHistogram, or (epsilon, delta) of a release by other software for the same
+                unit and adjacency, on your word.
             run: by what the run is known until it is spent; None for a new one, or for that of `state`.
             state: that was opened for the run. From here on this opening alone goes on with it. One that is
                 `adopted` and not the newest is charged as a run of its own, where its noise is.

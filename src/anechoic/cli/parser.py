@@ -119,7 +119,6 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument("--every", required=True, metavar="LENGTH", help="of a step: 15min, 1h, 1d")
     stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
     stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
-    stream.add_argument("--follow", metavar="PAUSE", help="the file grows: look again after 30s, 5min, …")
     stream.add_argument("--force", action="store_true", help="steps that end after now by this clock, too")
     stream.add_argument(
         "--bad-share",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import positive_int
 from anechoic.streaming import Accumulator
-from anechoic.streaming.coded import Coded, coded
+from anechoic.streaming.columns import Coded, coded
 from anechoic.streaming.layout import layout_of
 
 __all__ = ["accumulated"]

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from anechoic.engines.frames import ROWS, accumulated
-from anechoic.streaming import Accumulator, OpenHistogram, Stream, read_releases
+from anechoic.streaming import Accumulator, PartitionSelectionHistogram, Stream, read_releases
 from anechoic.streaming.clock import Clock, length_of, seconds_of
 from anechoic.streaming.layout import layout_of
-from anechoic.streaming.tables import HEAD, rows_of
+from anechoic.streaming.release import HEAD, rows_of
 
 __all__ = ["StreamSink", "releases"]
 
@@ -48,8 +48,8 @@ class StreamSink:
     record sets for others, as that of the server; or give `over`, a rule that no record changes.
 
     Args:
-        stream: or an `OpenHistogram`; with a state file, so that it outlives the driver. Its `setting` may
-            hold start and every.
+        stream: or a `PartitionSelectionHistogram`; with a state file, so that it outlives the driver. Its
+            `setting` may hold start and every.
         time: column of type TIMESTAMP.
         start: begin of step 0 in ISO 8601; UTC where it has no offset.
         every: length of a step, as "15min" or "1h".
@@ -72,7 +72,7 @@ class StreamSink:
 
     def __init__(
         self,
-        stream: Stream | OpenHistogram,
+        stream: Stream | PartitionSelectionHistogram,
         *,
         time: str,
         start: str,

@@ -5,29 +5,28 @@
     release = flights.release()    # publishes: estimate, standard error, interval, epsilon so far
 
 Statistics: `Count`, `Sum`, `Mean`, `Histogram`, `Distribution`, `Quantiles`. A stream releases one of them,
-or several together: `Stream({"n": Count(), …}, …)`. `OpenHistogram` is a stream of categories that nobody
-lists in advance.
+or several together: `Stream({"n": Count(), …}, …)`. `PartitionSelectionHistogram`
+is a histogram of categories that nobody lists in advance (partition selection).
 """
 
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.open_histogram import OpenHistogram
-from anechoic.streaming.reading import read_releases
+from anechoic.streaming.partition_selection import PartitionSelectionHistogram
+from anechoic.streaming.release_reader import read_releases
 from anechoic.streaming.sentences import statement
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
-from anechoic.streaming.window import Decayed, Running, SlidingWindow
+from anechoic.streaming.window import Running, SlidingWindow
 
 __all__ = [
     "Accumulator",
     "Count",
-    "Decayed",
     "Distribution",
     "Grouped",
     "Histogram",
     "Mean",
-    "OpenHistogram",
+    "PartitionSelectionHistogram",
     "Quantiles",
     "Running",
     "SlidingWindow",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -14,37 +13,45 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
-from anechoic.streaming.layout import SumsLayout, check_same, layout_of
-from anechoic.streaming.ledger import BEYOND, NAMELESS, digests, earlier
-from anechoic.streaming.sent_sums import packed, unpacked
-from anechoic.streaming.statistic import Integers, sum_of
-from anechoic.streaming.stream_state import MOST
+from anechoic.streaming.columns import Integers, coded, column_of, entries
+from anechoic.streaming.layout import (
+    PartitionSelectionLayout,
+    SumsLayout,
+    check_same,
+    layout_of,
+    packed,
+    unpacked,
+)
+from anechoic.streaming.ledger import NO_ID, TOO_MANY, count_equal_before, digests
+from anechoic.streaming.stream_state import SUM_LIMIT
 from anechoic.units.ids import DIGEST
 
 #: Records of units that wait to be sorted among those before them.
 _WAITING = 2**15
+#: Why records are left out.
+NO_CATEGORY = "without a category"
 
 
-class Held:
-    """Stands for the records of one accumulator in all that it is merged into.
+class AddedRecords:
+    """A mark of the records of one accumulator, shared by all that it is merged into.
 
     Attributes:
         taken: whether a stream has added them.
     """
 
-    taken = False
+    used = False
 
 
 class Accumulator:
-    """What records add to one step of a stream: exact integers, for `Stream.add_sums`.
+    """Sums of records for one step of a stream: exact integers, for `Stream.add_sums`.
 
     The same records give the same sums to the last bit, in whatever order they are added, on however many
     workers, and merged as whatever tree. Where every record is a unit of its own it holds one row of sums.
     Where units are told by ids, it holds by keyed digest of each unit what its records add, at most
     `per_step` of them, and the ledger of the stream decides which units count. A unit whose records are on
     several workers is bounded when these are merged: of more than `per_step` those count that a hash of what
-    they add puts first, which no order can change. One of an
-    `OpenHistogram` holds categories as they stand in the records: see `OpenAccumulator`.
+    they add puts first, which no order can change. One of a
+    `PartitionSelectionHistogram` holds categories as they stand in the records.
 
     It is as private as its records. So is the description of a stream whose units are told by ids: with it
     one can test whose account is in a state file. Workers are trusted with records, and with their sums.
@@ -78,16 +85,20 @@ class Accumulator:
         self.step = None if step is None else positive_int("step", step, minimum=0)
         self.count = 0
         self.remarks: Counter[str] = Counter()
-        self._held: set[Held] = set()
-        self._own = Held()
+        self._records: set[AddedRecords] = set()
+        self._own = AddedRecords()
         self._empty()
 
     def __new__(cls, of: Any, step: int | None = None) -> Accumulator:
-        return object.__new__(class_for(layout_of(of)))
+        return object.__new__(
+            PartitionSelectionAccumulator
+            if isinstance(layout_of(of), PartitionSelectionLayout)
+            else Accumulator
+        )
 
     def _empty(self) -> None:
         self._sums = np.zeros(self.layout.shared.dimension, np.int64)
-        self._parts: list[tuple[NDArray[np.bytes_], Any]] = []
+        self._chunks: list[tuple[NDArray[np.bytes_], Any]] = []
         self._sorted = self._rows = 0
 
     @np.errstate(all="ignore")  # a caller's setting must not make contents an error
@@ -113,7 +124,7 @@ class Accumulator:
         self.remarks.update(+found)
         self.count += count
         if count:
-            self._held.add(self._own)
+            self._records.add(self._own)
         return self
 
     def _read(self, batch: Any, unit_ids: Any) -> tuple[int, Counter[str]]:
@@ -130,8 +141,8 @@ class Accumulator:
         listed = self._digests(unit_ids, count)
         named = np.array([unit is not None for unit in listed], bool)
         units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
-        self._take(units, layout.shared.each(records)[named])
-        found[NAMELESS] += count - len(units)
+        self._append_units(units, layout.shared.each(records)[named])
+        found[NO_ID] += count - len(units)
         return count, found
 
     def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
@@ -150,55 +161,55 @@ class Accumulator:
         self._check_of(other.layout)
         if self.step != other.step:
             raise MismatchError(f"sums of step {self.step} and of step {other.step} have no sum.")
-        if self._held & other._held:
+        if self._records & other._records:
             raise MismatchError("records of this accumulator are in the other one: they would count twice.")
         self._check_room(self.count + other.count)
-        self._held |= other._held
-        self._join(other)
+        self._records |= other._records
+        self._absorb(other)
         self.count += other.count
         self.remarks.update(other.remarks)
         return self
 
-    def _join(self, other: Any) -> None:
-        """What the other one holds, besides this."""
-        if other._parts:
-            self._take(*other._compact())
+    def _absorb(self, other: Any) -> None:
+        """Add what the other one holds."""
+        if other._chunks:
+            self._append_units(*other._compact())
         self._sums = self._sums + other._sums
 
     def by_unit(self) -> tuple[list[bytes], Any]:
-        """Digests, and what the records of each add: a sparse array of int64, a row for each digest."""
+        """Return digests and what the records of each add: a sparse array of int64, a row for each digest."""
         units, rows = self._compact()
         return units.view(f"V{DIGEST}").tolist(), rows
 
     @property
     def sums(self) -> Integers:
-        """What records add that need no ledger, shape (dimension,)."""
+        """Return what records add, shape (dimension,)."""
         return self._sums
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _check_room(self, count: int) -> None:
-        if self.layout.reach(count) >= MOST:
+        if self.layout.reach(count) >= SUM_LIMIT:
             raise ValueError(f"{count} records are more than 64 bits hold: begin another accumulator.")
 
     def _check_of(self, layout: SumsLayout) -> None:
         """Refuse what is of another stream."""
         check_same(layout.stream, layout.mark, self.layout)
 
-    def _take(self, units: NDArray[np.bytes_], rows: Any) -> None:
-        self._parts.append((units, rows))
+    def _append_units(self, units: NDArray[np.bytes_], rows: Any) -> None:
+        self._chunks.append((units, rows))
         self._rows += len(units)
         if self._rows > 2 * self._sorted + _WAITING:
             self._compact()
 
     def _compact(self) -> tuple[NDArray[np.bytes_], Any]:
-        """All units in order, those of one in an order of their content, at most `per_step` of them."""
-        if not self._parts:
+        """Sort all units, those of one by their content, and leave at most `per_step` of them."""
+        if not self._chunks:
             empty = sparse.csr_array((0, self.layout.shared.dimension), dtype=np.int64)
             return np.zeros(0, f"S{DIGEST}"), empty
-        if len(self._parts) > 1 or self._sorted != self._rows:
-            units = np.concatenate([units for units, _ in self._parts])
-            rows = sparse.vstack([rows for _, rows in self._parts], format="csr")
+        if len(self._chunks) > 1 or self._sorted != self._rows:
+            units = np.concatenate([units for units, _ in self._chunks])
+            rows = sparse.vstack([rows for _, rows in self._chunks], format="csr")
             order = np.argsort(units, kind="stable")
             same = units[order][1:] == units[order][:-1]
             several = np.zeros(len(units), bool)
@@ -207,16 +218,18 @@ class Accumulator:
             keys = np.zeros(len(units), f"S{DIGEST}")
             keys[order[several]] = [_key(rows, place) for place in order[several].tolist()]
             order = np.lexsort((keys, units))
-            kept = order[earlier(np.cumsum(np.append(0, ~same))[: len(order)]) < self.layout.per_step]
-            self.remarks.update(+Counter({BEYOND: len(order) - len(kept)}))
-            self._parts = [(units[kept], rows[kept])]
+            kept = order[
+                count_equal_before(np.cumsum(np.append(0, ~same))[: len(order)]) < self.layout.per_step
+            ]
+            self.remarks.update(+Counter({TOO_MANY: len(order) - len(kept)}))
+            self._chunks = [(units[kept], rows[kept])]
             self._sorted = self._rows = len(kept)
-        return self._parts[0]
+        return self._chunks[0]
 
     # -- bytes -----------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """All of it, for another process: the same bytes for the same records. As private as these."""
+        """Return all of it for another process: the same bytes for the same records. As private as these."""
         units, rows = self._compact()
         parts = {"entries": rows.data, "places": rows.indices, "ends": rows.indptr, "sums": self._sums}
         whole = {name: np.asarray(part, "<i8") for name, part in parts.items()}
@@ -227,7 +240,7 @@ class Accumulator:
 
     @classmethod
     def from_bytes(cls, data: bytes, of: Any) -> Accumulator:
-        """What `to_bytes` gave.
+        """Return the accumulator of which `to_bytes` made these bytes.
 
         Args:
             data: of an accumulator.
@@ -241,7 +254,7 @@ class Accumulator:
         head, arrays = unpacked(bytes(data), made.layout)
         made.step, made.count, made.remarks = head["step"], head["count"], Counter(head["remarks"])
         made._restore(head, arrays)
-        made._held = {Held()} if made.count else set()
+        made._records = {AddedRecords()} if made.count else set()
         return made
 
     def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -249,7 +262,7 @@ class Accumulator:
         rows = arrays["entries"], arrays["places"], arrays["ends"]
         if len(units):
             made = sparse.csr_array(rows, shape=(len(units), self.layout.shared.dimension))
-            self._parts, self._sorted, self._rows = [(units, made)], len(units), len(units)
+            self._chunks, self._sorted, self._rows = [(units, made)], len(units), len(units)
 
     def __reduce__(self) -> Any:
         return Accumulator.from_bytes, (self.to_bytes(), self.layout.text)
@@ -258,39 +271,94 @@ class Accumulator:
         return f"Accumulator({self.count} records, step {self.step})"
 
 
-@singledispatch
-def class_for(layout: SumsLayout) -> type[Accumulator]:
-    """Of the accumulators of a layout."""
-    return Accumulator
+class PartitionSelectionAccumulator(Accumulator):
+    """An accumulator of categories that nobody listed, for a `PartitionSelectionHistogram`.
+
+    It holds **categories as they stand in the records**, rare ones too: how many records each has, or, where
+    units are told by ids, the keyed digests of those in it, each once. All of that leaves the worker with
+    `to_bytes`, and goes to the process of the histogram alone. There categories are chosen: what is released,
+    and what a state file shows without its key, has no category that was not chosen.
+
+    Of a unit that is in more categories than may count, those count that a hash puts first, as no order of
+    arrival can change.
+    """
+
+    def _empty(self) -> None:
+        self.records: Counter[str] = Counter()
+        self._units: dict[str, set[bytes]] = {}
+
+    def _read(self, batch: Any, unit_ids: Any) -> tuple[int, Counter[str]]:
+        column = column_of(batch, "categories", self.layout.column)
+        values, places = coded(column) or (entries(column, "batch"), None)
+        names = list(map(name_of, values))
+        places = np.arange(len(names)) if places is None else places
+        self._check_room(self.count + len(places))
+        each = dict(enumerate(np.bincount(places, minlength=len(names)).tolist()))
+        found = Counter({NO_CATEGORY: sum(each[i] for i, name in enumerate(names) if name is None)})
+        if self.layout.secret is None:
+            for i, name in enumerate(names):
+                if name is not None and each[i]:
+                    self.records[name] += each[i]
+            return len(places), found
+        for place, unit in zip(places.tolist(), self._digests(unit_ids, len(places)), strict=True):
+            name = names[place]
+            if unit is None:
+                found[NO_ID] += 1
+            elif name is not None:
+                self._units.setdefault(name, set()).add(unit)
+        return len(places), found
+
+    def _absorb(self, other: Any) -> None:
+        self.records.update(other.records)
+        for name, units in other._units.items():
+            self._units.setdefault(name, set()).update(units)
+
+    def pairs(self) -> tuple[list[bytes], list[str]]:
+        """Return units and a category of each, in an order that follows from these alone."""
+        listed = [(unit, name) for name, units in self._units.items() for unit in units]
+        listed.sort(
+            key=lambda pair: hashlib.blake2b(pair[0] + pair[1].encode("utf-8", "surrogatepass")).digest()
+        )
+        return [unit for unit, _ in listed], [name for _, name in listed]
+
+    def to_bytes(self) -> bytes:
+        units = {name: b"".join(sorted(units)).hex() for name, units in self._units.items()}
+        return packed(self.layout, {**self._head(), "records": self.records, "units": units}, {})
+
+    def _restore(self, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.records = Counter(head["records"])
+        for name, held in head["units"].items():
+            units = bytes.fromhex(held)
+            self._units[name] = {units[i : i + DIGEST] for i in range(0, len(units), DIGEST)}
 
 
-def sums_of(rows: Any, kept: NDArray[np.bool_]) -> Integers:
-    """The sum of the rows that are kept."""
-    return sum_of(rows[kept])
+def name_of(entry: Any) -> str | None:
+    """Return the category of a record: a text, or an integer as its digits; None for everything else.
+
+    NULs at the end of a text do not count, as NumPy's arrays drop them.
+    """
+    if type(entry) is str:
+        return entry.rstrip("\0")
+    return str(entry) if type(entry) is int and entry.bit_length() <= 64 else None
 
 
 def _key(rows: Any, place: int) -> bytes:
-    """What orders records of one unit: a hash of what they add, so that no value is preferred."""
+    """Return what orders records of one unit: a hash of what they add, so that no value is preferred."""
     part = slice(rows.indptr[place], rows.indptr[place + 1])
     held = rows.indices[part].astype("<i8").tobytes() + rows.data[part].astype("<i8").tobytes()
     return hashlib.blake2b(held, digest_size=DIGEST).digest()
 
 
-def as_accumulator(given: Any) -> Accumulator | None:
-    """`given` if it is one."""
-    return given if isinstance(given, Accumulator) else None
-
-
-def check_once(given: Iterable[Accumulator | None]) -> None:
+def check_unused(given: Iterable[Accumulator | None]) -> None:
     """Refuse records that a stream would add twice, as far as this process can tell.
 
     Raises:
         GuaranteeError: for such.
     """
-    found: set[Held] = set()
+    found: set[AddedRecords] = set()
     for one in given:
-        held = set() if one is None else one._held
-        if held & found or any(records.taken for records in held):
+        held = set() if one is None else one._records
+        if held & found or any(records.used for records in held):
             raise GuaranteeError(
                 "an accumulator was added before, or is given twice, and its records or a unit could count"
                 " twice: make a new one for each batch. To repeat a batch give the batch_id that it had."
@@ -298,15 +366,17 @@ def check_once(given: Iterable[Accumulator | None]) -> None:
         found |= held
 
 
-def take(given: Iterable[Accumulator | None]) -> None:
+def mark_used(given: Iterable[Accumulator | None]) -> None:
     """Note that a stream has added them."""
     for one in given:
-        for records in () if one is None else one._held:
-            records.taken = True
+        for records in () if one is None else one._records:
+            records.used = True
 
 
-def by_step(given: Accumulator | Iterable[Accumulator], layout: SumsLayout) -> dict[int | None, Accumulator]:
-    """Those of one step merged, in the order of steps.
+def merge_by_step(
+    given: Accumulator | Iterable[Accumulator], layout: SumsLayout
+) -> dict[int | None, Accumulator]:
+    """Merge those of one step; return them in the order of steps.
 
     Raises:
         ValueError: for what is no accumulator, or where some have a step and others none.

@@ -1,27 +1,43 @@
-"""What a `Stream` and an `OpenHistogram` have in common: records come in, and a step ends in a release."""
+"""What `Stream` and `PartitionSelectionHistogram` share: records come in, and a step ends in a release."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
 from anechoic.runs.fork_guard import OfOneProcess, alone
-from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step, check_once, take
-from anechoic.streaming.ingest import Addition, checked_batch, checked_id, query_marks
+from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used, merge_by_step
 from anechoic.streaming.layout import SumsLayout, check_same
 from anechoic.streaming.release import Release
+from anechoic.streaming.statistic import Records
 from anechoic.streaming.store import Store
-from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_time, plain_time
+from anechoic.streaming.stream_state import InMemory, StreamState, check_time, horizon_error, plain_time
 from anechoic.units.ids import secret_of
+
+#: Batch ids that begin so are made by `checked_batch`.
+_OWN = "\0"
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """A batch that was read: by statistic, how many records, and the digests of units; None for no id."""
+
+    records: Mapping[str, Records]
+    count: int
+    units: list[bytes | None] | None
+    accumulator: Accumulator | None = None
 
 
 class StreamBase(OfOneProcess):
-    """One opened state, one way in for records and for sums of records, one end of a step.
+    """The common part of streams: one opened state, one way in for records and sums, one end of a step.
 
     Attributes:
         by_unit: whether units are told by ids, and held to their participation.
@@ -29,23 +45,23 @@ class StreamBase(OfOneProcess):
 
     by_unit: bool
     _state: InMemory | Store
-    _standing: Standing
+    _stream_state: StreamState
     _noise: Any
     _booked: Any
     _last: Release | None = None
 
     @property
     def step(self) -> int:
-        """Releases made, which is the index of the open step."""
+        """Return the number of releases, which is the index of the open step."""
         return int(self._state.kept)
 
     def get(self) -> Release | None:
-        """The last release, or None before the first. Free: what is published can be read at will."""
+        """Return the last release, or None before the first. Free: what is published can be read at will."""
         return self._last
 
     def diagnostics(self) -> dict[str, int]:
-        """Records so far that were left out or changed, by reason. Private: for the operator alone."""
-        return dict(self._standing.counts)
+        """Return how many records were left out or changed, by reason. Private: for the operator alone."""
+        return dict(self._stream_state.counts)
 
     def close(self) -> None:
         """Give the state file back; it can be opened again."""
@@ -70,15 +86,15 @@ class StreamBase(OfOneProcess):
                 that was added before.
         """
         self._state.check()
-        addition = self._read(batch, unit_ids, self._standing.step)
-        if batch_id is not None and self._state.seen(checked_id(batch_id)) is not None:
+        addition = self._read(batch, unit_ids, self._stream_state.step)
+        if batch_id is not None and self._state.step_of_batch(checked_batch_id(batch_id)) is not None:
             return False
-        check_once([addition.accumulator])
+        check_unused([addition.accumulator])
         self._check_room(addition.count)
         with self._state.transaction():
             self._add(addition, batch_id)
             self._save()
-        take([addition.accumulator])
+        mark_used([addition.accumulator])
         return True
 
     @alone
@@ -96,7 +112,7 @@ class StreamBase(OfOneProcess):
         """
         self._state.check()
         time = plain_time(time)
-        check_time(self._standing.time, time)
+        check_time(self._stream_state.time, time)
         self._check_left(1)
         if self._booked is not None:
             self._booked.begin(self.step + 1)
@@ -104,20 +120,16 @@ class StreamBase(OfOneProcess):
             made = self._publish(time)
             self._save()
         self._last = made
-        self._forget()
         return made
 
     def _check_left(self, steps: int) -> None:
         """Refuse more steps than are planned."""
         if self.step + steps > self.horizon:
             what = "another step" if steps == 1 else f"{steps} more steps"
-            raise beyond(self.horizon, self.step, what)
+            raise horizon_error(self.horizon, self.step, what)
 
     def _save(self) -> None:
-        self._state.save(self._standing, self._noise)
-
-    def _forget(self) -> None:
-        """Give up rows that no release is read from any more."""
+        self._state.save(self._stream_state, self._noise)
 
     def add_sums(self, sums: Accumulator | Iterable[Accumulator], *, batch_id: str | tuple[str, int]) -> bool:
         """Add what was added up elsewhere, in one commit with the id of the batch. Nothing is published.
@@ -139,16 +151,16 @@ class StreamBase(OfOneProcess):
                 came, as `update`, and for an accumulator that was added before under another id.
             HorizonError: as `update`.
         """
-        name, query = checked_batch(batch_id)
-        return self._add_sums(by_step(sums, self.layout), name, query)
+        name, query = batch_name(batch_id)
+        return self._add_sums(merge_by_step(sums, self.layout), name, query)
 
     @alone
     def _add_sums(self, given: dict[int | None, Accumulator], name: str, query: str | None) -> bool:
         self._state.check()
-        if self._state.seen(name) is not None:
+        if self._state.step_of_batch(name) is not None:
             return False
         marks = self._new_query(query, name)
-        first, late = self._standing.step, Counter[str]()
+        first, late = self._stream_state.step, Counter[str]()
         additions: list[tuple[int, Addition]] = []
         for step, made in given.items():
             why = self._out_of_reach(first if step is None else step)
@@ -157,32 +169,32 @@ class StreamBase(OfOneProcess):
             else:
                 at = first if step is None else step
                 additions.append((at, self._read(made, None, at)))
-        check_once(one.accumulator for _, one in additions)
+        check_unused(one.accumulator for _, one in additions)
         self._check_room(sum(one.count for _, one in additions))
         with self._state.transaction():
             for mark in (name, *marks):
                 self._state.mark(mark, first)
             for at, addition in additions:
                 self._add(addition, None, at)
-            self._standing.counts += late
+            self._stream_state.counts += late
             self._save()
-        take(one.accumulator for _, one in additions)
+        mark_used(one.accumulator for _, one in additions)
         return True
 
     def _new_query(self, query: str | None, name: str) -> tuple[str, ...]:
-        """What to mark of the query of a batch: nothing for one that is known."""
+        """Return what to mark of the query of a batch: nothing for one that is known."""
         if query is None:
             return ()
-        some, this = query_marks(query)
-        if self._state.seen(some) is None:
-            if name != checked_batch((query, 0))[0]:
+        some, this = f"{_OWN}query", f"{_OWN}query {query}"  # that batches of any came, and of this one
+        if self._state.step_of_batch(some) is None:
+            if name != batch_name((query, 0))[0]:
                 raise GuaranteeError(
                     f"the first batch of query {query!r} that comes to this stream is not number 0: others"
                     " went to a stream whose state is lost, or is another file. Give that state. Or begin a"
                     " new query with this stream, whose privacy cost adds to that of the one before."
                 )
             return some, this
-        if self._state.seen(this) is None:
+        if self._state.step_of_batch(this) is None:
             raise GuaranteeError(
                 f"batches of query {query!r} come to a stream that has those of another. A query whose"
                 " checkpoint was deleted delivers its records again, and they would count twice: begin a new"
@@ -192,30 +204,30 @@ class StreamBase(OfOneProcess):
         return ()
 
     def _out_of_reach(self, step: int) -> str:
-        """Why sums of a step are left out; empty where they are not."""
-        if step < self._standing.step:
+        """Return why sums of a step are left out; empty where they are not."""
+        if step < self._stream_state.step:
             return "of steps that were released before"
-        most = min(self.horizon, self._standing.step + self._ahead)
+        most = min(self.horizon, self._stream_state.step + self._ahead)
         return "of steps too far ahead" if step >= most else ""
 
     def _check_of(self, batch: Any, step: int) -> None:
         """Refuse an accumulator of another stream or step."""
-        if (made := as_accumulator(batch)) is not None:
-            check_same(made.layout.stream, made.layout.mark, self.layout)
-            if made.step not in (None, step):
+        if isinstance(batch, Accumulator):
+            check_same(batch.layout.stream, batch.layout.mark, self.layout)
+            if batch.step not in (None, step):
                 raise MismatchError(
-                    f"an accumulator of step {made.step} was given to step {step}: add_sums sorts steps."
+                    f"an accumulator of step {batch.step} was given to step {step}: add_sums sorts steps."
                 )
 
     @cached_property
     def layout(self) -> SumsLayout:
-        """Of accumulators."""
+        """Return the layout of accumulators."""
         state = self._state
         stream = derive(state.key, f"sums of {state.salt.hex()} {self._identity()}", size=16).hex()
         return self._layout(stream, secret_of(state.key) if self.by_unit else None)
 
     def accumulator_spec(self) -> str:
-        """What workers need to make an `Accumulator` for this stream: JSON, without key or ledger."""
+        """Return what workers need to make an `Accumulator` for this stream: JSON, without key or ledger."""
         return self.layout.text
 
     def end_steps(self, times: Iterable[str | float | None]) -> None:
@@ -226,16 +238,16 @@ class StreamBase(OfOneProcess):
     @property
     @abstractmethod
     def horizon(self) -> int:
-        """Steps that are planned; 2**40 without a horizon."""
+        """Return the steps that are planned; 2**40 without a horizon."""
 
     @property
     @abstractmethod
     def _ahead(self) -> int:
-        """Steps, from the open one on, whose sums are kept."""
+        """Return for how many steps, from the open one on, sums are kept."""
 
     @abstractmethod
     def _layout(self, stream: str, secret: bytes | None) -> SumsLayout:
-        """Of accumulators, for this name of the stream and this secret of digests."""
+        """Return the layout of accumulators for this name of the stream and this secret of digests."""
 
     @abstractmethod
     def _check_room(self, count: int) -> None:
@@ -243,11 +255,11 @@ class StreamBase(OfOneProcess):
 
     @abstractmethod
     def _identity(self) -> str:
-        """What must be the same whenever a state file is opened."""
+        """Return what must be the same whenever a state file is opened."""
 
     @abstractmethod
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
-        """A batch, checked as far as that can be done before anything changes."""
+        """Return a batch, checked as far as that can be done before anything changes."""
 
     @abstractmethod
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
@@ -256,3 +268,30 @@ class StreamBase(OfOneProcess):
     @abstractmethod
     def _publish(self, time: str | float | None) -> Release:
         """End the open step with its noise, and keep what is published."""
+
+
+def checked_batch_id(batch_id: Any) -> str:
+    """Return `batch_id` if it is a text that is not empty.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if not isinstance(batch_id, str) or not batch_id or batch_id.startswith(_OWN):
+        raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch, without a NUL first.")
+    return batch_id
+
+
+def batch_name(batch_id: Any) -> tuple[str, str | None]:
+    """Return the name of a batch and its query, for an id that is text or (query, number).
+
+    Raises:
+        ValueError: for something else.
+    """
+    if not isinstance(batch_id, tuple):
+        return checked_batch_id(batch_id), None
+    if len(batch_id) != 2 or not isinstance(batch_id[0], str) or not batch_id[0]:
+        raise ValueError(
+            f"batch_id={batch_id!r:.80} must be text, or (id of the query, number of the batch)."
+        )
+    number = positive_int("number of the batch", batch_id[1], minimum=0)
+    return _OWN + json.dumps([batch_id[0], number]), batch_id[0]

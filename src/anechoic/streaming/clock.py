@@ -17,7 +17,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True)
 class Clock:
-    """Step t is the time from start + t * every (included) to start + (t + 1) * every (not included).
+    """Steps by time: t goes from start + t * every (included) to start + (t + 1) * every (not included).
 
     Steps have one length in UTC. Where clocks are set back in autumn, the hour that they show twice is two
     steps; in spring no step is missing, as an hour that clocks skip is none.
@@ -31,26 +31,26 @@ class Clock:
     every: float
 
     def step_of(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Step of each time; below 0 before the start, and -2**62 for what is no time."""
+        """Return the step of each time; below 0 before the start, and -2**62 for what is no time."""
         steps = np.floor((seconds - self.start) / self.every)
         return np.where(np.isfinite(steps), np.clip(steps, -(2**61), 2**61), -(2**62)).astype(np.int64)
 
     def at(self, seconds: float) -> float:
-        """The step of one time, which may be infinite."""
+        """Return the step of one time, which may be infinite."""
         return math.floor((seconds - self.start) / self.every) if math.isfinite(seconds) else seconds
 
     def end_of(self, step: int) -> str:
-        """When a step ends, in ISO 8601."""
+        """Return when a step ends, in ISO 8601."""
         return iso(self.start + (step + 1) * self.every)
 
 
 def iso(seconds: float) -> str:
-    """A time in UTC as text that sorts."""
+    """Format a time in UTC as text that sorts."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
 def seconds_of(texts: Sequence[str], zone: tzinfo = UTC) -> NDArray[np.float64]:
-    """Seconds since 1970 in UTC of times as text: ISO 8601, or numbers, which are such seconds already.
+    """Return seconds since 1970 in UTC of times as text: ISO 8601, or numbers, which are such seconds.
 
     A time without offset is one of `zone`. Of an hour that its clocks show twice it is the first (the second
     needs an offset); one that they skip is read with the offset before. NaN stands for what is no time.
@@ -76,7 +76,7 @@ def _seconds(text: str, zone: tzinfo) -> float:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of that name.
+    """Return the time zone of that name.
 
     Raises:
         ValueError: if there is none.
@@ -88,7 +88,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def length_of(text: str, name: str) -> float:
-    """Seconds of a length such as 30s, 15min, 1h, 1d or 1w.
+    """Return the seconds of a length such as 30s, 15min, 1h, 1d or 1w.
 
     Args:
         text: the length.

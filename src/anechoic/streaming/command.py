@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,12 @@ from anechoic.runs.files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import Columns, PendingSteps
+from anechoic.streaming.release import checked_target, write_releases
 from anechoic.streaming.sentences import best_guess, statement
 from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
-from anechoic.streaming.tables import checked_target, write_releases
 
 
 def statistics_of(
@@ -38,7 +37,7 @@ def statistics_of(
     quantiles: Sequence[str] = (),
     distributions: Sequence[str] = (),
 ) -> dict[str, Statistic]:
-    """Statistics by their short forms.
+    """Return statistics by their short forms.
 
     Args:
         count: any column, whose records are counted.
@@ -52,32 +51,32 @@ def statistics_of(
     """
     found: dict[str, Statistic] = {}
 
-    def put(name: str, text: str, statistic: Statistic) -> None:
-        """Under a name of its own, where another form has the plain one."""
+    def add(name: str, text: str, statistic: Statistic) -> None:
+        """Add it under a name of its own, where another form has the plain one."""
         name = f"{name} ({text})" if name in found else name
         if name in found:
             raise ValueError(f"{text!r} is given twice: once is enough.")
         found[name] = statistic
 
     if count is not None:
-        put("count", count, Count(count))
+        add("count", count, Count(count))
     for text in sums:
         column, bound = _fields(text, 2, "column:bound, as fare:100")
-        put(f"sum of {column}", text, Sum(_number(bound, text), column=column))
+        add(f"sum of {column}", text, Sum(_number(bound, text), column=column))
     for text in means:
         column, low, high = _fields(text, 3, "column:low:high, as delay:-60:360")
-        put(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
+        add(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
     for text in histograms:
         column, categories = _fields(
             text, 2, "column:category,category,…; categories taken from the data would show who is in it"
         )
-        put(column, text, Histogram(categories.split(","), column))
+        add(column, text, Histogram(categories.split(","), column))
     for kind, texts in ((Quantiles, quantiles), (Distribution, distributions)):
         for text in texts:
             column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
             edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
             name = "quantiles" if kind is Quantiles else "distribution"
-            put(f"{name} of {column}", text, kind(edges, column=column))
+            add(f"{name} of {column}", text, kind(edges, column=column))
     if not found:
         raise ValueError(
             "nothing to release: give --count, --sum, --mean, --histogram, --quantiles or --distribution."
@@ -86,7 +85,7 @@ def statistics_of(
 
 
 def groups_of(text: str | None) -> tuple[str, list[str]] | None:
-    """Column and groups of "column:group,group,…"."""
+    """Return column and groups of "column:group,group,…"."""
     if text is None:
         return None
     column, groups = _fields(
@@ -132,12 +131,21 @@ def stream_file(options: Any) -> None:
         try:
             _release_file(options, stream)
         except KeyboardInterrupt:
-            print(f"\n{_kept(options, stream)}", file=sys.stderr)
+            left = (
+                "without --state nothing is kept, and another run begins anew. If tables of this one were"
+                " written and shown, its epsilon adds."
+            )
+            if options.state is not None:
+                left = (
+                    f"{stream.step} released steps are kept in {options.state}, and the same command goes on"
+                    " from there. Tables are written at its end."
+                )
+            print(f"\nInterrupted: {left}", file=sys.stderr)
             raise
 
 
 def book_of(options: Any) -> BudgetBook | None:
-    """That of --book.
+    """Open the book of --book.
 
     Raises:
         ValueError: for a book without a name of the data, or the other way round.
@@ -153,7 +161,7 @@ def book_of(options: Any) -> BudgetBook | None:
 
 
 def _setting(options: Any) -> dict[str, Any]:
-    """What decides which step a record belongs to, and whose it is: the same for all runs of a state file.
+    """Return what decides the step and the unit of a record: the same for all runs of a state file.
 
     Raises:
         ValueError: for a state file without a public start.
@@ -175,55 +183,24 @@ def _setting(options: Any) -> dict[str, Any]:
 
 
 def _release_file(options: Any, stream: Stream) -> None:
-    """Release each step that is over by this machine's clock, and by `--until` or the records.
-
-    With `--follow` again and again, a pause late for records that are late, until `--until` or Ctrl-C.
-    """
-    follow = options.follow is not None
-    if follow and (options.start is None or options.input == "-"):
-        raise ValueError("--follow needs --start, and a file that grows: standard input is read to its end.")
-    pause = length_of(options.follow, "--follow") if follow else 0.0
-    reader, every = Reader(options, stream), length_of(options.every, "--every")
+    """Release each step that is over by this machine's clock, and by `--until` or the records."""
+    reader, every = BatchReader(options, stream), length_of(options.every, "--every")
     until = None if options.until is None else _moment(options.until, options.timezone)
     pending: PendingSteps | None = None
-    with closing(reader.source):
-        while True:
-            now = math.inf if options.force and not follow else time.time()
-            for columns in reader.batches():
-                pending = pending or PendingSteps(stream, Clock(_start(options, columns), every))
-                pending.add(columns, now)
-            pending = pending or PendingSteps(stream, Clock(_start(options, None), every))
-            if not follow:
-                if until is not None and until > now:
-                    late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
-                    print(late, file=sys.stderr)
-                last = pending.open_after(until, now)
-                _report(options, stream, pending, pending.release(last, tell=_progress), reader)
-                return
-            over = min(now - pause, math.inf if until is None else until)
-            if pending.clock.at(over) > stream.step:
-                released = pending.release(pending.open_after(over, now))
-                _report(options, stream, pending, released, reader)
-            if until is not None and over >= until:
-                return
-            time.sleep(pause)
-
-
-def _kept(options: Any, stream: Stream) -> str:
-    """What an interrupted run leaves, and how to go on."""
-    if options.state is None:
-        return (
-            "Interrupted: without --state nothing is kept, and another run begins anew. If tables of"
-            " this one were written and shown, its epsilon adds."
-        )
-    return (
-        f"Interrupted: {stream.step} released steps are kept in {options.state}, and the same command goes on"
-        " from there. Tables are written at its end."
-    )
+    now = math.inf if options.force else time.time()
+    for columns in reader.batches():
+        pending = pending or PendingSteps(stream, Clock(_start(options, columns), every))
+        pending.add(columns, now)
+    pending = pending or PendingSteps(stream, Clock(_start(options, None), every))
+    if until is not None and until > now:
+        late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
+        print(late, file=sys.stderr)
+    released = pending.release(pending.open_after(until, now), tell=_progress)
+    _report(options, stream, pending, released, reader)
 
 
 def key_in_environment(name: str) -> bytes:
-    """The key in an environment variable, as 64 hexadecimal digits.
+    """Return the key in an environment variable, as 64 hexadecimal digits.
 
     Raises:
         ValueError: if it is missing or something else; the message does not show it.
@@ -241,7 +218,7 @@ def key_in_environment(name: str) -> bytes:
 
 
 def _fields(text: str, count: int, form: str) -> list[str]:
-    """The parts of a short form; a column may itself hold colons."""
+    """Split a short form; a column may itself hold colons."""
     parts = text.rsplit(":", count - 1)
     if len(parts) != count or not all(parts):
         raise ValueError(f"{text!r} must have the form {form}.")
@@ -256,7 +233,7 @@ def _number(text: str, whole: str) -> float:
 
 
 def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.float64]:
-    """low, low + width, …, high.
+    """Return low, low + width, …, high.
 
     Raises:
         ValueError: where that does not end at high: the last bucket would be another than was asked for.
@@ -273,7 +250,7 @@ def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.floa
     return np.asarray(low + width * np.arange(round(buckets) + 1))
 
 
-class Reader:
+class BatchReader:
     """Batches of a source as columns of numbers, categories, times and ids.
 
     Attributes:
@@ -282,18 +259,18 @@ class Reader:
 
     def __init__(self, options: Any, stream: Stream) -> None:
         self._time, self._unit, self._zone = options.time, options.unit, zone_of(options.timezone)
-        self._share, self._growing = options.bad_share, options.follow is not None
+        self._share = options.bad_share
         self._columns = stream.shared.columns
         for name, kinds in self._columns.items():
             if {True, False} <= kinds:
                 raise ValueError(f"column {name!r} is read both as numbers and as categories: copy it.")
         names = {options.time, *self._columns, *([options.unit] if options.unit else [])}
-        self.source = source_of(options.input, sorted(names), growing=self._growing)
+        self.source = source_of(options.input, sorted(names))
         self.unreadable: Counter[str] = Counter()
         self._odd = 0
 
     def batches(self) -> Iterator[Columns]:
-        """Those that are there now.
+        """Yield them all.
 
         Raises:
             ValueError: if more than the stated share of records cannot be read.
@@ -315,9 +292,9 @@ class Reader:
         self._check_share()
 
     def _check_share(self) -> None:
-        """Refuse a file most of which is something else than it is said to be; not the first lines of one."""
+        """Refuse a file most of which is something else than it is said to be."""
         read, odd = self.source.read, self._odd + self.source.faults.total()
-        if odd > self._share * max(read, 100 if self._growing else 0):
+        if odd > self._share * read:
             raise ValueError(
                 f"{odd} of {read} records of {self.source.path} cannot be read, and a share of"
                 f" {self._share:g} may be left out ({self._reasons()}). Is it the right file, and do columns"
@@ -331,7 +308,7 @@ class Reader:
 
 
 def _start(options: Any, first: Columns | None) -> float:
-    """Begin of step 0, in seconds."""
+    """Return the begin of step 0, in seconds."""
     every = length_of(options.every, "--every")
     if options.start is not None:
         return _moment(options.start, options.timezone)
@@ -350,7 +327,7 @@ def _moment(text: str, zone: str) -> float:
     return found
 
 
-def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: Reader) -> None:
+def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: BatchReader) -> None:
     last = stream.get()
     saved = []
     if options.out is not None:  # before anything is printed: who reads that may close the pipe

@@ -17,8 +17,7 @@ from anechoic._validate import Array
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.streaming.mechanisms import FOR_EVER
-from anechoic.streaming.statistic import Statistic
-from anechoic.streaming.window import Over
+from anechoic.streaming.window import Window
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
 SIMULATED_UP_TO = 2**14
@@ -29,7 +28,7 @@ _FAILURE = 0.01
 
 
 class Factors:
-    """z by step: |error| <= z standard deviations holds at all steps, for all numbers, at some level.
+    """Factors z by step: |error| <= z standard deviations holds at all steps together, at some level.
 
     Args:
         mechanism, over: of the stream.
@@ -39,7 +38,7 @@ class Factors:
             product of their probabilities, as symmetric convex sets are under a normal law (Royen 2014).
     """
 
-    def __init__(self, mechanism: Mechanism, over: Over, level: float, contrasts: int) -> None:
+    def __init__(self, mechanism: Mechanism, over: Window, level: float, contrasts: int) -> None:
         self._miss = -math.expm1(math.log(level) / contrasts)
         self._steps = mechanism.steps
         self._one: float | None = None
@@ -49,21 +48,17 @@ class Factors:
                 largest = np.sort(largest_entries(mechanism, over, REPEATS))
                 self._one = min(self.union(0), float(largest[place]))
 
-    def of(self, step: int, statistic: Statistic) -> float:
-        """z that a statistic needs at a step."""
-        return self.at(step) * statistic.spread
-
     def at(self, step: int) -> float:
-        """z of a step, for sums over the steps that all releases are for."""
+        """Return z of a step, for sums over the steps that all releases are for."""
         return self.union(step) if self._one is None else self._one
 
     def union(self, step: int) -> float:
-        """z of a step for any Gaussian number: probabilities add up."""
+        """Return z of a step for any Gaussian number: probabilities add up."""
         return two_sided(miss_of(self._miss, step, self._steps))
 
 
 def miss_of(miss: float, step: int, steps: int) -> float:
-    """The part of a probability that is a step's: over all steps they add up to at most `miss`."""
+    """Return the part of a probability that is a step's: over all steps they add up to at most `miss`."""
     if steps < FOR_EVER:
         return miss / steps
     # steps 2**k - 1 … 2**(k + 1) - 2 share 6 / (pi (k + 1))^2 of the probability
@@ -73,18 +68,18 @@ def miss_of(miss: float, step: int, steps: int) -> float:
 
 
 def two_sided(miss: float) -> float:
-    """z that a standard normal number exceeds in size with probability `miss`."""
+    """Return z that a standard normal number exceeds in size with probability `miss`."""
     return float(-ndtri(miss / 2))
 
 
 def order_of(count: int, level: float) -> int | None:
-    """Index of the order statistic of `count` draws that is above the quantile, but for _FAILURE; or None."""
+    """Return the index of the order statistic of `count` draws that bounds the quantile, but for _FAILURE."""
     place = int(binom.ppf(1 - _FAILURE, count, level))
     return place if place < count else None
 
 
-def largest_entries(mechanism: Mechanism, over: Over, repeats: int) -> Array:
-    """max_t |(B Z)[t]| / ||B[t]|| in independent repetitions; the draws are public, and always the same."""
+def largest_entries(mechanism: Mechanism, over: Window, repeats: int) -> Array:
+    """Draw max_t |(B Z)[t]| / ||B[t]|| independently; the draws are public, and always the same."""
     strategy, workload = mechanism.strategy, over.workload(mechanism.steps)
     norms = error(workload, strategy).per_step[:, None]
     rng = np.random.default_rng(0)

@@ -21,8 +21,9 @@ from scipy.optimize import isotonic_regression
 
 from anechoic import optimize, workloads
 from anechoic._validate import Array, finite_array, one_of
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, counted, numbers, one_each
+from anechoic.streaming.statistic import Records, Statistic, counted, masks_and, numbers, one_hot
 
 #: Most buckets over which noise is correlated: their matrix is dense.
 CORRELATED_UP_TO = 1024
@@ -31,7 +32,7 @@ FINE = 2**14
 
 
 class Distribution(Statistic):
-    """How many records lie below each edge: a cumulative distribution function in counts.
+    """A cumulative distribution function in counts: how many records lie below each edge.
 
     The value is the isotonic regression of the noisy cumulative counts, cut at 0: the distribution function
     does not fall, begins at 0 below the first edge and ends at the number of records. `raw` holds the
@@ -79,11 +80,11 @@ class Distribution(Statistic):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The edges that records lie below; the last entry holds those beyond the last edge too."""
+        """Return the edges that records lie below; the last holds those beyond it too."""
         return (*(f"below {_plain(edge)}" for edge in self.edges[1:-1]), "all")
 
     def range_errors(self) -> dict[str, float]:
-        """RMS error over all ranges of buckets, for noise of variance 1, by way of correlating it."""
+        """Return the RMS error over all ranges of buckets, for noise of variance 1, by way of correlation."""
         return {
             "buckets": range_error(np.eye(self.dimension)) if self.dimension <= CORRELATED_UP_TO else np.nan,
             "domain": range_error(range_encoder(self.dimension)),
@@ -91,13 +92,13 @@ class Distribution(Statistic):
 
     @cached_property
     def _fine(self) -> Integers:
-        """D, in multiples of 1 / FINE; rounded towards zero, which makes its columns no longer."""
+        """Return D in multiples of 1 / FINE; rounded towards zero, which makes its columns no longer."""
         matrix = np.eye(self.dimension) if self.noise == "buckets" else range_encoder(self.dimension)
         return np.trunc(matrix * FINE).astype(np.int64)
 
     @cached_property
     def decoder(self) -> Array:
-        """A D^-1, shape (E, E): cumulative counts from the noisy sums of encoded records.
+        """Return A D^-1, shape (E, E): cumulative counts from the noisy sums of encoded records.
 
         By columns from the last one on, entry by entry: a routine of LAPACK, or a product by BLAS, has other
         last digits on another processor, and so would a release.
@@ -118,14 +119,14 @@ class Distribution(Statistic):
         return Records(len(values), places, usable, remarks)
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        counts = np.bincount(records.values[both(records.usable, kept)], minlength=self.dimension)
+        counts = np.bincount(records.values[masks_and(records.usable, kept)], minlength=self.dimension)
         if self.noise == "buckets":
             return counts.astype(np.int64) * unit
         return np.asarray((self._fine * counts).sum(axis=1, dtype=np.int64)) * (unit // FINE)
 
     def each(self, records: Records, unit: int) -> Any:
         if self.noise == "buckets":
-            return one_each(records.values, records.usable, self.dimension, unit)
+            return one_hot(records.values, records.usable, self.dimension, unit)
         usable = True if records.usable is None else records.usable[:, None]
         return sparse.csr_array(np.where(usable, self._fine.T[records.values], 0) * (unit // FINE))
 
@@ -140,7 +141,7 @@ class Distribution(Statistic):
         return Estimate(value, errors, low, high, counts)
 
     def _cumulative(self, totals: Array, deviation: float) -> tuple[Array, Array]:
-        """Cumulative counts and their standard errors."""
+        """Return cumulative counts and their standard errors."""
         if self.noise == "buckets":
             return np.cumsum(totals), deviation * np.sqrt(np.arange(1.0, self.dimension + 1))
         return (self.decoder * totals).sum(axis=1), deviation * self._row_norms
@@ -186,7 +187,7 @@ class Quantiles(Distribution):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The probabilities in percent."""
+        """Return the probabilities in percent."""
         return tuple(f"{(Decimal(repr(float(p))) * 100).normalize():f}%" for p in self.probabilities)
 
     @property
@@ -206,7 +207,7 @@ class Quantiles(Distribution):
         return Estimate(value, np.full_like(value, np.nan), low, high, raw)
 
     def _interval(self, p: float, raw: Array, deviation: float, z: float) -> tuple[float, float]:
-        """Edges around all buckets whose right end may be the first with at least p of the records."""
+        """Return edges around all buckets whose right end may be the first with at least p of the records."""
         excess = raw - p * raw[-1]
         spread = z * deviation * self._contrast_norms(p)
         may_reach = np.flatnonzero(excess + spread >= 0)
@@ -217,7 +218,7 @@ class Quantiles(Distribution):
         return float(self.edges[first]), float(self.edges[last + 1])
 
     def _contrast_norms(self, p: float) -> Array:
-        """Norms of the rows of A D^-1 less p times the last."""
+        """Return the norms of the rows of A D^-1 less p times the last."""
         if self.noise == "buckets":
             own = np.arange(1.0, self.dimension + 1)
             return np.asarray(np.sqrt(own * (1 - p) ** 2 + (self.dimension - own) * p**2))
@@ -232,19 +233,19 @@ class Quantiles(Distribution):
 
 
 def _plain(number: float) -> str:
-    """Ten digits where they are all, else as many as tell it from others."""
+    """Format ten digits where they are all, else as many as tell it from others."""
     text = f"{number:.10g}"
     return text if float(text) == number else repr(float(number))
 
 
 def monotone(counts: Array, errors: Array) -> Array:
-    """The nearest non-decreasing sequence that is >= 0, in the metric of the errors' inverse squares."""
+    """Return the nearest non-decreasing sequence that is >= 0, in the metric of inverse squared errors."""
     found = isotonic_regression(counts, weights=1.0 / np.square(errors)).x
     return np.asarray(np.maximum(found, 0.0))
 
 
 def range_error(matrix: Array) -> float:
-    """RMS over all ranges of buckets of the standard deviation that noise D^-1 z has in their sums.
+    """Return the RMS over all ranges of buckets of the deviation that noise D^-1 z has in their sums.
 
     A range is a difference of two cumulative sums, with rows r_i of A D^-1 and r_0 = 0: the sum of all
     |r_i - r_j|^2 is (E + 1) sum |r_i|^2 - |sum r_i|^2.
@@ -257,7 +258,7 @@ def range_error(matrix: Array) -> float:
 
 @cache
 def range_encoder(buckets: int) -> Array:
-    """The lower-triangular D with columns of norm at most 1 that has the least `range_error`; shape (E, E).
+    """Return the triangular D with columns of norm at most 1 and the least `range_error`; shape (E, E).
 
     All E (E + 1) / 2 ranges have the Gram matrix A^T ((E + 1) I - 1 1^T) A. The best D for its triangular
     root is found with a certificate by `optimize.dense`.

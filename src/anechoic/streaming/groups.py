@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from anechoic._validate import Array
-from anechoic.streaming.coded import column_of
+from anechoic.streaming.columns import Integers, column_of
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, both, sum_of
+from anechoic.streaming.statistic import Records, Statistic, column_sums, masks_and
 from anechoic.streaming.sums import Histogram
 
 #: Up to so many groups are added up one by one; of more, what each record adds, if so many numbers hold it.
@@ -37,7 +37,7 @@ class Grouped(Statistic):
     """
 
     def __init__(self, statistic: Statistic, column: str, groups: Sequence[Any]) -> None:
-        fits = isinstance(statistic, Statistic) and statistic.presence is None
+        fits = isinstance(statistic, Statistic) and statistic.distinct_counter is None
         if not fits or isinstance(statistic, Grouped):
             raise ValueError(
                 f"statistic={statistic!r:.60} cannot be taken by groups: give a Statistic that counts nobody"
@@ -61,7 +61,7 @@ class Grouped(Statistic):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Groups, each with the labels of the statistic."""
+        """Return groups, each with the labels of the statistic."""
         return tuple(
             f"{group}: {label}" if label else group for group in self._by.labels for label in self._inner
         )
@@ -78,9 +78,9 @@ class Grouped(Statistic):
         own, places = records.values
         if self._by.dimension > _FEW and records.count * self._one.dimension <= _HELD:
             rows = self.each(records, unit)
-            return sum_of(rows if kept is None else rows[kept])
+            return column_sums(rows if kept is None else rows[kept])
         return np.concatenate(
-            [self._one.total(own, both(kept, places == g), unit) for g in range(self._by.dimension)]
+            [self._one.total(own, masks_and(kept, places == g), unit) for g in range(self._by.dimension)]
         )
 
     def each(self, records: Records, unit: int) -> Any:

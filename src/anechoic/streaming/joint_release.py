@@ -13,13 +13,13 @@ from scipy import sparse
 
 from anechoic._validate import Array, positive_float
 from anechoic.participation.base import Participation
-from anechoic.streaming.coded import column_of
+from anechoic.streaming.columns import Integers, column_of
+from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.mechanisms import Deviations
-from anechoic.streaming.presence import Presence
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Integers, Records, Statistic, checked_statistics
+from anechoic.streaming.statistic import Records, Statistic, checked_statistics
 from anechoic.streaming.stream_state import AHEAD
-from anechoic.streaming.window import Over, Running
+from anechoic.streaming.window import Running, Window
 
 
 class SharedRelease:
@@ -59,7 +59,7 @@ class SharedRelease:
         self.labels = {name: one.labels for name, one in self.statistics.items() if one.labels}
 
     def _unit_of(self, name: str) -> int:
-        """The integer that stands for 1 in a statistic."""
+        """Return the integer that stands for 1 in a statistic."""
         statistic = self.statistics[name]
         share = self.weights[name] / math.hypot(*self.weights.values())
         exact = share / (statistic.bound * self._per_step) * 2.0**self.bits * (1 - 2.0**-40)
@@ -74,12 +74,12 @@ class SharedRelease:
 
     @property
     def contribution(self) -> float:
-        """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
+        """Return the largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
         squares = sum((self.units[name] * one.bound) ** 2 for name, one in self.statistics.items())
         return self._per_step * math.sqrt(squares) / 2.0**self.bits
 
     def read(self, batch: Any) -> tuple[dict[str, Records], int]:
-        """A batch as all statistics read it, and its number of records.
+        """Return a batch as all statistics read it, and its number of records.
 
         Raises:
             ValueError: for a column that is missing, of the wrong shape, or of another length.
@@ -96,13 +96,13 @@ class SharedRelease:
         return records, counts[0]
 
     def sums(self, records: Mapping[str, Records], kept: NDArray[np.bool_] | None) -> Integers:
-        """What the kept records add to the step, shape (dimension,)."""
+        """Return what the kept records add to the step, shape (dimension,)."""
         return np.concatenate(
             [one.total(records[name], kept, self.units[name]) for name, one in self.statistics.items()]
         )
 
     def each(self, records: Mapping[str, Records]) -> Any:
-        """What each record adds: a sparse array of int64, shape (records, dimension)."""
+        """Return what each record adds: a sparse array of int64, shape (records, dimension)."""
         parts = [one.each(records[name], self.units[name]) for name, one in self.statistics.items()]
         found = sparse.hstack(parts, format="csr")
         found.sort_indices()
@@ -110,14 +110,14 @@ class SharedRelease:
 
     @property
     def encoding(self) -> str:
-        """Of how records are encoded: the same on two machines that encode alike."""
+        """Return a mark of how records are encoded: the same on two machines that encode alike."""
         said = repr(sorted(self.units.items())).encode()
         parts = [said, *(one.encoding for one in self.statistics.values())]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
-        """The columns that are read, and as what."""
+        """Return the columns that are read, and as what."""
         found: dict[str, set[bool | None]] = {}
         for one in self.statistics.values():
             for column, numbers in one.reads.items():
@@ -125,12 +125,12 @@ class SharedRelease:
         return found
 
     def reach(self, records: int) -> int:
-        """What so many records add to any entry of the sums, at most in size; an exact integer."""
+        """Bound what so many records add to any entry of the sums, in size."""
         most = max(math.ceil(self.units[name] * one.bound) for name, one in self.statistics.items())
-        return records * most * (1 if self.presence is None else 2)  # now, and when it leaves
+        return records * most * (1 if self.distinct_counter is None else 2)  # now, and when it leaves
 
     def deviations(self, noise: Deviations, step: int, begin: int = 0) -> dict[str, float]:
-        """Standard deviation of the noise in each raw number of each statistic, in steps begin, …, step."""
+        """Return the deviation of the noise in each statistic's raw numbers, in steps begin, …, step."""
         return {
             name: noise.since(begin, step) * 2.0**self.bits / self.units[name] for name in self.statistics
         }
@@ -143,7 +143,7 @@ class SharedRelease:
         z: Callable[[Statistic], float],
         begin: int = 0,
     ) -> dict[str, Estimate]:
-        """Estimates of a step, from noisy sums; intervals are z standard deviations to either side."""
+        """Return the estimates of a step, from noisy sums; intervals are z standard deviations wide."""
         deviations = self.deviations(noise, step, begin)
         return {
             name: one.decode(self._own(total, name), deviations[name], z(one))
@@ -152,20 +152,20 @@ class SharedRelease:
 
     @property
     def contrasts(self) -> int:
-        """Combinations of released numbers that all intervals rest on."""
+        """Return how many combinations of released numbers all intervals rest on."""
         return sum(one.contrasts for one in self.statistics.values())
 
     @property
-    def presence(self) -> Presence | None:
-        """The rule of a count of who is there, which has no others beside it."""
-        return next((one.presence for one in self.statistics.values() if one.presence is not None), None)
+    def distinct_counter(self) -> DistinctCounter | None:
+        """Return the rule of a count of units, which has no others beside it."""
+        return distinct_counter_of(self.statistics)
 
     def _own(self, total: NDArray[Any], name: str) -> Array:
-        """The part of a statistic, in its own units."""
+        """Return the part of a statistic, in its own units."""
         return np.asarray(total[self._parts[name]].astype(np.float64) / self.units[name])
 
     def describe(self) -> dict[str, Any]:
-        """As plain JSON data."""
+        """Return it as plain JSON data."""
         return {
             "statistics": {name: one.describe() for name, one in self.statistics.items()},
             "order": list(self.statistics),
@@ -175,19 +175,25 @@ class SharedRelease:
 
 
 def dimension_of(statistics: Mapping[str, Statistic]) -> int:
-    """Numbers that they release together at each step."""
+    """Return how many numbers they release together at each step."""
     return sum(statistic.dimension for statistic in statistics.values())
 
 
-def checked_presence(
-    statistics: Mapping[str, Statistic], participation: Participation | None, over: Over | None
-) -> Presence | None:
-    """The rule of a count of who is there, if there is one.
+def distinct_counter_of(statistics: Mapping[str, Statistic]) -> DistinctCounter | None:
+    """Return the rule of a count of units, if there is one among these."""
+    rules = (statistic.distinct_counter for statistic in statistics.values())
+    return next((rule for rule in rules if rule is not None), None)
+
+
+def checked_distinct_counter(
+    statistics: Mapping[str, Statistic], participation: Participation | None, over: Window | None
+) -> DistinctCounter | None:
+    """Return the rule of a count of units, if there is one and it stands alone.
 
     Raises:
         ValueError: for such a count beside other statistics, with participation, or not over all steps.
     """
-    found = next((one.presence for one in statistics.values() if one.presence is not None), None)
+    found = distinct_counter_of(statistics)
     if found is None:
         return None
     if len(statistics) > 1 or participation is not None or over not in (None, Running()):

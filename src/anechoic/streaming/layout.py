@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from anechoic.errors import MismatchError
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic.errors import CheckpointError, MismatchError
+from anechoic.streaming.distribution import Distribution, Quantiles
+from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease
-from anechoic.streaming.reading import statistic_of
+from anechoic.streaming.statistic import Statistic
+from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 
 #: Of accumulators, and of what describes them.
 FORMAT = 1
+_CHECK = 16
 
 
 @dataclass(frozen=True, eq=False)
 class SumsLayout:
-    """What a worker has to know of a stream to add up for it.
+    """The part of a stream that a worker has to know to add up for it.
 
     Attributes:
         text: all of it, as JSON.
@@ -32,13 +41,13 @@ class SumsLayout:
 
     @property
     def mark(self) -> str:
-        """What tells it from others."""
+        """Return what tells it from others."""
         return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
-class OpenLayout(SumsLayout):
-    """Of an `OpenHistogram`, whose categories are not in it.
+class PartitionSelectionLayout(SumsLayout):
+    """The layout of a `PartitionSelectionHistogram`, whose categories are not in it.
 
     Attributes:
         column: with the categories; None for the batch itself.
@@ -49,30 +58,30 @@ class OpenLayout(SumsLayout):
     one: int
 
     @classmethod
-    def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> OpenLayout:
-        """Of a histogram."""
+    def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> PartitionSelectionLayout:
+        """Return the layout of these."""
         held = None if secret is None else secret.hex()
         said = {"format": FORMAT, "stream": stream, "secret": held, "open": {"column": column, "one": one}}
         return cls(json.dumps(said, sort_keys=True), stream, secret, column, one)
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
-        """The columns that are read, and as what."""
+        """Return the columns that are read, and as what."""
         return {} if self.column is None else {self.column: {False}}
 
     @property
     def unread(self) -> list[str]:
-        """Statistics that name no column."""
+        """Return the statistics that name no column."""
         return [] if self.column is not None else ["categories"]
 
     def reach(self, records: int) -> int:
-        """What so many records add to one category, at most."""
+        """Bound what so many records add to any entry of the sums, in size."""
         return records * self.one
 
 
 @dataclass(frozen=True, eq=False)
 class StreamLayout(SumsLayout):
-    """Of a `Stream`: statistics, grid, and how ids are digested.
+    """The layout of a `Stream`: statistics, grid, and how ids are digested.
 
     Attributes:
         shared: the statistics, as they share a release.
@@ -84,7 +93,7 @@ class StreamLayout(SumsLayout):
 
     @classmethod
     def of(cls, shared: SharedRelease, stream: str, per_step: int, secret: bytes | None) -> StreamLayout:
-        """Of a stream."""
+        """Return the layout of these."""
         said = {
             "format": FORMAT,
             "stream": stream,
@@ -97,28 +106,28 @@ class StreamLayout(SumsLayout):
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
-        """The columns that are read, and as what."""
+        """Return the columns that are read, and as what."""
         return self.shared.columns
 
     @property
     def unread(self) -> list[str]:
-        """Statistics that name no column."""
+        """Return the statistics that name no column."""
         return [name for name, statistic in self.shared.statistics.items() if not statistic.reads]
 
     def reach(self, records: int) -> int:
-        """What so many records add to any entry of the sums, at most in size."""
+        """Bound what so many records add to any entry of the sums, in size."""
         return self.shared.reach(records)
 
 
 @lru_cache(maxsize=16)
-def _read_layout(text: str) -> StreamLayout | OpenLayout:
+def _read_layout(text: str) -> StreamLayout | PartitionSelectionLayout:
     try:
         said = json.loads(text)
         if said["format"] != FORMAT:
             raise ValueError(f"format {said['format']}, where this version has {FORMAT}")
         secret = None if said["secret"] is None else bytes.fromhex(said["secret"])
         if "open" in said:
-            return OpenLayout(text, said["stream"], secret, **said["open"])
+            return PartitionSelectionLayout(text, said["stream"], secret, **said["open"])
         statistics = {name: statistic_of(said["statistics"][name]) for name in said["order"]}
         shared = SharedRelease(statistics, said["weights"], said["per_step"], said["bits"])
     except (KeyError, TypeError, ValueError) as error:
@@ -135,7 +144,7 @@ def _read_layout(text: str) -> StreamLayout | OpenLayout:
 
 
 def layout_of(of: Any) -> Any:
-    """That of a stream, or of what its `accumulator_spec` gave: a `StreamLayout`, or an `OpenLayout`.
+    """Return the layout of a stream, or of what its `accumulator_spec` gave.
 
     Raises:
         ValueError: for something else.
@@ -143,7 +152,8 @@ def layout_of(of: Any) -> Any:
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
     if not isinstance(found, SumsLayout):
         raise ValueError(
-            f"of={of!r:.60} must be a Stream or an OpenHistogram, or the text of its accumulator_spec()."
+            f"of={of!r:.60} must be a Stream or a PartitionSelectionHistogram, or the text of its"
+            " accumulator_spec()."
         )
     return found
 
@@ -160,3 +170,64 @@ def check_same(stream: str, mark: str, layout: SumsLayout) -> None:
         )
     if mark != layout.mark:
         raise MismatchError("sums of other statistics, bounds or units than these: they cannot be added.")
+
+
+def packed(layout: SumsLayout, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return plain data and arrays as bytes, with a checksum first: the same bytes for the same content."""
+    said = {"format": FORMAT, "stream": layout.stream, "layout": layout.mark, **head}
+    file = io.BytesIO()
+    held = np.frombuffer(json.dumps(said, sort_keys=True).encode(), np.uint8)
+    np.savez(file, head=held, **arrays)  # type: ignore[arg-type]  # it has no argument of these names
+    return _checksum(file.getvalue()) + file.getvalue()
+
+
+def unpacked(content: bytes, layout: SumsLayout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the plain data and the arrays of which `packed` made these bytes for this layout.
+
+    Raises:
+        CheckpointError, MismatchError: see `Accumulator.from_bytes`.
+    """
+    check, content = content[:_CHECK], content[_CHECK:]
+    if _checksum(content) != check:
+        raise CheckpointError(
+            "these bytes are no accumulator, damaged or cut short: give what to_bytes() gave, once more."
+        )
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    head = json.loads(arrays.pop("head").tobytes())
+    if head["format"] != FORMAT:
+        raise CheckpointError(
+            f"an accumulator of format {head['format']}, where this version reads {FORMAT}: let workers and"
+            " stream have the same version of anechoic."
+        )
+    check_same(head["stream"], head["layout"], layout)
+    return head, arrays
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECK).digest()
+
+
+def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> Grouped:
+    return Grouped(statistic_of(of), column, groups)
+
+
+_KINDS: dict[str, Callable[..., Statistic]] = {
+    "count": Count,
+    "sum": Sum,
+    "mean": Mean,
+    "histogram": Histogram,
+    "distribution": Distribution,
+    "quantiles": Quantiles,
+    "by group": _grouped,
+}
+
+
+def statistic_of(described: Mapping[str, Any]) -> Statistic:
+    """Return the statistic that describes itself so.
+
+    Raises:
+        KeyError, TypeError, ValueError: for a description that is none of this library's statistics.
+    """
+    arguments = dict(described)
+    return _KINDS[arguments.pop("kind")](**arguments)

@@ -11,31 +11,30 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.coded import coded
-from anechoic.streaming.statistic import entries
+from anechoic.streaming.columns import coded, entries
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
-NOBODY = packed(*np.array([[0], [-1], [0]]))[0]
+NO_ACCOUNT = packed(*np.array([[0], [-1], [0]]))[0]
 
 
 #: Why records are left out, of which `anechoic.streaming.accumulator` counts some too.
-NAMELESS = "without an id that can be read"
-BEYOND = "beyond those of one unit that count in a step"
+NO_ID = "without an id that can be read"
+TOO_MANY = "beyond those of one unit that count in a step"
 
 
 class Table(Protocol):
-    """Where accounts are kept, by digest of the unit."""
+    """A table of accounts, by digest of the unit."""
 
     def fetch(self, units: Iterable[bytes]) -> Mapping[bytes, bytes]:
-        """Those of `units` that there are; it may hold others too."""
+        """Return those of `units` that there are; it may hold others too."""
 
     def write(self, changed: Mapping[bytes, bytes]) -> None:
         """Keep these in the place of those before."""
 
 
 class Ledger:
-    """Admits records, in the order in which they come, to steps that `Accounts` let their units take part in.
+    """A ledger that admits records in their order to steps which `Accounts` let their units take part in.
 
     Whether a record counts depends on earlier records of the same unit alone, so that one unit changes
     nothing about the contributions of another.
@@ -51,30 +50,30 @@ class Ledger:
         self.participation = participation
         self._per_step = positive_int("per_step", per_step)
         self._secret = secret_of(key)
-        self._table = table
+        self.table = table
 
     def digests(self, unit_ids: Any) -> list[bytes | None]:
-        """See `digests`."""
+        """Return the digest of each unit; see `digests`."""
         return digests(unit_ids, self._secret)
 
     def digest(self, unit: Any) -> bytes:
-        """See `digest`."""
+        """Return the digest of a unit."""
         return digest_of(unit, self._secret)
 
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
-        """Which records count in `step`, and how many do not, by reason. Accounts are written."""
+        """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
         place: dict[bytes, int] = {}
         kept = np.array([unit is not None for unit in units], bool)
         rows = np.array([place.setdefault(unit, len(place)) for unit in units if unit is not None], np.int64)
-        found = self._table.fetch(place)
+        found = self.table.fetch(place)
         accounts = Accounts(self.participation, len(place))
-        accounts.count, accounts.last, records = unpacked([found.get(unit, NOBODY) for unit in place], 3)
+        accounts.count, accounts.last, records = unpacked([found.get(unit, NO_ACCOUNT) for unit in place], 3)
         records[accounts.last != step] = 0
         first = accounts.first(step, rows)
-        counts = (first == step) & (records[rows] + earlier(rows) < self._per_step)
+        counts = (first == step) & (records[rows] + count_equal_before(rows) < self._per_step)
         refused = {
-            NAMELESS: len(kept) - len(rows),
-            BEYOND: ((first == step) & ~counts).sum(),
+            NO_ID: len(kept) - len(rows),
+            TOO_MANY: ((first == step) & ~counts).sum(),
             "of units that took part as often as they may": (first >= NEVER).sum(),
             "of units that took part too few steps ago": ((first > step) & (first < NEVER)).sum(),
         }
@@ -84,12 +83,12 @@ class Ledger:
         records += more
         changed, names = np.flatnonzero(more), list(place)
         entries = packed(accounts.count[changed], accounts.last[changed], records[changed])
-        self._table.write({names[row]: entry for row, entry in zip(changed.tolist(), entries, strict=True)})
+        self.table.write({names[row]: entry for row, entry in zip(changed.tolist(), entries, strict=True)})
         return kept, {reason: int(number) for reason, number in refused.items() if number}
 
 
 def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
-    """See `digest`, one for each; None for what is missing, or of a kind that ids do not have.
+    """Return the digest of each; None for what is missing, or of a kind that ids do not have.
 
     Raises:
         ValueError: if ids are no list.
@@ -106,8 +105,8 @@ def _digest_or_none(unit: Any, secret: bytes) -> bytes | None:
         return None
 
 
-def earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many entries before each are equal to it."""
+def count_equal_before(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count how many entries before each are equal to it."""
     order = np.argsort(rows, kind="stable")
     same = np.bincount(rows)
     found = np.empty_like(rows)
@@ -116,7 +115,7 @@ def earlier(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _listed(unit_ids: Any) -> list[Any]:
-    """The ids one by one; a list is never made an array, which would change some of them.
+    """Return the ids one by one; a list is never made an array, which would change some of them.
 
     Raises:
         ValueError: for an array of something else than ids.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,7 +27,7 @@ from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.rational import rational_blt
-from anechoic.streaming.window import Decayed, Over, Running, SlidingWindow
+from anechoic.streaming.window import Running, SlidingWindow, Window
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40
@@ -53,7 +50,7 @@ _ALIKE = 1e-3
 
 def planned_mechanism(
     *,
-    over: Over,
+    over: Window,
     horizon: int | None,
     participation: Participation,
     epsilon: float,
@@ -65,7 +62,7 @@ def planned_mechanism(
     buffered: bool = False,
     kept: bool = False,
 ) -> Mechanism:
-    """The mechanism that a stream takes where none is given, for contributions of norm 1.
+    """Plan the mechanism that a stream takes where none is given, for contributions of norm 1.
 
     With a horizon it is the one of least loss among those that `plan` compares in a fixed order: independent
     noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms, and what
@@ -133,79 +130,26 @@ class RunningMeans(PlanObjective):
         return errors.of(self.weights)
 
 
-def _objective(over: Over, n: int, loss: LossOfStream) -> PlanObjective:
-    """What a stream of n steps is planned for; a window that holds them all is a running sum."""
+def _objective(over: Window, n: int, loss: LossOfStream) -> PlanObjective:
+    """Return what a stream of n steps is planned for; a window that holds them all is a running sum."""
     workload = (Running() if over.reach >= n else over).workload(n)
     return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
 
-@singledispatch
-def _endless(over: Over) -> Strategy:
-    """A strategy of 2**40 steps whose sensitivity is bounded as if there were no last one."""
-    raise UnsupportedError(f"over={over!r}: give a horizon, or a mechanism.")
+def _endless(over: Window) -> Strategy:
+    """Return a strategy of 2**40 steps whose sensitivity is bounded as if there were no last one.
 
-
-@_endless.register
-def _(over: Running) -> Strategy:
-    return rational_blt(FOR_EVER, _BUFFERS, accurate_to=_ACCURATE_TO)
-
-
-@_endless.register
-def _(over: SlidingWindow) -> Strategy:
-    return _window(over.width, FOR_EVER)
-
-
-@_endless.register
-def _(over: Decayed) -> Strategy:
-    settled = min(2**20, max(64, math.ceil(20 / -math.log(over.factor))))
-    found = optimize.blt(over.workload(settled), buffers=_buffers(settled), loss="max").strategy
-    return dataclasses.replace(found, n=FOR_EVER)
-
-
-def _window(width: int, n: int) -> Strategy:
-    """Banded, as long as the window: the memory of older noise would be of no use."""
+    For a window it is banded, and as long: the memory of older noise would be of no use.
+    """
+    width = over.reach
+    if not width:
+        return rational_blt(FOR_EVER, _BUFFERS, accurate_to=_ACCURATE_TO)
     if width == 1:
-        return Identity(n)
-    bands = min(width, 256)
+        return Identity(FOR_EVER)
     steps = min(max(4 * width, 64), _SETTLED)
     workload = SlidingWindow(min(width, steps)).workload(steps)
-    best = optimize.banded_toeplitz(workload, bands=bands, loss="max").strategy
-    return BandedToeplitz(n, best.coefficients[:bands][:n])
-
-
-def _buffers(n: int) -> int:
-    return 3 if n < 64 else 4 if n < 2048 else 5
-
-
-def checked_mechanism(mechanism: Mechanism, participation: Participation | None) -> Mechanism:
-    """A mechanism that the caller gives, if a stream can hold to it.
-
-    Raises:
-        ValueError: if it is of another kind.
-        MismatchError: if it promises something else than the stream enforces.
-    """
-    mechanism = mechanism_in(mechanism)
-    if not isinstance(mechanism, Mechanism):
-        raise ValueError(
-            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as from"
-            " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
-        )
-    if not mechanism.sampling.formed_outside:
-        raise MismatchError(
-            f"mechanism.sampling is {type(mechanism.sampling).__name__}: a stream draws nobody at random."
-            " Give sampling=External(participation, 1, steps=n)."
-        )
-    if mechanism.sampling.batch_size != 1:
-        raise MismatchError(
-            f"mechanism.sampling.batch_size={mechanism.sampling.batch_size}: a stream releases sums, which"
-            " are divided by nothing. Give External(participation, 1, steps=n)."
-        )
-    if participation is not None and participation != mechanism.participation:
-        raise MismatchError(
-            f"participation={participation!r}, but the mechanism is calibrated for"
-            f" {mechanism.participation!r}: leave the argument out, or calibrate for it."
-        )
-    return mechanism
+    best = optimize.banded_toeplitz(workload, bands=min(width, 256), loss="max").strategy
+    return BandedToeplitz(FOR_EVER, best.coefficients[: min(width, 256)])
 
 
 def mechanism_of(
@@ -218,50 +162,71 @@ def mechanism_of(
     unit: str | None,
     **setting: Any,
 ) -> Mechanism:
-    """The mechanism that is given, or the planned one; without participation, for units of one record.
+    """Return the mechanism that is given, or plan one; without participation, for units of one record.
 
     Raises:
-        ValueError, MismatchError, UnsupportedError: as `checked_mechanism` and `planned_mechanism`.
+        ValueError, UnsupportedError: as `planned_mechanism`; ValueError for a mechanism of another kind.
+        MismatchError: if a mechanism promises something else than the stream enforces.
     """
-    if mechanism is not None:
-        if epsilon is not None or horizon is not None:
-            raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
-        checked = checked_mechanism(mechanism, participation)
-        if participation is None and checked.participation != Single():
-            raise ValueError(
-                f"the mechanism is for {checked.participation!r}: give the same participation, so that units"
-                " are held to it."
-            )
-        return checked
-    if epsilon is None:
-        raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
-    return planned_mechanism(
-        horizon=horizon,
-        participation=Single() if participation is None else participation,
-        epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
-        delta=fraction("delta", delta),
-        unit=unit or ("event" if participation is None else "unit"),
-        **setting,
-    )
+    if mechanism is None:
+        if epsilon is None:
+            raise ValueError("epsilon=None: give epsilon (and delta), or a mechanism.")
+        return planned_mechanism(
+            horizon=horizon,
+            participation=Single() if participation is None else participation,
+            epsilon=positive_float("epsilon", epsilon, remedy="Only infinite noise gives 0."),
+            delta=fraction("delta", delta),
+            unit=unit or ("event" if participation is None else "unit"),
+            **setting,
+        )
+    if epsilon is not None or horizon is not None:
+        raise ValueError("give either epsilon and horizon, or a mechanism, which has both.")
+    mechanism = mechanism_in(mechanism)
+    if not isinstance(mechanism, Mechanism):
+        raise ValueError(
+            f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as from"
+            " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
+        )
+    sampling, held = mechanism.sampling, mechanism.participation
+    if not sampling.formed_outside:
+        raise MismatchError(
+            f"mechanism.sampling is {type(sampling).__name__}: a stream draws nobody at random. Give"
+            " sampling=External(participation, 1, steps=n)."
+        )
+    if sampling.batch_size != 1:
+        raise MismatchError(
+            f"mechanism.sampling.batch_size={sampling.batch_size}: a stream releases sums, which are divided"
+            " by nothing. Give External(participation, 1, steps=n)."
+        )
+    if participation is None and held != Single():
+        raise ValueError(
+            f"the mechanism is for {held!r}: give the same participation, so that units are held to it."
+        )
+    if participation not in (None, held):
+        raise MismatchError(
+            f"participation={participation!r}, but the mechanism is calibrated for {held!r}: leave the"
+            " argument out, or calibrate for it."
+        )
+    return mechanism
 
 
 class Deviations:
     """Standard deviation of the noise in row t of A Y, for contributions of norm 1: noise_std ||B[t]||."""
 
-    def __init__(self, mechanism: Mechanism, over: Over) -> None:
+    def __init__(self, mechanism: Mechanism, over: Window) -> None:
         self._mechanism, self._over = mechanism, over
         self._known: Array = np.zeros(0)
         self._inverse: Array | None = None
 
     def at(self, step: int) -> float:
-        """One number, the same for every coordinate: the row norm of B times noise_std."""
+        """Return one number, the same for every coordinate: the row norm of B times noise_std."""
         if step >= len(self._known):
             n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
             self._known = self._mechanism.noise_std * error(self._over.workload(n), self._leading(n)).per_step
         return float(self._known[step])
 
     def since(self, begin: int, step: int) -> float:
-        """Of row t less row begin - 1 of A Y: the sums of steps begin, …, step where all are added up.
+        """Return that of row t less row begin - 1 of A Y: the sums of steps begin, …, step of running totals.
 
         That is noise_std ||B[t] - B[begin - 1]||, or the sum of both deviations, which bounds it, where C is
         neither Toeplitz nor small.
@@ -276,33 +241,24 @@ class Deviations:
         return float(self._mechanism.noise_std * np.linalg.norm(late))
 
     def _rows(self, step: int) -> Callable[[int], Array] | None:
-        """Gives rows of B; of a Toeplitz one up to the diagonal."""
-        strategy = self._mechanism.strategy
+        """Return a function that gives rows of B; of a Toeplitz one up to the diagonal."""
+        strategy, steps = self._mechanism.strategy, self._mechanism.steps
+        toeplitz = strategy.structure.toeplitz
+        if not toeplitz and steps > _ALL_UP_TO:
+            return None
         if self._inverse is None or step >= len(self._inverse):
-            n = min(self._mechanism.steps, max(64, 2 ** (step + 1).bit_length()))
-            if strategy.structure.toeplitz:
-                first = np.zeros(n)
-                first[0] = 1.0
-                self._inverse = self._of(n, first)
-            elif self._mechanism.steps <= _ALL_UP_TO:
-                self._inverse = self._of(self._mechanism.steps, np.eye(strategy.rows))
-            else:
-                return None
+            n = min(steps, max(64, 2 ** (step + 1).bit_length())) if toeplitz else steps
+            columns = (np.arange(n) == 0).astype(float) if toeplitz else np.eye(strategy.rows)
+            self._inverse = np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
         found = self._inverse
-        if found.ndim == 1:
-            return lambda t: found[t::-1].copy()
-        return lambda t: found[t].copy()
-
-    def _of(self, n: int, columns: Array) -> Array:
-        """Columns of B from those of the identity."""
-        return np.asarray(self._over.workload(n).multiply(self._leading(n).correlate(columns)))
+        return (lambda t: found[t::-1].copy()) if toeplitz else (lambda t: found[t].copy())
 
     def _leading(self, n: int) -> Strategy:
         strategy = self._mechanism.strategy
         return strategy if n == strategy.n else strategy.truncate(n)
 
 
-class Spent:
+class SpentEpsilon:
     """Epsilon of the releases so far, from few numbers of releases, each rounded up to a power of two."""
 
     def __init__(self, mechanism: Mechanism) -> None:
@@ -310,7 +266,7 @@ class Spent:
         self._known: dict[int, float] = {}
 
     def after(self, releases: int) -> float:
-        """An epsilon, at the mechanism's delta, of the first `releases` ones."""
+        """Return an epsilon, at the mechanism's delta, of the first `releases` ones."""
         steps = min(self._mechanism.steps, 2 ** max(0, releases - 1).bit_length())
         if steps not in self._known:
             self._known[steps] = self._mechanism.epsilon(steps=steps)

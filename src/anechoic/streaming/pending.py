@@ -44,7 +44,7 @@ class PendingSteps:
     def __init__(self, stream: Stream, clock: Clock) -> None:
         self._stream, self.clock = stream, clock
         self._sums: dict[int, Accumulator] = {}
-        self._kept: dict[int, list[Columns]] = {}
+        self._waiting: dict[int, list[Columns]] = {}
         self._left_out: Counter[str] = Counter()
 
     def add(self, columns: Columns, now: float = math.inf) -> None:
@@ -73,20 +73,20 @@ class PendingSteps:
         order = order[~out[order]]
         begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
         for places in np.split(order, begins)[1:]:
-            self._take(int(steps[places[0]]), columns, places)
+            self._collect(int(steps[places[0]]), columns, places)
 
-    def _take(self, step: int, columns: Columns, places: NDArray[np.int64]) -> None:
+    def _collect(self, step: int, columns: Columns, places: NDArray[np.int64]) -> None:
         values = {name: column[places] for name, column in columns.values.items()}
         if columns.units is not None:
             some = Columns(columns.seconds[places], columns.units[places], values)
-            self._kept.setdefault(step, []).append(some)
+            self._waiting.setdefault(step, []).append(some)
             return
         if step not in self._sums:
             self._sums[step] = Accumulator(self._stream)
         self._sums[step].add(values)
 
     def open_after(self, until: float | None, now: float) -> int:
-        """The step that stays open: none is over that ends after `now`, or after `until`.
+        """Return the step that stays open: none is over that ends after `now`, or after `until`.
 
         Without `until` steps are over up to the last one that has a record, but for records beyond a gap that
         is longer than all before it.
@@ -96,7 +96,7 @@ class PendingSteps:
         """
         planned, last = self._stream.mechanism.steps, float(self._stream.step)
         if until is None:
-            for step in sorted(self._sums.keys() | self._kept.keys()):
+            for step in sorted(self._sums.keys() | self._waiting.keys()):
                 if step - last > max(GAP, last - self._stream.step):
                     break
                 last = step
@@ -136,25 +136,25 @@ class PendingSteps:
             )
             for step in group:
                 self._sums.pop(step, None)
-                self._kept.pop(step, None)
+                self._waiting.pop(step, None)
             tell(group.stop - first, last - first)
         return max(0, last - first)
 
     def _batch(self, step: int) -> tuple[Any, Any]:
         if not self._stream.by_unit:
             return self._sums.get(step) or Accumulator(self._stream), None
-        some = self._kept.get(step, [])
+        some = self._waiting.get(step, [])
         names = some[0].values if some else self._stream.shared.columns
-        values = {name: _joined([one.values[name] for one in some]) for name in names}
-        return values, _joined([one.units for one in some])
+        values = {name: _concatenated([one.values[name] for one in some]) for name in names}
+        return values, _concatenated([one.units for one in some])
 
     def left_out(self) -> dict[str, int]:
-        """Records that are in no release so far, by reason. Private."""
+        """Return how many records are in no release so far, by reason. Private."""
         waiting = sum(made.count for made in self._sums.values())
-        waiting += sum(len(one.seconds) for some in self._kept.values() for one in some)
+        waiting += sum(len(one.seconds) for some in self._waiting.values() for one in some)
         found = {**self._left_out, "of steps that are not over": waiting}
         return {reason: count for reason, count in found.items() if count}
 
 
-def _joined(parts: list[Any]) -> NDArray[Any]:
+def _concatenated(parts: list[Any]) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.zeros(0, object)

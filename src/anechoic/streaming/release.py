@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anechoic._validate import Array
 from anechoic.statement.page import cell, paragraph, table
+from anechoic.statement.rounding import round_up
 
 #: Lines of a release that a notebook shows.
 SHOWN = 20
 #: Of an estimate, besides the noisy sums.
 PARTS = ("value", "standard_error", "low", "high")
+#: Columns of a table of releases.
+HEAD = ("step", "time", "statistic", "entry", "label", *PARTS, "epsilon")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +80,7 @@ class Release:
 
     @property
     def only(self) -> Estimate:
-        """The estimate of a stream of one statistic.
+        """Return the estimate of a stream of one statistic.
 
         Raises:
             ValueError: if there are several.
@@ -92,27 +98,27 @@ class Release:
 
     @property
     def estimate(self) -> float | Array:
-        """Value of the only statistic, a float where it is one number."""
+        """Return the value of the only statistic, a float where it is one number."""
         return _plain(self.only.value)
 
     @property
     def standard_error(self) -> float | Array:
-        """Standard error of the only statistic."""
+        """Return the standard error of the only statistic."""
         return _plain(self.only.standard_error)
 
     @property
     def interval(self) -> tuple[float | Array, float | Array]:
-        """(low, high) of the only statistic, pointwise."""
+        """Return (low, high) of the only statistic, pointwise."""
         return _plain(self.only.low), _plain(self.only.high)
 
     def labels_of(self, name: str) -> tuple[str, ...]:
-        """A label for each entry of a statistic, row after row: the numbers 0, 1, … where it has none."""
+        """Return a label for each entry of a statistic, row after row: numbers 0, 1, … where it has none."""
         size = self.estimates[name].value.size
         plain = ("",) if size == 1 else tuple(map(str, range(size)))
         return self.labels.get(name, plain)
 
     def named(self, name: str | None = None) -> dict[str, float]:
-        """Values of a statistic by label: {"AA": 12.1, "UA": 30.4}; a single number by the statistic's name.
+        """Return values of a statistic by label: {"AA": 12.1, "UA": 30.4}; a single one by its name.
 
         Args:
             name: of the statistic; None for the only one.
@@ -143,30 +149,9 @@ class Release:
             paragraph(f"Step {self.step}{when}: {cost}"), table(head, lines[:SHOWN]), *map(paragraph, more)
         )
 
-    def to_bytes(self) -> bytes:
-        """The release without loss: a line of JSON, then float64 numbers, little-endian.
-
-        Its labels are not in it: they are the same for all steps.
-        """
-        head = {
-            "step": self.step,
-            "time": self.time,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "estimates": {
-                name: {"shape": list(e.value.shape), "raw": len(e.raw)} for name, e in self.estimates.items()
-            },
-        }
-        arrays = [
-            np.ascontiguousarray(getattr(estimate, part), "<f8").tobytes()
-            for estimate in self.estimates.values()
-            for part in (*PARTS, "raw")
-        ]
-        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(arrays)
-
 
 def frozen(given: Any) -> Array:
-    """float64 that nobody writes to: a copy, but of an array that is so already and has memory of its own."""
+    """Return float64 that nobody writes to: a copy, but of an array that is so and owns its memory."""
     if type(given) is np.ndarray and given.dtype == np.float64:
         flags = given.flags
         if flags.owndata and not flags.writeable:
@@ -178,3 +163,45 @@ def frozen(given: Any) -> Array:
 
 def _plain(array: Any) -> float | Array:
     return float(array) if array.ndim == 0 else array
+
+
+def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
+    """Yield one row for each number of each statistic, in the order of `HEAD`."""
+    for release in releases:
+        for name, estimate in release.estimates.items():
+            arrays = (getattr(estimate, part).ravel().tolist() for part in PARTS)
+            for entry, cells in enumerate(zip(release.labels_of(name), *arrays, strict=True)):
+                yield (release.step, release.time, name, entry, *cells, float(round_up(release.epsilon, 6)))
+
+
+def checked_target(path: Path) -> Path:
+    """Return `path` if `write_releases` can write it.
+
+    Raises:
+        ValueError: for a name of another kind of file.
+    """
+    if path.suffix not in (".csv", ".jsonl", ".ndjson", ".parquet"):
+        raise ValueError(f"out={path} must end in .csv, .jsonl or .parquet.")
+    return path
+
+
+def write_releases(path: Path, releases: Iterable[Release]) -> None:
+    """Write all releases as a table: .csv, .jsonl or .parquet, by the file's name.
+
+    Raises:
+        ImportError: for Parquet without Polars.
+        ValueError: for another kind of file.
+    """
+    rows = rows_of(releases)
+    if checked_target(path).suffix == ".parquet":
+        import polars
+
+        polars.DataFrame(list(rows), schema=HEAD, orient="row", infer_schema_length=None).write_parquet(path)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            csv.writer(file).writerows([HEAD, *rows])
+            return
+        for row in rows:
+            cells = [None if isinstance(c, float) and math.isnan(c) else c for c in row]
+            file.write(json.dumps(dict(zip(HEAD, cells, strict=True))) + "\n")

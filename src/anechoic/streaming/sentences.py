@@ -14,8 +14,8 @@ from anechoic.statement.formats import PROOFS, Format, render
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
 from anechoic.statement.theorem import Theorem
-from anechoic.streaming.open_histogram import OpenHistogram
-from anechoic.streaming.presence import Presence
+from anechoic.streaming.distinct_counter import DistinctCounter
+from anechoic.streaming.partition_selection import PartitionSelectionHistogram
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 
@@ -40,32 +40,29 @@ _NOT_COVERED = (
 
 
 def best_guess(mechanism: Mechanism) -> str:
-    """What epsilon means, in one sentence.
+    """Say what epsilon means, in one sentence.
 
     All releases are mu-GDP: no test between two neighbouring inputs does better than one between N(0, 1) and
     N(mu, 1), whose best one is right with probability Phi(mu / 2) where both are as likely before.
     """
     share = math.ceil(1000 * float(ndtr(mechanism.gdp() / 2))) / 10
+    steps = f"{mechanism.steps:,}" if mechanism.steps < 2**40 else "(however many)"
     what = "was replaced by another" if mechanism.adjacency == "replace_one" else "is in the data"
     return (
         f"Somebody knows everything else, and asks whether one unit ({mechanism.unit}) {what}, which is as"
-        f" likely as not. With all {_number(mechanism.steps)} releases the guess is right with probability at"
+        f" likely as not. With all {steps} releases the guess is right with probability at"
         f" most {share:.1f}% (50% without them)."
     )
 
 
-def _number(steps: int) -> str:
-    return f"{steps:,}" if steps < 2**40 else "(however many)"
-
-
 def statement(
-    stream: Stream | OpenHistogram,
+    stream: Stream | PartitionSelectionHistogram,
     format: Format = "text",
     *,
     out: str | Path | None = None,
     proofs: str = PROOFS,
 ) -> str:
-    """For a privacy reviewer. It holds no secret and nothing of the data.
+    """Write the statement for a privacy reviewer. It holds no secret and nothing of the data.
 
     Args:
         stream: whose releases are published.
@@ -78,43 +75,43 @@ def statement(
         ValueError: for another format.
         TypeError: for something that is no stream.
     """
-    return render(told_of(stream), format, out=out, proofs=proofs)
+    return render(statement_data(stream), format, out=out, proofs=proofs)
 
 
 @singledispatch
-def told_of(stream: object) -> Statement:
-    """The statement of a stream, as data."""
-    raise TypeError(f"stream is a {type(stream).__name__}: give a Stream or an OpenHistogram.")
+def statement_data(stream: object) -> Statement:
+    """Return the statement of a stream, as data."""
+    raise TypeError(f"stream is a {type(stream).__name__}: give a Stream or a PartitionSelectionHistogram.")
 
 
-@told_of.register
+@statement_data.register
 def _(stream: Stream) -> Statement:
     shared = stream.shared
     released = f"{stream.over.describe()}, after each step; {stream.step} of {stream.mechanism.steps} so far"
     own = [
         ("Released", released),
         ("One unit a step", f"norm at most {shared.contribution:.9f} clip norms, whatever its records hold"),
-        ("Statistics", "; ".join(f"{name}: {_said(one)}" for name, one in shared.statistics.items())),
+        ("Statistics", "; ".join(f"{name}: {_description(one)}" for name, one in shared.statistics.items())),
     ]
-    if shared.presence is None:
-        return _told(stream.mechanism, protected(stream), own, stream.by_unit)
-    return _told_of_presence(stream, shared.presence, own)
+    if shared.distinct_counter is None:
+        return _statement_of(stream.mechanism, protected(stream), own, stream.by_unit)
+    return _distinct_statement(stream, shared.distinct_counter, own)
 
 
-def _told_of_presence(stream: Stream, presence: Presence, own: list[tuple[str, str]]) -> Statement:
-    """That of a count of who is there: units come and leave, and together that is one contribution."""
+def _distinct_statement(stream: Stream, rule: DistinctCounter, own: list[tuple[str, str]]) -> Statement:
+    """Return that of a count of units, which come and leave: together that is one contribution."""
     _, (_, norm), described = own
-    last = f"the last {presence.within} steps" if presence.within > 1 else "each step"
+    last = f"the last {rule.within} steps" if rule.within > 1 else "each step"
     released = f"how many units had a record in {last}, after each step; {stream.step} of"
     coming = f"all that it changes by coming and leaving counts like one contribution of {norm}"
     mine = [("Released", f"{released} {stream.mechanism.steps} so far"), ("One unit", coming), described]
-    told = _told(stream.mechanism, protected(stream), mine, True, presence)
+    told = _statement_of(stream.mechanism, protected(stream), mine, True, rule)
     theirs = [item for item in told.items if item[0] not in ("Participation", "Clip norm")]
     page = Theorem("Units of the last steps", "distinct-in-a-window.md")
     return replace(told, items=tuple(theirs), proofs=(page, *told.proofs))
 
 
-def _said(statistic: Statistic) -> str:
+def _description(statistic: Statistic) -> str:
     described = statistic.describe()
     return ", ".join(
         [described["kind"]]
@@ -126,8 +123,8 @@ def _said(statistic: Statistic) -> str:
 _POINTS = (0.1, 0.03, 0.01, 0.001)
 
 
-@told_of.register
-def _(stream: OpenHistogram) -> Statement:
+@statement_data.register
+def _(stream: PartitionSelectionHistogram) -> Statement:
     """That of its noise, with the probability that the choice of categories adds to delta, everywhere."""
     cost, last = stream.cost, min(stream.cost.mechanism.steps, 10**6) - 1
     mechanism, unit, besides = cost.mechanism, cost.unit, f"{cost.besides:.3g}"
@@ -156,7 +153,7 @@ def _(stream: OpenHistogram) -> Statement:
             f" one {unit} alone is ever released",
         ),
     ]
-    told = _told(mechanism, whom, own, stream.by_unit)
+    told = _statement_of(mechanism, whom, own, stream.by_unit)
     choice = f"; and an event of probability at most {besides}, the choice of categories, which adds to delta"
     notion = f"{dict(told.items)['Notion']}{choice}"
     epsilon, delta = cost.epsilon(), cost.delta
@@ -177,18 +174,20 @@ def _(stream: OpenHistogram) -> Statement:
     )
 
 
-def _told(
+def _statement_of(
     mechanism: Mechanism,
     whom: str,
     own: list[tuple[str, str]],
     by_unit: bool,
-    presence: Presence | None = None,
+    rule: DistinctCounter | None = None,
 ) -> Statement:
-    """What the statements of all streams say."""
+    """Return what the statements of all streams say."""
     whole, unit = statement_of(mechanism), mechanism.unit
     theirs = [item for item in whole.items if item[0] not in ("Batches", "Divisor", "Privacy unit")]
     who = "the ledger of this stream" if by_unit else "whoever feeds it"
-    held = mechanism.participation if presence is None else presence
+    held = mechanism.participation if rule is None else rule
+    inexact = mechanism.grid_bits is None
+    floats = ("floating-point attacks: noise is not rounded exactly",) if inexact else ()
     what = f"{held.describe()}; when steps end depends on no private value"
     return replace(
         whole,
@@ -196,7 +195,7 @@ def _told(
         assumptions=(Assumption(who, what),),
         observer=_OBSERVER.format(unit=unit),
         duties=_DUTIES,
-        not_covered=(*_floats(mechanism), *_NOT_COVERED),
+        not_covered=(*floats, *_NOT_COVERED),
         record={
             **whole.record,
             "batches": {**whole.record["batches"], "meaning": whom},
@@ -205,19 +204,13 @@ def _told(
     )
 
 
-def _floats(mechanism: Mechanism) -> tuple[str, ...]:
-    return (
-        () if mechanism.grid_bits is not None else ("floating-point attacks: noise is not rounded exactly",)
-    )
-
-
 def protected(stream: Stream) -> str:
-    """Whom a stream protects, and who sees to it."""
+    """Say whom a stream protects, and who sees to it."""
     unit = stream.mechanism.unit
     if not stream.by_unit:
         return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
-    if stream.shared.presence is not None:
-        return f"one {unit}: {stream.shared.presence.describe()}. Enforced: later visits are left out"
+    if stream.shared.distinct_counter is not None:
+        return f"one {unit}: {stream.shared.distinct_counter.describe()}. Enforced: later visits are left out"
     return (
         f"one {unit}: {stream.participation.describe()}. Enforced: further records are left out, and more"
         f" than {stream.per_step} in one step"

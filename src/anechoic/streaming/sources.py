@@ -12,15 +12,16 @@ import csv
 import gzip
 import json
 import math
-import os
 import re
 import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import tzinfo
-from typing import IO, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -40,22 +41,15 @@ _BYTE_ORDER_MARK = "\ufeff"
 _NO_TEXT = (b"\xff\xfe", b"\xfe\xff", b"PK\3\4", b"\x1f\x8b", b"PAR1")
 
 
-def source_of(path: str, names: Sequence[str], *, growing: bool = False) -> Source:
+def source_of(path: str, names: Sequence[str]) -> Source:
     """Return the source for a file by its name; "-" is standard input.
 
     Args:
         path: .csv, .jsonl, .ndjson or .parquet; the first three also with .gz. Text of another name is JSON
             lines where its first letter is "{".
         names: of the columns that are read.
-        growing: whether somebody still writes the file.
-
-    Raises:
-        ValueError: for a growing file of a kind that does not grow.
     """
-    kind = ParquetSource if path.endswith(".parquet") else TextSource
-    if growing and (kind is ParquetSource or path.endswith(".gz") or path == "-"):
-        raise ValueError(f"--follow needs a file of text that grows, not {path}.")
-    return kind(path, names, growing=growing)
+    return (ParquetSource if path.endswith(".parquet") else TextSource)(path, names)
 
 
 class Source(ABC):
@@ -66,22 +60,18 @@ class Source(ABC):
         faults: how many of them cannot be read, by reason; private.
     """
 
-    def __init__(self, path: str, names: Sequence[str], *, growing: bool = False) -> None:
+    def __init__(self, path: str, names: Sequence[str]) -> None:
         self.path, self.names = path, list(names)
-        self._growing = growing
         self.read = 0
         self.faults: Counter[str] = Counter()
 
     @abstractmethod
     def batches(self) -> Iterator[pl.DataFrame]:
-        """Yield the named columns of some records after others, to the end of what is there now.
+        """Yield the named columns of some records after others.
 
         Raises:
             ValueError: for a column that is missing, or what is no text.
         """
-
-    def close(self) -> None:  # noqa: B027 - some hold none
-        """Give the file back."""
 
     def _check_columns(self, head: Sequence[str]) -> None:
         for name in self.names:
@@ -105,58 +95,27 @@ class ParquetSource(Source):
 class TextSource(Source):
     """CSV with a head, or JSON lines, in UTF-8; all columns are read as text."""
 
-    def __init__(self, path: str, names: Sequence[str], *, growing: bool = False) -> None:
-        super().__init__(path, names, growing=growing)
-        self._file: IO[bytes] | None = None
-        self._rest = b""  # the begin of a line whose end was not read yet
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        super().__init__(path, names)
+        self._pattern = ""  # of a record of CSV, once the head is read
+        self._is_json = path.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        if self._file is None:
-            self._open()
-        while block := self._next_block():
-            data = self._rest + block
+        rest = b""  # the begin of a line whose end was not read yet
+        for block in self._blocks():
+            data = rest + block
             end = data.rfind(b"\n") + 1
-            self._rest = data[end:][: LONGEST + 1]
+            rest = data[end:][: LONGEST + 1]
             yield from self._frames(data[:end])
-        replaced = self._growing and self._is_replaced()
-        if replaced or not self._growing:
-            yield from self._frames(self._rest)
-            self.close()
-        if replaced:
-            yield from self.batches()
+        yield from self._frames(rest)
 
-    def _open(self) -> None:
-        stream: Any = sys.stdin.buffer if self.path == "-" else None
-        opened: Any = gzip.open if self.path.endswith(".gz") else open
-        self._file = stream or opened(self.path, "rb")
-        self._rest = b""
-        self._pattern = ""  # of a record of CSV, once the head is read
-        self._is_json = self.path.removesuffix(".gz").endswith((".jsonl", ".ndjson"))
-
-    def close(self) -> None:
-        if self._file is not None and self.path != "-":
-            self._file.close()
-        self._file = None
-
-    def _next_block(self) -> bytes:
-        assert self._file is not None
-        try:
-            return self._file.read(BLOCK)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{self.path} is cut short or damaged: {error}.") from None
-
-    def _is_replaced(self) -> bool:
-        """Whether the file at the path is another one than that which is open, or was cut."""
-        assert self._file is not None
-        ours = os.fstat(self._file.fileno())
-        try:
-            now = os.stat(self.path)
-        except FileNotFoundError:  # between two files
-            return False
-        if (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino) and now.st_size >= self._file.tell():
-            return False
-        print(f"{self.path} was replaced or cut: it is read anew from its begin.", file=sys.stderr)
-        return True
+    def _blocks(self) -> Iterator[bytes]:
+        open_as: Any = gzip.open if self.path.endswith(".gz") else open
+        with nullcontext(sys.stdin.buffer) if self.path == "-" else open_as(self.path, "rb") as file:
+            try:
+                yield from iter(partial(file.read, BLOCK), b"")
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(f"{self.path} is cut short or damaged: {error}.") from None
 
     def _frames(self, data: bytes) -> Iterator[pl.DataFrame]:
         """Yield the records of some whole lines."""
@@ -193,7 +152,7 @@ class TextSource(Source):
             self.faults[reason] += count
 
     def _from_json(self, lines: pl.Series) -> pl.DataFrame:
-        """Records of lines of JSON, null in all columns for what is none."""
+        """Read lines of JSON: null in all columns for what is none."""
         rows: list[list[str | None]] = []
         for line in lines:
             try:
@@ -260,7 +219,7 @@ def times_of(column: pl.Series, zone: tzinfo) -> Array:
 
 
 def text_of(value: Any) -> str:
-    """A value of JSON or Parquet as text: numbers that are equal have one, so 7, 7.0 and "7" are the same.
+    """Return a value of JSON or Parquet as text; equal numbers have one, so 7, 7.0 and "7" are the same.
 
     What is missing (None, NaN) is empty.
     """

@@ -15,13 +15,12 @@ from scipy import sparse
 from scipy.special import ndtri
 
 from anechoic._validate import Array
-from anechoic.streaming.presence import Presence
+from anechoic.streaming.columns import Integers, entries
+from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.release import PARTS, Estimate, frozen
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
 _SPARE = 2.0**-30
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,27 +65,27 @@ class Statistic(ABC):
     column: str | None = None
     quantum: int = 1
     wants_numbers: bool | None = True
-    presence: Presence | None = None
+    distinct_counter: DistinctCounter | None = None
     spread: float = 1.0
 
     @property
     def reads(self) -> Mapping[str, bool | None]:
-        """The columns that it reads, and for each whether it holds numbers; none for the batch itself."""
+        """Return the columns that it reads, and whether each holds numbers; none for the batch itself."""
         return {} if self.column is None else {self.column: self.wants_numbers}
 
     @property
     def contrasts(self) -> int:
-        """Combinations of the released numbers that its intervals rest on."""
+        """Return how many combinations of the released numbers its intervals rest on."""
         return self.dimension
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the entries of its value are called, row after row; empty where they are only numbered."""
+        """Return what the entries of its value are called, row after row; empty where only numbered."""
         return ()
 
     @abstractmethod
     def read(self, batch: Any) -> Records:
-        """The batch, checked: what cannot be used is marked, and counted under `remarks`.
+        """Read the batch: what cannot be used is marked, and counted under `remarks`.
 
         Raises:
             ValueError: if the batch as a whole has the wrong shape or kind.
@@ -101,16 +100,16 @@ class Statistic(ABC):
 
     @abstractmethod
     def each(self, records: Records, unit: int) -> Any:
-        """What each record adds, as `total` of it alone: a sparse array of int64, (count, dimension)."""
+        """Return what each record adds, as `total` of it alone: sparse, int64, (count, dimension)."""
 
     @property
     def encoding(self) -> bytes:
-        """What its vectors depend on besides `describe`, and may differ from machine to machine."""
+        """Return what its vectors depend on besides `describe`, and may differ from machine to machine."""
         return b""
 
     @abstractmethod
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
-        """The estimate from noisy sums of encoded records.
+        """Return the estimate from noisy sums of encoded records.
 
         Args:
             totals: shape (dimension,), in the units of the statistic.
@@ -119,7 +118,7 @@ class Statistic(ABC):
         """
 
     def decode_each(self, totals: Array, deviation: float, z: float) -> Estimate:
-        """`decode` of each row of totals, shape (k, dimension); all that it gives has an axis of k first.
+        """Return `decode` of each row of totals, shape (k, dimension); all of it has an axis of k first.
 
         Here row by row; counts and means do all rows at once.
         """
@@ -128,11 +127,11 @@ class Statistic(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What identifies it, as plain JSON data: its kind, bounds, categories or edges."""
+        """Return what identifies it, as plain JSON data: its kind, bounds, categories or edges."""
 
 
 def checked_statistics(statistics: Statistic | Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """`statistics` by name, if they are some; one alone has a name of its own.
+    """Return `statistics` by name, if they are some; one alone has a name of its own.
 
     Raises:
         ValueError: otherwise.
@@ -154,10 +153,10 @@ class Rows(Statistic):
 
     @abstractmethod
     def rows(self, values: Array) -> Array:
-        """Encoded records, shape (k, dimension), for values of k records that are usable."""
+        """Return encoded records, shape (k, dimension), for values of k records that are usable."""
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        chosen = both(records.usable, kept)
+        chosen = masks_and(records.usable, kept)
         values = records.values if chosen is None else records.values[chosen]
         return np.asarray(integer_rows(self.rows(values), self.bound, unit).sum(axis=0, dtype=np.int64))
 
@@ -169,7 +168,7 @@ class Rows(Statistic):
 
 
 def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
-    """Rows clipped to 2-norm `bound`, times unit, each entry rounded towards zero.
+    """Return rows clipped to 2-norm `bound`, times unit, each entry rounded towards zero.
 
     Guarantee: no row of integers has 2-norm above unit * bound. Rows that are not finite become zero, and so
     does a row whose integers, looked at once more, are too long.
@@ -179,14 +178,14 @@ def integer_rows(rows: Array, bound: float, unit: int) -> Integers:
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
     peaks = np.abs(rows).max(axis=1, initial=0.0)
     with np.errstate(over="ignore"):  # a length beyond the range is over
-        over = (peaks > limit) | (lengths(rows) > limit)
+        over = (peaks > limit) | (row_norms(rows) > limit)
     scaled = rows
     if over.any():
         # over the largest entry first, so that no square leaves the range of float64
         shares = scaled[over] / peaks[over][:, None]
-        scaled[over] = shares * (limit / lengths(shares))[:, None]
+        scaled[over] = shares * (limit / row_norms(shares))[:, None]
     scaled = np.trunc(scaled * float(unit))
-    scaled[~(lengths(scaled) <= bound * unit)] = 0.0  # negated: not a number is too long
+    scaled[~(row_norms(scaled) <= bound * unit)] = 0.0  # negated: not a number is too long
     return scaled.astype(np.int64)
 
 
@@ -206,40 +205,40 @@ def row_sums(rows: Array) -> Array:
     return rows[:, 0]
 
 
-def lengths(rows: Array) -> Array:
-    """2-norm of each row, added up as by `row_sums`."""
+def row_norms(rows: Array) -> Array:
+    """Return the 2-norm of each row, added up as by `row_sums`."""
     return np.asarray(np.sqrt(row_sums(np.square(rows))))
 
 
 def counted(mask: NDArray[np.bool_]) -> int:
-    """How often it holds."""
+    """Count how often it holds."""
     return int(np.count_nonzero(mask))
 
 
-def one_each(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: int) -> Any:
-    """`unit` at the place of each record that is kept: a sparse array of int64, shape (records, width)."""
+def one_hot(places: Integers, kept: NDArray[np.bool_] | None, width: int, unit: int) -> Any:
+    """Return `unit` at the place of each kept record: a sparse array of int64, shape (records, width)."""
     held = np.ones(len(places), bool) if kept is None else kept
     ends = np.concatenate([[0], np.cumsum(held)])
     values = np.full(int(ends[-1]), unit, np.int64)
     return sparse.csr_array((values, places[held], ends), shape=(len(places), width))
 
 
-def sum_of(rows: Any) -> Integers:
-    """The sum of the rows of a sparse array of int64."""
+def column_sums(rows: Any) -> Integers:
+    """Sum the rows of a sparse array of int64."""
     found = np.zeros(rows.shape[1], np.int64)
     np.add.at(found, rows.indices, rows.data)
     return found
 
 
-def both(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Where both masks hold; None stands for everywhere."""
+def masks_and(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return where both masks hold; None stands for everywhere."""
     if one is None or other is None:
         return one if other is None else other
     return one & other
 
 
 def numbers(batch: Any, width: int | None = None) -> Array:
-    """A batch as float64, shape (k,), or (k, width) where a record is a vector.
+    """Return a batch as float64, shape (k,), or (k, width) where a record is a vector.
 
     Each record is read by itself, whatever the others are: one that is no number, or no vector of that width,
     becomes NaN. An array has one kind and one shape instead, for which whoever made it answers.
@@ -271,7 +270,7 @@ def numbers(batch: Any, width: int | None = None) -> Array:
 
 
 def _as_array(batch: Any) -> Any:
-    """The array that NumPy makes of a batch, if no entry of it can change what another one is; else None."""
+    """Return NumPy's array of a batch, if no entry of it can change what another one is; else None."""
     if isinstance(batch, np.ndarray):
         return batch
     try:
@@ -285,7 +284,7 @@ def _as_array(batch: Any) -> Any:
 
 
 def _vector(record: Any, width: int) -> Array:
-    """One record that is a vector; NaN where it is none."""
+    """Return one record that is a vector; NaN where it is none."""
     try:
         single = width == 1 and not isinstance(record, Iterable)
         listed = [record] if single or isinstance(record, str | Mapping | Set) else list(record)
@@ -300,44 +299,20 @@ _NO_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating, np.ndarray, n
 
 
 def _number(entry: Any) -> float:
-    """One record that is a number; NaN where it is none."""
+    """Return one record that is a number; NaN where it is none."""
     try:
         return math.nan if isinstance(entry, _NO_NUMBERS) else float(entry)
     except Exception:  # as above
         return math.nan
 
 
-def entries(given: Any, what: str) -> list[Any]:
-    """The entries of a list or column one by one, scalars of NumPy as those of Python.
-
-    A list is never made an array: one odd entry would change what all others are (7 becomes "7").
-
-    Raises:
-        ValueError: for something else than a list, or an array of another shape.
-    """
-    shape = getattr(given, "shape", None)
-    if shape is not None and len(shape) != 1:
-        raise ValueError(f"{what} has shape {tuple(shape)}; one entry a record is needed.")
-    ways = (getattr(given, name, None) for name in ("tolist", "to_list", "to_pylist"))
-    plain = next(filter(None, ways), None)
-    if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
-        raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
-    listed = plain() if plain else list(given)
-    # by its type: an entry may do anything when it is asked for its class
-    return [entry.item() if issubclass(type(entry), _SCALARS) else entry for entry in listed]
-
-
-#: Scalars of NumPy that are Python's; of a time `item` might make a plain integer.
-_SCALARS = (np.bool_, np.integer, np.inexact, np.character)
-
-
 def quantile(level: float) -> float:
-    """z with a two-sided normal interval of that level: 1.96 for 0.95."""
+    """Return z with a two-sided normal interval of that level: 1.96 for 0.95."""
     return float(ndtri((1 + level) / 2))
 
 
 def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
-    """Value plus or minus z standard errors."""
+    """Return value plus or minus z standard errors."""
     half = z * error
     errors, low, high = np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)
     for made in (errors, low, high):
@@ -347,7 +322,7 @@ def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) ->
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
-    """Two finite numbers, low < high.
+    """Return two finite numbers, low < high.
 
     Raises:
         ValueError: otherwise; without bounds there is no sensitivity.

@@ -21,7 +21,7 @@ from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs.meta import MECHANISM
 from anechoic.runs.state_file import StateFile
 from anechoic.streaming.ledger import Table
-from anechoic.streaming.stream_state import Standing
+from anechoic.streaming.stream_state import StreamState
 from anechoic.units.ids import DIGEST
 
 #: What a state file says of its stream besides identity and MECHANISM, for those who read it without a key.
@@ -62,7 +62,7 @@ class Store(StateFile):
 
     # -- content -------------------------------------------------------------------------------
 
-    def load(self, noise: NoiseRows) -> Standing | None:
+    def load(self, noise: NoiseRows) -> StreamState | None:
         held = self.held()
         if held is None:
             return None
@@ -74,22 +74,21 @@ class Store(StateFile):
         later = np.frombuffer(content[place:], "<i8").astype(np.int64)
         ahead = head["ahead"]
         noise.restore(head["step"], head["noise_dtype"], tuple(head["noise_shape"]), head["noise"])
-        return Standing(
+        return StreamState(
             head["step"],
             np.frombuffer(head["open"], "<i8").astype(np.int64),
-            np.frombuffer(head["total"], head["total_dtype"]).copy(),
+            np.frombuffer(head["total"], "<i8").astype(np.int64),
             Counter(head["counts"]),
             head["time"],
             dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
         )
 
-    def save(self, standing: Standing, noise: NoiseRows) -> None:
+    def save(self, standing: StreamState, noise: NoiseRows) -> None:
         _, dtype, shape, memory = noise.saved()
-        total = np.ascontiguousarray(standing.total)
-        blobs = (np.ascontiguousarray(standing.open, "<i8").tobytes(), total.tobytes(), memory)
+        open_sums, total = (np.ascontiguousarray(part, "<i8") for part in (standing.open, standing.total))
+        blobs = (open_sums.tobytes(), total.tobytes(), memory)
         head = {
             "step": standing.step,
-            "total_dtype": total.dtype.str,
             "noise_dtype": dtype,
             "noise_shape": shape,
             "counts": dict(standing.counts),
@@ -102,7 +101,7 @@ class Store(StateFile):
         content = b"".join([len(written).to_bytes(8, "little"), written, *blobs, *ahead])
         self.keep(content)
 
-    def seen(self, batch_id: str) -> int | None:
+    def step_of_batch(self, batch_id: str) -> int | None:
         for held in self._batches.fetch([self._batch(batch_id)]).values():
             return int(_STEP.unpack(held)[0])
         return None
@@ -116,6 +115,3 @@ class Store(StateFile):
     def published(self, step: int) -> tuple[str | float | None, bytes]:
         time, row = self._database.run("SELECT time, row FROM releases WHERE step = ?", (step,))[0]
         return json.loads(time), row
-
-    def forget(self, before: int) -> None:
-        """A file keeps all."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from logging import getLogger
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,24 +22,32 @@ from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess, alone
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulator import Accumulator, check_once, take
-from anechoic.streaming.attendance import Attendance
+from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used
+from anechoic.streaming.base import Addition, checked_batch_id
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.ingest import Addition, Intake, Step, steps_of
-from anechoic.streaming.joint_release import SharedRelease, checked_presence, dimension_of
+from anechoic.streaming.joint_release import SharedRelease, checked_distinct_counter, dimension_of
 from anechoic.streaming.layout import StreamLayout
 from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import FOR_EVER, LossOfStream, mechanism_of
-from anechoic.streaming.past import Past, Publisher
-from anechoic.streaming.published import KEPT, Published
+from anechoic.streaming.mechanisms import LossOfStream, mechanism_of
 from anechoic.streaming.release import Release
-from anechoic.streaming.statistic import Integers, Statistic, checked_statistics, quantile
+from anechoic.streaming.release_reader import ReleaseDecoder, ReleaseReader
+from anechoic.streaming.statistic import Statistic, checked_statistics, column_sums, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import AHEAD, InMemory, Standing, check_time
-from anechoic.streaming.window import Over, Running, checked_over
+from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, check_time, plain_time
+from anechoic.streaming.window import Running, Window, checked_window
 
 
-class Stream(Published):
+class _Step(NamedTuple):
+    """One of several steps that are kept in one commit; None where nothing was given."""
+
+    batch: Any
+    unit_ids: Any
+    time: str | float | None
+    name: str | None
+
+
+class Stream(ReleaseReader):
     """Running statistics of a stream of records about people, with a privacy guarantee.
 
     `update` adds records to the open step and uses no noise. `release` ends the step: one row of correlated
@@ -63,7 +73,7 @@ class Stream(Published):
         participation: which steps one unit may touch: Single, MinSep(separation, most), OncePerEpoch, Cyclic
             or FullBatch. None for records that are units themselves.
         per_step: records of one unit that count in one step, the first ones; with `participation`.
-        over: Running() (default), SlidingWindow(width) or Decayed(factor).
+        over: Running() (default) or SlidingWindow(width).
         weights: by name, > 0: how precise a statistic is to be beside the others. The standard errors, each
             over the bound of one record, are in inverse proportion to them. All 1 by default.
         adjacency: "zero_out" or "replace_one".
@@ -118,7 +128,7 @@ class Stream(Published):
         horizon: int | None = None,
         participation: Participation | None = None,
         per_step: int = 1,
-        over: Over | None = None,
+        over: Window | None = None,
         weights: Mapping[str, float] | None = None,
         adjacency: str = "zero_out",
         unit: str | None = None,
@@ -134,18 +144,18 @@ class Stream(Published):
         if by is not None:
             statistics = {name: Grouped(one, *by) for name, one in statistics.items()}
         self.level = fraction("level", level)
-        self.over = Running() if over is None else checked_over(over)
+        self.over = Running() if over is None else checked_window(over)
         if per_step != 1 and participation is None:
             raise ValueError(
                 f"per_step={per_step} without participation: every record is a unit of its own. Give"
                 " participation=Single() or MinSep(…), and unit_ids to update."
             )
-        presence = checked_presence(statistics, participation, over)
+        distinct_counter = checked_distinct_counter(statistics, participation, over)
         if participation is not None:
             Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
         self.dimension = dimension_of(statistics)
-        self.by_unit = participation is not None or presence is not None
+        self.by_unit = participation is not None or distinct_counter is not None
         planned = mechanism_of(
             mechanism,
             participation,
@@ -157,18 +167,17 @@ class Stream(Published):
             adjacency=adjacency,
             unit=unit or ("unit" if self.by_unit else None),
             loss=loss,
-            buffered=presence is not None,
+            buffered=distinct_counter is not None,
             kept=state is not None,
         )
-        if presence is not None:
-            presence.check(planned)
+        if distinct_counter is not None:
+            distinct_counter.check(planned)
         self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
-        self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
+        self._decoder = ReleaseDecoder(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
-        self._keep = KEPT if state is None and self.mechanism.steps >= FOR_EVER else None
         self.owner = OwnProcess("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
@@ -181,26 +190,19 @@ class Stream(Published):
         self._state = opened(Store, InMemory, state, identity=identity, shown=shown, **how)
         secret = derive(self._state.key, f"streaming noise {identity}", size=32)
         self._noise = NoiseRows(self.mechanism, self.dimension, secret, self._state.openings)
-        ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
-        rule = self.shared.presence
-        attendance = None if rule is None else Attendance(rule, self._state.units)
-        self._intake = Intake(self.shared, ledger if self.by_unit else None, attendance)
-        self._begin = Past(self._publisher, self.shared)
-        self._standing = self._state.load(self._noise) or Standing.first(self.dimension)
+        self._ledger: Ledger | None = None
+        if self.by_unit:
+            self._ledger = Ledger(self.participation, self.per_step, self._state.key, self._state.units)
+        self._stream_state = self._state.load(self._noise) or StreamState.first(self.dimension)
         if self.step:
-            time, total = self._kept(self.step - 1)[0], self._standing.total
-            self._last = self._publisher.release(self.shared, self.step - 1, time, total)
+            time, total = self._time_and_row(self.step - 1)[0], self._stream_state.total
+            self._last = self._decoder.decode(self.shared, self.step - 1, time, total)
 
     # -- what it is ------------------------------------------------------------------------------
 
-    @property
-    def contribution(self) -> float:
-        """Largest 2-norm of what one unit adds to one step, in clip norms; at most 1."""
-        return self.shared.contribution
-
     def standard_deviations(self, step: int) -> dict[str, float]:
-        """Standard deviation of the noise in each raw number of each statistic, known in advance."""
-        return self.shared.deviations(self._publisher.deviations, step)
+        """Return the standard deviation of the noise in each statistic's raw numbers, known in advance."""
+        return self.shared.deviations(self._decoder.deviations, step)
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class Stream(Published):
         times: Iterable[str | float | None] | None = None,
         batch_ids: Iterable[str] | None = None,
     ) -> list[Release]:
-        """One update and one release for each batch, kept in one commit; returned when all are on disk.
+        """Add and release each batch, all in one commit; return the releases when they are on disk.
 
         A batch whose id was released before gives the release that it went into, and uses no noise.
 
@@ -225,11 +227,21 @@ class Stream(Published):
             HorizonError, GuaranteeError: as `release`.
         """
         self.owner.check()
-        return self._steps(steps_of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
+        listed = list(batches)
+        units, whens, names = (
+            [None] * len(listed) if some is None else list(some) for some in (unit_ids, times, batch_ids)
+        )
+        if not len(listed) == len(units) == len(whens) == len(names):
+            raise ValueError(
+                f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)} batch_ids:"
+                " one of each belongs to a step."
+            )
+        names = names if batch_ids is None else list(map(checked_batch_id, names))
+        return self._steps(list(map(_Step, listed, units, map(plain_time, whens), names)))
 
     @alone
-    def _steps(self, steps: list[Step]) -> list[Release]:
-        known = [None if one.name is None else self._state.seen(one.name) for one in steps]
+    def _steps(self, steps: list[_Step]) -> list[Release]:
+        known = [None if one.name is None else self._state.step_of_batch(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]
         if new or any(step is not None and step >= self.step for step in known):
             self._state.check()  # what was released before is read after a failure too
@@ -238,8 +250,8 @@ class Stream(Published):
             raise ValueError("batch_ids name a batch twice: each is one step.")
         places = range(self.step, self.step + len(new))
         additions = [self._read(one.batch, one.unit_ids, at) for one, at in zip(new, places, strict=True)]
-        check_once(addition.accumulator for addition in additions)
-        before = self._standing.time
+        check_unused(addition.accumulator for addition in additions)
+        before = self._stream_state.time
         for one in new:
             check_time(before, one.time)
             before = before if one.time is None else one.time
@@ -254,11 +266,10 @@ class Stream(Published):
                     self._add(addition, one.name)
                     made.append(self._publish(one.time, row))
                 self._save()
-            take(addition.accumulator for addition in additions)
+            mark_used(addition.accumulator for addition in additions)
             self._last = made[-1]
-            self._forget()
         both = zip(steps, known, strict=True)
-        stored = self._stored({step: one.name for one, step in both if step is not None})
+        stored = self._releases_at({step: one.name for one, step in both if step is not None})
         fresh = iter(made)
         return [next(fresh) if step is None else stored[step] for step in known]
 
@@ -275,7 +286,7 @@ class Stream(Published):
 
     @property
     def horizon(self) -> int:
-        """Steps that are planned; 2**40 without a horizon."""
+        """Return the steps that are planned; 2**40 without a horizon."""
         return self.mechanism.steps
 
     @property
@@ -286,34 +297,83 @@ class Stream(Published):
         return StreamLayout.of(self.shared, stream, self.per_step, secret)
 
     def _check_room(self, count: int) -> None:
-        self._standing.check_room(self.shared.reach(count))
+        self._stream_state.check_room(self.shared.reach(count))
 
+    @np.errstate(all="ignore")  # a caller's setting must not make contents an error
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         self._check_left(1)
         self._check_of(batch, step)
-        return self._intake.read(batch, unit_ids)
+        if isinstance(batch, Accumulator):
+            if unit_ids is not None:
+                raise ValueError("unit_ids were given with an accumulator, which holds units itself.")
+            return Addition({}, batch.count, None, batch)
+        records, count = self.shared.read(batch)
+        for name, read in records.items():
+            none = read.usable is not None and not read.usable.any() and "not finite" in read.remarks
+            if count > 1 and none:
+                getLogger(__name__).warning("%s: no record of a batch is a number: all are left out.", name)
+        if self._ledger is None:
+            if unit_ids is not None:
+                raise ValueError(
+                    "unit_ids were given, but every record is a unit of its own here. To protect units with"
+                    " several records, or to leave out repeated ones, give the stream participation=Single()"
+                    " or MinSep(…)."
+                )
+            return Addition(records, count, None)
+        if unit_ids is None:
+            raise ValueError(
+                f"unit_ids=None, but each unit is held to {self.participation!r}: give one id a record."
+            )
+        units = self._ledger.digests(unit_ids)
+        if len(units) != count:
+            raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
+        return Addition(records, count, units)
 
+    @np.errstate(all="ignore")
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
-        at = self._standing.step if step is None else step
-        sums, remarks = self._intake.sums(addition, at)
+        at = self._stream_state.step if step is None else step
+        sums, remarks = self._sums(addition, at)
         if batch_id is not None:
             self._state.mark(batch_id, at)
         for when, added in sums.items():
             if when < self.mechanism.steps:
-                self._standing.put(when, added)
-        self._standing.counts += remarks
+                self._stream_state.add(when, added)
+        self._stream_state.counts += remarks
+
+    def _sums(self, addition: Addition, step: int) -> tuple[dict[int, Integers], Counter[str]]:
+        """Charge units; return what a batch adds to which step, and what was left out, by reason."""
+        made, units, ledger = addition.accumulator, addition.units, self._ledger
+        remarks: Counter[str] = Counter() if made is None else made.remarks
+        if self.shared.distinct_counter is not None:
+            digests = units or [] if made is None else made.by_unit()[0]
+            changes, refused = self.shared.distinct_counter.admit(self._state.units, digests, step)
+            (one,) = self.shared.units.values()
+            return {at: np.array([many * one], np.int64) for at, many in changes.items()}, remarks + refused
+        if made is not None:
+            if ledger is None:
+                return {step: made.sums}, remarks
+            digests, rows = made.by_unit()
+            counts, left_out = ledger.admit([*digests], step)
+            return {step: column_sums(rows[counts])}, remarks + Counter(left_out)
+        kept = None
+        if ledger is not None and units is not None:
+            kept, left_out = ledger.admit(units, step)
+            remarks.update(left_out)
+        for name, read in addition.records.items():
+            remarks.update({f"{name}: {why}": count for why, count in read.remarks.items() if count})
+        return {step: self.shared.sums(addition.records, kept)}, remarks
 
     def _publish(self, time: str | float | None, noise: Integers | None = None) -> Release:
-        step = self._standing.step
-        row = self._standing.end_step(
+        step = self._stream_state.step
+        row = self._stream_state.end_step(
             self._noise.next() if noise is None else noise, self.over, self._row, time
         )
-        made = self._publisher.release(self.shared, step, time, self._standing.total)
+        made = self._decoder.decode(self.shared, step, time, self._stream_state.total)
         self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
         return made
 
     def _identity(self) -> str:
-        """What must be the same whenever a state file is opened."""
+        """Return what must be the same whenever a state file is opened."""
         promise = {"by_unit": self.by_unit, "level": self.level, "setting": self._setting}
         promise |= self.shared.describe()
         over = [type(self.over).__name__, vars(self.over)]

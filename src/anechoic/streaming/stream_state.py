@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import digests
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.ledger import Table
-from anechoic.streaming.statistic import Integers
-from anechoic.streaming.window import Over
+from anechoic.streaming.window import Window
 
 #: Sums stay below this, so that with a row of noise they stay below 2**63.
-MOST = 2**62
+SUM_LIMIT = 2**62
 #: Numbers of later steps that are kept beside the open one, and written with every commit.
 AHEAD = 2**20
 
 
 @dataclass
-class Standing:
-    """All that the next instruction of a stream depends on, besides its key, its noise and its releases.
+class StreamState:
+    """The state of a stream: all that its next instruction depends on but key, noise and releases.
 
     Attributes:
         step: releases made.
         open: sums of the open step, int64, shape (m,).
-        total: row step - 1 of A Y, int64, or float64 where earlier steps fade; shape (m,).
+        total: row step - 1 of A Y, int64, shape (m,).
         counts: of records that were left out or changed, by reason; private.
         time: of the last release that had one.
         ahead: sums of later steps, which some records belong to already.
@@ -41,20 +40,20 @@ class Standing:
 
     step: int
     open: Integers
-    total: NDArray[Any]
+    total: Integers
     counts: Counter[str]
     time: str | float | None = None
     ahead: dict[int, Integers] = field(default_factory=dict)
 
     @classmethod
-    def first(cls, dimension: int) -> Standing:
-        """Before anything."""
+    def first(cls, dimension: int) -> StreamState:
+        """Return the state before anything."""
         return cls(0, np.zeros(dimension, np.int64), np.zeros(dimension, np.int64), Counter())
 
     def end_step(
-        self, noise: Integers, over: Over, row_of: Callable[[int], Integers], time: str | float | None
+        self, noise: Integers, over: Window, row_of: Callable[[int], Integers], time: str | float | None
     ) -> Integers:
-        """Row `step` of Y, which is the open step with its noise; the next step begins."""
+        """Return row `step` of Y, which is the open step with its noise; begin the next step."""
         row = self.open + noise
         self.total = over.advance(self.total, row, self.step, row_of)
         self.step += 1
@@ -62,7 +61,7 @@ class Standing:
         self.time = self.time if time is None else time
         return row
 
-    def put(self, step: int, sums: Integers) -> None:
+    def add(self, step: int, sums: Integers) -> None:
         """Add sums to the open step or a later one."""
         if step == self.step:
             self.open = self.open + sums
@@ -70,7 +69,7 @@ class Standing:
             self.ahead[step] = self.ahead.get(step, 0) + sums
 
     def check_room(self, reach: int) -> None:
-        """Refuse what could take a sum of the open step, or one over all steps, to `MOST` or beyond.
+        """Refuse what could take a sum of the open step, or one over all steps, to `SUM_LIMIT` or beyond.
 
         Args:
             reach: what is to be added to an entry, at most in size.
@@ -78,9 +77,8 @@ class Standing:
         Raises:
             HorizonError: before anything was added; nothing that was added is lost.
         """
-        earlier = np.abs(self.total) if self.total.dtype.kind == "i" else np.zeros_like(self.open)
         waiting = np.abs(self.open) + sum(map(np.abs, self.ahead.values()))
-        if int((earlier + waiting).max()) + reach >= MOST:
+        if int((np.abs(self.total) + waiting).max()) + reach >= SUM_LIMIT:
             raise HorizonError(
                 "this batch could take a sum beyond the integers of 64 bits in which it is kept, so that it"
                 " is refused as a whole. What was added before stays, and can be released. Begin another"
@@ -117,9 +115,8 @@ class InMemory:
         self.salt = digests.new_salt()
         self.openings = [(0, self.salt)]  # two streams with one key share no noise
         self.units: Table = _Units()
-        self._rows: deque[tuple[str | float | None, bytes]] = deque()
-        self._first, self._made = 0, 0
-        self._seen: dict[str, int] = {}
+        self._rows: list[tuple[str | float | None, bytes]] = []
+        self._batches: dict[str, int] = {}
         self.kept = 0
         self._fault = False
 
@@ -138,51 +135,42 @@ class InMemory:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Nothing can be undone here: after a failure inside, Ctrl-C among them, there is no further one."""
+        """Keep what happens inside; after a failure there, Ctrl-C among them, refuse all that follows."""
         self.check()
         self._fault = True
         yield
-        self.kept = self._made
+        self.kept = len(self._rows)
         self._fault = False
 
-    def load(self, noise: NoiseRows) -> Standing | None:
-        """Where the stream stood when it was saved last, and its noise with it; or None."""
+    def load(self, noise: NoiseRows) -> StreamState | None:
+        """Return where the stream stood when it was saved last, and restore its noise; or None."""
         return None
 
-    def save(self, standing: Standing, noise: NoiseRows) -> None:
-        """In the place of what was saved before. Here the estimator's own are all there is."""
+    def save(self, standing: StreamState, noise: NoiseRows) -> None:
+        """Keep it in the place of what was saved before. In memory the stream's own objects are it."""
 
-    def seen(self, batch_id: str) -> int | None:
-        """The step into which a batch went, or None."""
-        return self._seen.get(batch_id)
+    def step_of_batch(self, batch_id: str) -> int | None:
+        """Return the step into which a batch went, or None."""
+        return self._batches.get(batch_id)
 
     def mark(self, batch_id: str, step: int) -> None:
         """Note that a batch is part of a step."""
-        self._seen[batch_id] = step
+        self._batches[batch_id] = step
 
     def append(self, step: int, time: str | float | None, row: bytes) -> None:
         """Keep what was released: the noisy row Y[step], int64 as bytes."""
         self._rows.append((time, row))
-        self._made = step + 1
 
     def published(self, step: int) -> tuple[str | float | None, bytes]:
-        """The time and the noisy row of a step that was made, and is not forgotten."""
-        if step < self._first:
-            raise ValueError(f"step {step} is not kept any more: a state file keeps all.")
-        return self._rows[step - self._first]
-
-    def forget(self, before: int) -> None:
-        """Rows of steps before this one are asked for no more."""
-        while self._first < before:
-            self._rows.popleft()
-            self._first += 1
+        """Return the time and the noisy row of a step that was made."""
+        return self._rows[step]
 
     def close(self) -> None:
         """Give everything back."""
 
 
-def beyond(planned: int, made: int, what: str) -> HorizonError:
-    """The error of a stream that is asked for more steps than are planned."""
+def horizon_error(planned: int, made: int, what: str) -> HorizonError:
+    """Return the error of a stream that is asked for more steps than are planned."""
     return HorizonError(
         f"all {planned} steps of this stream are planned for, {made} are released, and {what} would not be"
         " covered by its guarantee. Begin another stream, whose privacy cost adds to this one's; without"
@@ -191,7 +179,7 @@ def beyond(planned: int, made: int, what: str) -> HorizonError:
 
 
 def plain_time(time: Any) -> str | float | None:
-    """A time as built-in text or number, which can be kept.
+    """Return a time as built-in text or number, which can be kept.
 
     Raises:
         ValueError: for something else than text, a finite number or None.

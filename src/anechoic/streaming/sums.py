@@ -9,27 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
-from anechoic.streaming.coded import coded
-from anechoic.streaming.presence import Presence
+from anechoic.streaming.columns import Integers, coded, entries
+from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
-    Integers,
     Records,
     Rows,
     Statistic,
-    both,
     checked_interval,
     counted,
-    entries,
-    lengths,
     linear_estimate,
+    masks_and,
     numbers,
-    one_each,
+    one_hot,
+    row_norms,
 )
 
 
 class Count(Statistic):
-    """How many records; or how many units had a record in the last steps, each counted once.
+    """A count of records; or of units that had a record in the last steps, each counted once.
 
     With `within` a stream tells units by `unit_ids`, and its guarantee is for one unit with all its records:
     `visits` bounds how often it comes, and the noise grows like sqrt(2 visits), see
@@ -52,11 +50,14 @@ class Count(Statistic):
     def __init__(self, column: str | None = None, *, within: int | None = None, visits: int = 1) -> None:
         if within is None and visits != 1:
             raise ValueError(f"visits={visits} without within: give the number of steps that a visit lasts.")
-        self.column, self.presence = column, None if within is None else Presence(within, visits)
+        self.column, self.distinct_counter = (
+            column,
+            None if within is None else DistinctCounter(within, visits),
+        )
 
     @property
     def bound(self) -> float:  # type: ignore[override]  # what a unit adds in all its visits, as if at once
-        return 1.0 if self.presence is None else self.presence.norm
+        return 1.0 if self.distinct_counter is None else self.distinct_counter.norm
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
@@ -80,7 +81,7 @@ class Count(Statistic):
         return np.array([count * unit], np.int64)
 
     def each(self, records: Records, unit: int) -> Any:
-        return one_each(np.zeros(records.count, np.int64), None, 1, unit)
+        return one_hot(np.zeros(records.count, np.int64), None, 1, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         return linear_estimate(totals[..., 0], deviation, z, totals)
@@ -88,7 +89,7 @@ class Count(Statistic):
     decode_each = decode
 
     def describe(self) -> dict[str, Any]:
-        rule = self.presence
+        rule = self.distinct_counter
         more = {} if rule is None else {"within": rule.within, "visits": rule.visits}
         return {"kind": "count", "column": self.column, **more}
 
@@ -121,7 +122,7 @@ class Sum(Rows):
         values = numbers(batch, self.dimension)
         usable = np.asarray(np.isfinite(values).all(axis=1))
         with np.errstate(over="ignore"):  # a length beyond the range is over
-            beyond = lengths(values[usable]) > self.bound
+            beyond = row_norms(values[usable]) > self.bound
         remarks = {"not finite": counted(~usable), "clipped to the bound": counted(beyond)}
         return Records(len(values), values, usable, remarks)
 
@@ -198,7 +199,7 @@ class Mean(Rows):
 
 
 def fieller(total: Array, count: Array, s: float, r: float, z: float) -> tuple[Array, Array]:
-    """The smallest interval that holds all m with (total - m count)^2 <= z^2 (s^2 + m^2 r^2), entry by entry.
+    """Return the smallest interval with all m for which (total - m count)^2 <= z^2 (s^2 + m^2 r^2).
 
     It is the whole line where the noisy count does not exceed z of its standard deviations.
     """
@@ -209,7 +210,7 @@ def fieller(total: Array, count: Array, s: float, r: float, z: float) -> tuple[A
 
 
 class Histogram(Statistic):
-    """How many records of each category.
+    """Counts of records by category.
 
     Args:
         categories: distinct values, given in advance: taken from the data they would show who is in it,
@@ -241,7 +242,7 @@ class Histogram(Statistic):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The categories as text; with quotation marks where two would be the same, as 7 and "7"."""
+        """Return the categories as text; with quotation marks where two would be the same, as 7 and "7"."""
         plain = tuple(map(str, self.categories))
         return plain if len(set(plain)) == len(plain) else tuple(map(repr, self.categories))
 
@@ -257,18 +258,18 @@ class Histogram(Statistic):
         return Records(len(places), places, usable, {"unknown category": counted(~usable)})
 
     def _place_of(self, entry: Any) -> int:
-        """Of one record, whatever the others are; -1 for none."""
+        """Return the place of one record's category, whatever the others are; -1 for none."""
         try:
             return self._places.get(entry, -1)
         except Exception:  # no hash, or one that fails in any way
             return -1
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
-        chosen = both(records.usable, kept)
+        chosen = masks_and(records.usable, kept)
         return np.bincount(records.values[chosen], minlength=self.dimension).astype(np.int64) * unit
 
     def each(self, records: Records, unit: int) -> Any:
-        return one_each(records.values, records.usable, self.dimension, unit)
+        return one_hot(records.values, records.usable, self.dimension, unit)
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         return linear_estimate(totals, deviation, z, totals)

@@ -27,6 +27,7 @@ from anechoic.engines.spark import StreamSink
 from anechoic.participation import MinSep
 from anechoic.runs import digests
 from anechoic.streaming.clock import Clock
+from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import all_of, columns
 
 START = datetime(2026, 5, 24, tzinfo=UTC)
@@ -95,7 +96,7 @@ def expected(units=False, direct=None):
     for step in range(closed):
         batch, ids = columns(kept.get(step, []))
         direct.update(batch, ids if units else None)
-        found.append(direct.release(clock.end_of(step)).to_bytes())
+        found.append(bytes_of(direct.release(clock.end_of(step))))
     return found, late
 
 

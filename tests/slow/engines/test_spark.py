@@ -21,9 +21,10 @@ from pyspark.sql import functions
 from anechoic import streaming
 from anechoic.engines.spark import StreamSink, releases
 from anechoic.keys import derive
-from anechoic.streaming.tables import rows_of
+from anechoic.streaming.release import rows_of
 from anechoic.units.ids import secret_of
 from tests.slow.engines.spark_jobs import CLOCK, DELAY, START, UNITS, expected, query, tables
+from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import STATISTICS, all_of
 from tests.streaming.test_store import KEY
 
@@ -45,8 +46,8 @@ def sink_of(stream, **more):
     return StreamSink(stream, **{**CLOCK, "delay": f"{DELAY}s", **more})
 
 
-def bytes_of(stream):
-    return [made.to_bytes() for made in stream.releases()]
+def released(stream):
+    return [*map(bytes_of, stream.releases())]
 
 
 @pytest.mark.parametrize("units", [False, True])
@@ -55,7 +56,7 @@ def test_releases_are_those_of_a_stream_that_gets_the_records(spark, folder, uni
     assert len(wanted) == 4 and late > 5
     with all_of(state=folder / "state", **(UNITS if units else {})) as stream:
         query(spark, folder, sink_of(stream, unit="who" if units else None))
-        assert bytes_of(stream) == wanted
+        assert released(stream) == wanted
         assert stream.diagnostics()[LATE] == late and stream.diagnostics()["without a step"] > 0
         shown = releases(spark, folder / "state").collect()
         assert list(map(tuple, shown)) == list(rows_of(stream.releases()))
@@ -65,22 +66,23 @@ def test_releases_are_those_of_a_stream_that_gets_the_records(spark, folder, uni
 def test_an_open_histogram_takes_batches(spark, folder, units):
     promise = {"participation": UNITS["participation"], "categories_per_unit": 3} if units else {}
     direct, of = (
-        streaming.OpenHistogram("kind", epsilon=8.0, horizon=24, key=bytes(32), **promise) for _ in range(2)
+        streaming.PartitionSelectionHistogram("kind", epsilon=8.0, horizon=24, key=bytes(32), **promise)
+        for _ in range(2)
     )
     wanted, _ = expected(units, direct)
     query(spark, folder, sink_of(of, unit="who" if units else None))
-    assert bytes_of(of) == wanted and of.get().named()
+    assert released(of) == wanted and of.get().named()
 
 
 def test_a_query_whose_checkpoint_was_deleted_is_refused_and_adds_nothing(spark, folder):
     with all_of(state=folder / "state") as stream:
         query(spark, folder, sink_of(stream))
-        before, held = bytes_of(stream), stream._standing.open
+        before, held = released(stream), stream._stream_state.open
         query(spark, folder, sink_of(stream))  # nothing new
         shutil.rmtree(folder / "checkpoint")
         with pytest.raises(StreamingQueryException, match="checkpoint was deleted"):
             query(spark, folder, sink_of(stream))
-        assert bytes_of(stream) == before and (stream._standing.open == held).all()
+        assert released(stream) == before and (stream._stream_state.open == held).all()
 
 
 def test_a_task_that_fails_and_is_tried_again_adds_once(spark, folder):
@@ -96,7 +98,7 @@ def test_a_task_that_fails_and_is_tried_again_adds_once(spark, folder):
 
     with all_of(state=folder / "state") as stream:
         query(spark, folder, sink_of(stream), lambda frame: frame.mapInArrow(failing, frame.schema))
-        assert os.path.exists(mark) and bytes_of(stream) == expected()[0]
+        assert os.path.exists(mark) and released(stream) == expected()[0]
 
 
 @pytest.mark.parametrize("units", [False, True])
@@ -115,7 +117,7 @@ def test_batches_that_come_again_and_in_another_order_change_nothing(spark, unit
             assert stream.step == 0
             over[0] = sink.clock.start + 4 * 3600
             sink(frames[0], 0)
-            found.append((bytes_of(stream), stream.diagnostics()))
+            found.append((released(stream), stream.diagnostics()))
     finally:
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
     assert found[0] == found[1] and len(found[0][0]) == 4
@@ -210,8 +212,8 @@ def test_a_driver_that_is_killed_between_any_two_lines_loses_and_repeats_nothing
     report = json.loads((tmp_path / "report").read_text())
     assert report["killed"] == kills and report["streams"] >= 1
     for place in range(report["streams"]):
-        found = streaming.read_releases(tmp_path / f"{place}" / "state", statistics=None)
-        assert [made.to_bytes() for made in found] == expected()[0]
+        found = streaming.read_releases(tmp_path / f"{place}" / "state")
+        assert [*map(bytes_of, found)] == expected()[0]
 
 
 def test_the_example_goes_on_where_it_stopped(tmp_path):

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from anechoic import streaming
 from tests.slow.engines.spark_cluster import DEATHS
 from tests.slow.engines.spark_jobs import FILES, UNITS, expected, query
-from tests.slow.engines.test_spark import ROOT, bytes_of, pytestmark, sink_of  # noqa: F401 - the marks hold here too
+from tests.slow.engines.test_spark import ROOT, pytestmark, released, sink_of  # noqa: F401 - the marks hold here too
+from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import all_of
 from tests.streaming.test_store import KEY
 
@@ -35,13 +36,13 @@ def test_batches_after_an_old_checkpoint_come_again_and_add_nothing(spark, folde
             sink(frame, number)
 
         query(spark, folder, noted)
-        before, held = bytes_of(stream), stream._standing.open
+        before, held = released(stream), stream._stream_state.open
         assert before == expected()[0]
         shutil.rmtree(folder / "checkpoint")
         (folder / "old").rename(folder / "checkpoint")
         query(spark, folder, noted)
         assert numbers == [*range(FILES), *range(2, FILES)]
-        assert bytes_of(stream) == before and (stream._standing.open == held).all()
+        assert released(stream) == before and (stream._stream_state.open == held).all()
 
 
 @pytest.mark.parametrize("units", [False, True])
@@ -65,7 +66,7 @@ def test_the_order_and_the_grouping_of_files_change_nothing_before_a_step_ends(
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)
             query(spark, folder, noted, files=files)
             assert numbers == list(range(FILES // files))
-            found.append(bytes_of(stream))
+            found.append(released(stream))
     assert found[0] == found[1] and len(found[0]) == 6
 
 
@@ -99,7 +100,7 @@ def test_a_batch_of_the_rate_source_that_comes_again_has_the_same_records_and_ad
             if len(seen) == 2:
                 with pytest.raises(StreamingQueryException, match="the driver is lost"):
                     running.awaitTermination()
-        found = bytes_of(stream)
+        found = released(stream)
     assert len(seen) >= 5 and len(found) >= 2
     assert seen[1] == seen[2] and seen[1][1]
     records = [record for _, some in dict(seen).items() for record in some]
@@ -109,7 +110,7 @@ def test_a_batch_of_the_rate_source_that_comes_again_has_the_same_records_and_ad
         end = begin + 5 * (step + 1)
         values = [float(value) for micros, value in records if end - 5 <= micros / 1e6 < end]
         direct.update({"value": values})
-        wanted.append(direct.release(sink.clock.end_of(step)).to_bytes())
+        wanted.append(bytes_of(direct.release(sink.clock.end_of(step))))
     assert found == wanted
 
 
@@ -125,4 +126,4 @@ def test_executors_and_workers_that_are_killed_in_the_middle_of_a_batch_change_n
             assert ("CoarseGrainedExecutorBackend" in line) == (what == "executor")
     for units in (False, True):
         found = streaming.read_releases(tmp_path / str(units) / "state", statistics=None)
-        assert [made.to_bytes() for made in found] == expected(units)[0]
+        assert [*map(bytes_of, found)] == expected(units)[0]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from anechoic._validate import fraction, positive_int
@@ -19,25 +21,26 @@ from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess
 from anechoic.runs.meta import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
-from anechoic.streaming.accumulator import Accumulator, as_accumulator
-from anechoic.streaming.base import StreamBase
-from anechoic.streaming.categories import CategoryNoise, Pairs
+from anechoic.streaming.accumulator import Accumulator, PartitionSelectionAccumulator
+from anechoic.streaming.base import Addition, StreamBase
+from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import miss_of
-from anechoic.streaming.ingest import Addition
-from anechoic.streaming.layout import OpenLayout
-from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import Deviations, Spent, mechanism_of
-from anechoic.streaming.open_accumulator import OpenAccumulator
+from anechoic.streaming.layout import PartitionSelectionLayout
+from anechoic.streaming.ledger import NO_ID, Ledger
+from anechoic.streaming.mechanisms import Deviations, SpentEpsilon, mechanism_of
 from anechoic.streaming.release import Release
-from anechoic.streaming.statistic import Integers, linear_estimate, quantile
+from anechoic.streaming.statistic import linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import InMemory, Standing
+from anechoic.streaming.stream_state import InMemory, StreamState
 from anechoic.streaming.window import Running
+from anechoic.units.ids import DIGEST
 
 #: Name of the statistic in a release.
 NAME = "units"
@@ -47,17 +50,20 @@ _CHOOSING = 0.5
 _AHEAD = 2**10
 #: Deviations are computed in float64; what BLTs' memory drifts is far below this too.
 _SPARE = 2.0**-30
+#: Rows of noise of a category that are made at once.
+_ROWS_AHEAD = 64
+#: How often a unit was in its categories, in a table of accounts: how many, and two numbers of no use here.
+_COUNT = np.dtype("<i8")
 
 
-class OpenStore(Store):
-    """A state file of an `OpenHistogram`, with all its categories."""
+class PartitionSelectionStore(Store):
+    """A state file of a `PartitionSelectionHistogram`, with all its categories."""
 
     KIND = "open histogram"
-    SHOWN: ClassVar[tuple[str, ...]] = (LABELS, MECHANISM)
 
 
-class OpenHistogram(StreamBase):
-    """How many units were in each category so far, step after step; categories come from the data.
+class PartitionSelectionHistogram(StreamBase):
+    """A histogram of categories that nobody lists in advance (partition selection): units in each so far.
 
     A category is released from the step on at which its noisy count exceeds a threshold, and in all steps
     after that. Its first figure is that of all steps so far: nothing that came before is lost. One that
@@ -102,7 +108,7 @@ class OpenHistogram(StreamBase):
 
     Example:
         >>> from anechoic import streaming
-        >>> diagnoses = streaming.OpenHistogram(epsilon=2.0, delta=1e-6, horizon=24)
+        >>> diagnoses = streaming.PartitionSelectionHistogram(epsilon=2.0, delta=1e-6, horizon=24)
         >>> diagnoses.update(["flu"] * 400 + ["a rare one"])
         True
         >>> list(diagnoses.release().named())
@@ -150,7 +156,7 @@ class OpenHistogram(StreamBase):
             unit=unit,
             buffered=True,
         )
-        begun = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
+        begun = as_begun(planned, None if state is None else PartitionSelectionStore.shown(state, MECHANISM))
         self.cost = AllBut(begun, _CHOOSING * self.delta)
         if self.cost.mechanism.grid_bits is None:
             raise UnsupportedError(
@@ -163,7 +169,10 @@ class OpenHistogram(StreamBase):
             raise ValueError(
                 f"categories_per_unit={categories_per_unit} is more than the grid of noise holds."
             )
-        self._deviations, self._spent = Deviations(self.cost.mechanism, Running()), Spent(self.cost.mechanism)
+        self._deviations, self._spent = (
+            Deviations(self.cost.mechanism, Running()),
+            SpentEpsilon(self.cost.mechanism),
+        )
         self._setting = checked_setting(setting)
         self.owner = OwnProcess("stream")
         if book is not None:
@@ -174,27 +183,27 @@ class OpenHistogram(StreamBase):
     def _start(self, state: str | os.PathLike[str] | None, **how: Any) -> None:
         identity = self._identity()
         shown = {LABELS: "{}", MECHANISM: self.cost.mechanism.to_json()}
-        self._state = opened(OpenStore, InMemory, state, identity=identity, shown=shown, **how)
+        self._state = opened(PartitionSelectionStore, InMemory, state, identity=identity, shown=shown, **how)
         secret = derive(self._state.key, f"categories {identity}", size=32)
         self._noise = CategoryNoise(self.cost.mechanism, secret, self._state.openings)
-        self._pairs: Pairs | None = None
+        self._ledger: CategoryLedger | None = None
         if self.by_unit:
             ledger = Ledger(self.cost.mechanism.participation, 1, self._state.key, self._state.units)
-            self._pairs = Pairs(ledger, self.categories_per_unit, self._state.key, self._state.units)
-        self._standing = self._state.load(self._noise) or Standing.first(0)
+            self._ledger = CategoryLedger(ledger, self.categories_per_unit, self._state.key)
+        self._stream_state = self._state.load(self._noise) or StreamState.first(0)
         last = deque(self.releases(), maxlen=1)
         self._last = last[0] if last else None
 
     def standard_error(self, step: int) -> float:
-        """Standard deviation of the noise in each figure of a step, in units; known in advance."""
+        """Return the standard deviation of the noise in each figure of a step, in units."""
         return self._deviations.at(step) * 2.0 ** (self.cost.mechanism.grid_bits or 0) / self._one
 
     def threshold(self, step: int) -> float:
-        """What the noisy count of a category has to exceed to be released at a step; known in advance."""
+        """Return what a category's noisy count has to exceed to be released at a step; known in advance."""
         return self._limit(step) / self._one
 
     def _limit(self, step: int) -> int:
-        """The same in units of the grid, rounded up.
+        """Return the same in units of the grid, rounded up.
 
         A unit alone in a category adds at most c_t to it. Over all steps, and over all categories that are
         one unit's alone, the probabilities that the noise exceeds threshold less c_t add up to at most half
@@ -214,18 +223,18 @@ class OpenHistogram(StreamBase):
 
     @property
     def horizon(self) -> int:
-        """Steps that are planned; 2**40 without a horizon."""
+        """Return the steps that are planned; 2**40 without a horizon."""
         return self.cost.mechanism.steps
 
     @property
     def _ahead(self) -> int:
         return _AHEAD
 
-    def _layout(self, stream: str, secret: bytes | None) -> OpenLayout:
-        return OpenLayout.of(stream, secret, self.column, self._one)
+    def _layout(self, stream: str, secret: bytes | None) -> PartitionSelectionLayout:
+        return PartitionSelectionLayout.of(stream, secret, self.column, self._one)
 
     def _check_room(self, count: int) -> None:
-        now = self._standing
+        now = self._stream_state
         longer = replace(now, open=np.append(now.open, 0), total=np.append(now.total, 0))
         waiting = sum(counted.total() for counted in self._noise.later.values())
         longer.check_room((count + waiting) * self._one)
@@ -233,29 +242,30 @@ class OpenHistogram(StreamBase):
     def _read(self, batch: Any, unit_ids: Any, step: int) -> Addition:
         self._check_left(1)
         self._check_of(batch, step)
-        made = as_accumulator(batch) or Accumulator(self.layout).add(batch, unit_ids)
+        new = not isinstance(batch, Accumulator)
+        made = Accumulator(self.layout).add(batch, unit_ids) if new else batch
         return Addition({}, made.count, None, made)
 
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
         made, at = addition.accumulator, self.step if step is None else step
-        assert isinstance(made, OpenAccumulator)
-        self._standing.counts += made.remarks
+        assert isinstance(made, PartitionSelectionAccumulator)
+        self._stream_state.counts += made.remarks
         counted = made.records
-        if self._pairs is not None:
+        if self._ledger is not None:
             units, names = made.pairs()
-            kept, refused = self._pairs.admit(units, names, at)
-            self._standing.counts += refused
+            kept, refused = self._ledger.admit(units, names, at)
+            self._stream_state.counts += refused
             counted = Counter(name for name, one in zip(names, kept.tolist(), strict=True) if one)
         if batch_id is not None:
             self._state.mark(batch_id, at)
         if at == self.step:
-            self._put(counted)
+            self._absorb(counted)
         else:  # a category of later records alone is not there yet: it must not be released
             self._noise.later.setdefault(at, Counter()).update(counted)
 
-    def _put(self, counted: Counter[str]) -> None:
+    def _absorb(self, counted: Counter[str]) -> None:
         """Add records to the open step."""
-        standing = self._standing
+        standing = self._stream_state
         before = self._noise.add(name for name in counted if name not in self._noise.place)
         standing.open = np.append(standing.open, np.zeros_like(before))
         standing.total = np.append(standing.total, before)
@@ -263,42 +273,42 @@ class OpenHistogram(StreamBase):
             standing.open[self._noise.place[name]] += count * self._one
 
     def _publish(self, time: str | float | None) -> Release:
-        step, shown = self._standing.step, self._shown
-        self._standing.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)
-        total, place = self._standing.total, self._noise.place
+        step, shown = self._stream_state.step, self._shown
+        self._stream_state.end_step(self._noise.next(), Running(), lambda _: np.zeros(0, np.int64), time)
+        total, place = self._stream_state.total, self._noise.place
         above = np.flatnonzero(total > self._limit(step)).tolist()
         new = sorted({self._noise.names[i] for i in above} - set(shown))  # no trace of who came first
         row = np.array([total[place[name]] for name in (*shown, *new)], "<i8")
         self._state.append(step, time, json.dumps(new).encode() + b"\n" + row.tobytes())
-        self._put(self._noise.later.pop(step + 1, Counter()))
-        return self._made(step, time, (*shown, *new), row)
+        self._absorb(self._noise.later.pop(step + 1, Counter()))
+        return self._decode(step, time, (*shown, *new), row)
 
     # -- what was released -------------------------------------------------------------------------
 
     @property
     def _shown(self) -> tuple[str, ...]:
-        """The categories that were released."""
+        """Return the categories that were released."""
         return () if self._last is None else self._last.labels[NAME]
 
     def releases(self) -> Iterator[Release]:
-        """All releases so far, as published."""
+        """Return all releases so far, as published."""
         names: list[str] = []
         for step in range(self.step):
             with self.owner.reading():
                 time, held = self._state.published(step)
             new, _, row = held.partition(b"\n")
             names += json.loads(new)
-            yield self._made(step, time, tuple(names), np.frombuffer(row, "<i8").astype(np.int64))
+            yield self._decode(step, time, tuple(names), np.frombuffer(row, "<i8").astype(np.int64))
 
-    def _made(self, step: int, time: str | float | None, names: tuple[str, ...], row: Integers) -> Release:
+    def _decode(self, step: int, time: str | float | None, names: tuple[str, ...], row: Integers) -> Release:
         values = np.asarray(row / self._one)
         made = linear_estimate(values, self.standard_error(step), quantile(self.level), values)
         return Release(step, time, {NAME: made}, self._spent.after(step + 1), self.delta, {NAME: names})
 
     def _identity(self) -> str:
-        """What must be the same whenever a state file is opened."""
+        """Return what must be the same whenever a state file is opened."""
         promise = {
-            "kind": OpenStore.KIND,
+            "kind": PartitionSelectionStore.KIND,
             "column": self.column,
             "by_unit": self.by_unit,
             "categories_per_unit": self.categories_per_unit,
@@ -311,3 +321,115 @@ class OpenHistogram(StreamBase):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(step {self.step}, {len(self._shown)} categories released)"
+
+
+class CategoryNoise:
+    """Rows of noise of the categories that were seen, one number a step, each category from row 0 on.
+
+    They are functions of the key, the salts of the openings and the category alone: neither the order in
+    which categories appear nor what others there are changes a bit, and one that is never seen costs nothing.
+
+    Args:
+        mechanism: whose noise it is, in one dimension.
+        key: 32 secret bytes.
+        openings: (step, salt) of every opening; see `NoiseRows`.
+
+    Attributes:
+        names: the categories, in the order in which they were seen. Private.
+        place: of each name.
+        later: records that count in steps after the open one, by step and category. Private.
+    """
+
+    def __init__(self, mechanism: Mechanism, key: bytes, openings: Iterable[tuple[int, bytes]]) -> None:
+        self._mechanism, self._key, self._openings = mechanism, key, list(openings)
+        self.step = 0
+        self.names: list[str] = []
+        self.place: dict[str, int] = {}
+        self.later: dict[int, Counter[str]] = {}
+        self._rows: dict[str, NoiseRows] = {}
+        self._ahead: dict[str, list[int]] = {}
+
+    def add(self, names: Iterable[str]) -> Integers:
+        """Begin the noise of these too, for `next`; return the sum of their numbers before."""
+        found = []
+        for name in names:
+            self.place[name] = len(self.names)
+            self.names.append(name)
+            self._rows[name] = self._noise_rows(name)
+            found.append(sum(int(row[0]) for row in self._rows[name].ahead(self.step)))
+        return np.array(found, np.int64)
+
+    def next(self) -> Integers:
+        """Return the numbers of the open step, which ends; shape (categories,)."""
+        found = np.array([self._one(name) for name in self.names], np.int64)
+        self.step += 1
+        return found
+
+    def _one(self, name: str) -> int:
+        if not self._ahead.get(name):
+            left = min(_ROWS_AHEAD, self._mechanism.steps - self.step)
+            self._ahead[name] = [int(row[0]) for row in self._rows[name].ahead(left)][::-1]
+        return self._ahead[name].pop()
+
+    def _noise_rows(self, name: str) -> NoiseRows:
+        person = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+        return NoiseRows(self._mechanism, 1, derive(self._key, f"category {person}", size=32), self._openings)
+
+    # as `Store` keeps it: no row of noise, for all follow from the key
+
+    def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
+        held = [self.names, self.later] if self.later else self.names
+        return self.step, "", (), json.dumps(held).encode()
+
+    def restore(self, step: int, dtype: str, shape: tuple[int, ...], data: bytes) -> None:
+        self.step, held = step, json.loads(data)
+        if held and not isinstance(held[0], str):
+            held, later = held
+            self.later = {int(at): Counter(counted) for at, counted in later.items()}
+        self.add(held)  # all rows before are made again
+
+
+class CategoryLedger:
+    """A ledger of categories: in each a unit takes part as often as its participation allows.
+
+    Whether a record counts depends on earlier records of the same unit alone.
+
+    Args:
+        ledger: of pairs of a unit and a category, one record in a step.
+        most: categories of a unit that count, ever: its first ones.
+        key: of the stream.
+    """
+
+    def __init__(self, ledger: Ledger, most: int, key: bytes) -> None:
+        self._ledger, self._most, self._table = ledger, most, ledger.table
+        self._secret = derive(key, "units and categories", size=64)
+
+    def admit(
+        self, units: list[bytes], names: list[str], step: int
+    ) -> tuple[NDArray[np.bool_], Counter[str]]:
+        """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
+        keys = list(map(self._pair, units, names))
+        pairs: list[bytes | None] = [*keys]
+        found = self._table.fetch({*keys, *units})
+        known = {pair for pair in keys if pair in found}
+        before = {unit: self._count(found.get(unit)) for unit in units}
+        counts = dict(before)
+        for i, (unit, pair) in enumerate(zip(units, keys, strict=True)):
+            if pair not in known and counts[unit] < self._most:
+                counts[unit] += 1
+                known.add(pair)
+            elif pair not in known:
+                pairs[i] = None
+        kept, refused = self._ledger.admit(pairs, step)
+        changed = {unit: count for unit, count in counts.items() if count != before[unit]}
+        self._table.write({unit: np.array([c, 0, 0], _COUNT).tobytes() for unit, c in changed.items()})
+        beyond = {"of units in as many categories as they may": refused.pop(NO_ID, 0)}
+        return kept, +Counter({**refused, **beyond})
+
+    def _pair(self, unit: bytes, name: str) -> bytes:
+        held = unit + name.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(held, digest_size=DIGEST, key=self._secret).digest()
+
+    @staticmethod
+    def _count(held: bytes | None) -> int:
+        return 0 if held is None else int(np.frombuffer(held, _COUNT)[0])

@@ -8,8 +8,9 @@ import pytest
 from anechoic import streaming
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.participation import FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.streaming import Accumulator
-from anechoic.streaming.open_accumulator import OpenAccumulator
+from anechoic.streaming import Accumulator, PartitionSelectionHistogram
+from anechoic.streaming.accumulator import PartitionSelectionAccumulator
+from tests.streaming.released import bytes_of
 
 STEPS = 6
 KEY = bytes(range(32))
@@ -18,7 +19,7 @@ PARTICIPATIONS = [None, Single(), MinSep(2, 2), OncePerEpoch(3), FullBatch()]
 
 def histogram(participation=None, most=5, **more):
     how = {"epsilon": 4.0, "horizon": STEPS, "key": KEY, "participation": participation, **more}
-    return streaming.OpenHistogram("kind", categories_per_unit=most if participation else 1, **how)
+    return PartitionSelectionHistogram("kind", categories_per_unit=most if participation else 1, **how)
 
 
 def drawn(rng, records=300, units=60):
@@ -63,11 +64,11 @@ def by_records(of, records):
 
 
 def totals(of):
-    return dict(zip(of._noise.names, of._standing.total.tolist(), strict=True))
+    return dict(zip(of._noise.names, of._stream_state.total.tolist(), strict=True))
 
 
 def same(one, other):
-    return [made.to_bytes() for made in one] == [made.to_bytes() for made in other]
+    return [*map(bytes_of, one)] == [*map(bytes_of, other)]
 
 
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=repr)
@@ -146,7 +147,7 @@ def test_what_is_released_holds_no_category_that_was_not_chosen(tmp_path, units)
     made = of.release()
     of.close()
     for secret in ("a rare one", "a later one"):
-        assert secret not in of.accumulator_spec() and secret.encode() not in made.to_bytes()
+        assert secret not in of.accumulator_spec() and secret.encode() not in bytes_of(made)
     assert list(made.named()) == ["flu"]
 
 
@@ -168,7 +169,7 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path):
 def test_records_that_come_twice_or_from_elsewhere_are_refused():
     of, other = histogram(), histogram(key=bytes(32))
     made = added(Accumulator(of), [(0, None, "flu")])
-    assert isinstance(made, OpenAccumulator) and made.count == 1
+    assert isinstance(made, PartitionSelectionAccumulator) and made.count == 1
     assert of.add_sums(made, batch_id="a")
     with pytest.raises(GuaranteeError, match="added before"):
         of.add_sums(made, batch_id="b")
@@ -196,7 +197,7 @@ def test_it_is_pickled_and_the_same_records_give_the_same_bytes():
         records = [*drawn(rng), (0, None, "flu"), (0, "u1", "\ud800odd")]
         one, other = (merged(of, records, rng) for _ in range(2))
         again = pickle.loads(pickle.dumps(one))
-        assert type(again) is OpenAccumulator
+        assert type(again) is PartitionSelectionAccumulator
         assert one.to_bytes() == other.to_bytes() == again.to_bytes()
 
 

@@ -187,9 +187,9 @@ def test_no_sum_of_those_who_leave_is_too_large_for_its_integers():
     stream = NoNoise(streaming.Count(within=2), mechanism=planned())
     (one,) = stream.shared.units.values()
     assert stream.shared.reach(7) >= 14 * one
-    before = np.abs(stream._standing.open).sum()
+    before = np.abs(stream._stream_state.open).sum()
     stream.update(["a", "b"], ["a", "b"])
-    moved = np.abs(stream._standing.open).sum() + sum(
-        np.abs(s).sum() for s in stream._standing.ahead.values()
+    moved = np.abs(stream._stream_state.open).sum() + sum(
+        np.abs(s).sum() for s in stream._stream_state.ahead.values()
     )
     assert moved - before <= stream.shared.reach(2)

@@ -11,7 +11,9 @@ from anechoic import streaming
 from anechoic.budget import BudgetBook
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, UnsupportedError
 from anechoic.participation import FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.streaming import PartitionSelectionHistogram
 from tests.floats import same_bits
+from tests.streaming.released import bytes_of
 
 KEY = bytes(range(32))
 STEPS = 6
@@ -27,7 +29,7 @@ def feed(histogram, records, steps=STEPS):
         for unit, category in own:  # of several in one batch a hash would say which are first
             histogram.update([category], [unit] if histogram.by_unit else None)
         histogram.release()
-        found.append(dict(zip(histogram._noise.names, histogram._standing.total.tolist(), strict=True)))
+        found.append(dict(zip(histogram._noise.names, histogram._stream_state.total.tolist(), strict=True)))
     return found
 
 
@@ -54,11 +56,11 @@ def admitted(records, participation, most):
 def test_totals_are_those_of_the_rule_and_noise_that_is_the_same_for_all_data(participation, most):
     options = {**PROMISE, "participation": participation, "categories_per_unit": most}
     records = drawn(np.random.default_rng(most))
-    histogram = streaming.OpenHistogram(**options)
+    histogram = PartitionSelectionHistogram(**options)
     found = feed(histogram, records)
     counting = admitted(records, participation, most)
     # everybody is in every category at step 0, so that the noise is drawn from there on
-    other = streaming.OpenHistogram(**{**options, "categories_per_unit": 1, "participation": Single()})
+    other = PartitionSelectionHistogram(**{**options, "categories_per_unit": 1, "participation": Single()})
     pairs = [(0, 100 + i, f"c{i}") for i in range(5)]
     noise = feed(other, pairs)
     assert histogram.cost.mechanism.noise_std >= other.cost.mechanism.noise_std
@@ -75,16 +77,16 @@ def test_totals_are_those_of_the_rule_and_noise_that_is_the_same_for_all_data(pa
 @pytest.fixture(autouse=True)
 def keeps_totals(monkeypatch):
     """`seen` of a histogram: the totals of each category after each step, in steps before it was seen too."""
-    release = streaming.OpenHistogram.release
+    release = PartitionSelectionHistogram.release
 
     def kept(self, time=None):
         made = release(self, time)
         seen = self.__dict__.setdefault("seen", {})
-        for name, total in zip(self._noise.names, self._standing.total.tolist(), strict=True):
+        for name, total in zip(self._noise.names, self._stream_state.total.tolist(), strict=True):
             seen.setdefault(name, [0] * made.step).append(total)
         return made
 
-    monkeypatch.setattr(streaming.OpenHistogram, "release", kept)
+    monkeypatch.setattr(PartitionSelectionHistogram, "release", kept)
 
 
 # -- the choice of categories ------------------------------------------------------------------------
@@ -108,14 +110,8 @@ def test_a_category_of_one_unit_alone_is_released_with_half_of_delta_at_most(
 ):
     """By the exact law of the noise: numbers that a unit adds are as large, and as early, as they can be."""
     delta = 0.2
-    histogram = streaming.OpenHistogram(
-        epsilon=1.0,
-        delta=delta,
-        horizon=horizon,
-        participation=participation,
-        categories_per_unit=most,
-        adjacency=adjacency,
-    )
+    how = {"horizon": horizon, "participation": participation, "categories_per_unit": most}
+    histogram = PartitionSelectionHistogram(epsilon=1.0, delta=delta, adjacency=adjacency, **how)
     steps = horizon or 5
     scale = 2.0**histogram.cost.mechanism.grid_bits / histogram._one
     strategy = histogram.cost.mechanism.strategy.truncate(steps)
@@ -139,7 +135,7 @@ def test_no_event_near_the_threshold_tells_more_than_epsilon_and_delta():
     epsilon, delta, repeats = 1.0, 0.05, 1200
     figures = []
     for size in (14, 15):
-        histogram = streaming.OpenHistogram(epsilon=epsilon, delta=delta, horizon=2)
+        histogram = PartitionSelectionHistogram(epsilon=epsilon, delta=delta, horizon=2)
         histogram.update([f"{i}" for i in range(repeats) for _ in range(size)])
         histogram.release()
         named = histogram.release().named()
@@ -154,7 +150,7 @@ def test_no_event_near_the_threshold_tells_more_than_epsilon_and_delta():
 
 @pytest.mark.slow
 def test_the_noise_of_categories_has_the_law_that_errors_state_and_is_independent():
-    histogram = streaming.OpenHistogram(epsilon=0.5, delta=1e-2, horizon=3)
+    histogram = PartitionSelectionHistogram(epsilon=0.5, delta=1e-2, horizon=3)
     histogram.update([f"{i}" for i in range(500)])
     for _ in range(3):
         histogram.release()
@@ -168,8 +164,8 @@ def test_the_noise_of_categories_has_the_law_that_errors_state_and_is_independen
 
 
 def test_order_company_and_time_of_appearance_change_no_bit_of_a_category():
-    one = streaming.OpenHistogram(**PROMISE)
-    other = streaming.OpenHistogram(**PROMISE)
+    one = PartitionSelectionHistogram(**PROMISE)
+    other = PartitionSelectionHistogram(**PROMISE)
     feed(one, [(0, 0, "a"), (0, 0, "b"), (2, 0, "late"), (3, 0, "late")])
     feed(other, [(0, 0, "late"), (0, 0, "z"), (0, 0, "b"), (0, 0, "a"), (2, 0, "late"), (3, 0, "late")])
     for name in ("a", "b"):
@@ -181,7 +177,7 @@ def test_order_company_and_time_of_appearance_change_no_bit_of_a_category():
 def test_names_of_one_release_stand_in_their_own_order():
     found = []
     for order in (["b", "a", "c"], ["c", "b", "a"]):
-        histogram = streaming.OpenHistogram(epsilon=5.0, horizon=2, key=KEY)
+        histogram = PartitionSelectionHistogram(epsilon=5.0, horizon=2, key=KEY)
         histogram.update([name for name in order for _ in range(300)])
         histogram.release()
         histogram.update(["0"] * 300)
@@ -191,7 +187,7 @@ def test_names_of_one_release_stand_in_their_own_order():
 
 
 def test_a_category_stays_and_its_first_figure_is_of_all_steps_so_far():
-    histogram = streaming.OpenHistogram(epsilon=2.0, horizon=5, key=KEY)
+    histogram = PartitionSelectionHistogram(epsilon=2.0, horizon=5, key=KEY)
     size = int(histogram.threshold(0) / 2)
     shown = []
     for _ in range(5):
@@ -214,26 +210,26 @@ def added(histogram, step):
 @pytest.mark.slow
 def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path):
     options = {"epsilon": 3.0, "horizon": 5, "participation": MinSep(1, 5), "key": KEY}
-    whole = streaming.OpenHistogram(**options)
+    whole = PartitionSelectionHistogram(**options)
     for step in range(5):
         added(whole, step)
         whole.release(step)
-        with streaming.OpenHistogram(**options, state=tmp_path / "s") as histogram:
+        with PartitionSelectionHistogram(**options, state=tmp_path / "s") as histogram:
             assert histogram.step == step and added(histogram, step)
-        with streaming.OpenHistogram(**options, state=tmp_path / "s") as histogram:
+        with PartitionSelectionHistogram(**options, state=tmp_path / "s") as histogram:
             assert not added(histogram, step)
             histogram.release(step)
-    with streaming.OpenHistogram(**options, state=tmp_path / "s") as again:
-        assert [r.to_bytes() for r in again.releases()] == [r.to_bytes() for r in whole.releases()]
+    with PartitionSelectionHistogram(**options, state=tmp_path / "s") as again:
+        assert [*map(bytes_of, again.releases())] == [*map(bytes_of, whole.releases())]
         assert [r.labels for r in again.releases()] == [r.labels for r in whole.releases()]
-        assert again.get().to_bytes() == whole.get().to_bytes() and "b" in again.get().named()
+        assert bytes_of(again.get()) == bytes_of(whole.get()) and "b" in again.get().named()
         assert again.diagnostics() == whole.diagnostics()
         with pytest.raises(HorizonError):
             again.update(["a"], unit_ids=[1])
     held = (tmp_path / "s").read_bytes()
     assert b"rare" not in held and b"units" in held
     with pytest.raises(MismatchError):
-        streaming.OpenHistogram(**{**options, "epsilon": 2.0}, state=tmp_path / "s")
+        PartitionSelectionHistogram(**{**options, "epsilon": 2.0}, state=tmp_path / "s")
     with pytest.raises((CheckpointError, MismatchError)):
         streaming.Stream(streaming.Count(), epsilon=3.0, horizon=5, state=tmp_path / "s", key=KEY)
     with pytest.raises(CheckpointError):
@@ -243,14 +239,14 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path):
 def test_every_opening_has_noise_of_its_own(salted, tmp_path):
     found = []
     for _ in range(2):
-        histogram = streaming.OpenHistogram(**PROMISE)
+        histogram = PartitionSelectionHistogram(**PROMISE)
         found.append(feed(histogram, [(0, 0, "a")])[0]["a"])
     assert found[0] != found[1]
-    with streaming.OpenHistogram(**PROMISE, state=tmp_path / "s") as begun:
+    with PartitionSelectionHistogram(**PROMISE, state=tmp_path / "s") as begun:
         begun.update(["a"])
         begun.release()
         before = begun.seen["a"]
-    with streaming.OpenHistogram(**PROMISE, state=tmp_path / "s") as again:
+    with PartitionSelectionHistogram(**PROMISE, state=tmp_path / "s") as again:
         again.release()
         assert again.seen["a"][1] != before[0]
         again.update(["b"])  # rows of step 0 are those of the opening that held then
@@ -258,42 +254,44 @@ def test_every_opening_has_noise_of_its_own(salted, tmp_path):
 
 
 def test_what_is_no_category_is_left_out_by_itself():
-    histogram = streaming.OpenHistogram("c", epsilon=1.0, horizon=2)
+    histogram = PartitionSelectionHistogram("c", epsilon=1.0, horizon=2)
     odd = [None, 1.5, math.nan, True, ["a"], {"a"}, b"a", 2**70]
     histogram.update({"c": [7, "7", "7\0", np.int64(7), np.str_("7"), "\ud800", "", *odd]})
     assert histogram._noise.names == ["7", "\ud800", ""] and histogram.diagnostics() == {
         "without a category": len(odd)
     }
-    assert (histogram._standing.open // histogram._one).tolist() == [5, 1, 1]
+    assert (histogram._stream_state.open // histogram._one).tolist() == [5, 1, 1]
     assert json.loads(histogram._noise.saved()[3]) == histogram._noise.names
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="every record is a unit of its own, in one category"):
-        streaming.OpenHistogram(epsilon=1.0, categories_per_unit=2)
-    with pytest.raises(UnsupportedError):
-        streaming.OpenHistogram(epsilon=1.0, participation=FullBatch())
-    with pytest.raises(ValueError, match="delta"):
-        streaming.OpenHistogram(epsilon=1.0, delta=0.0)
-    plain = streaming.OpenHistogram(epsilon=1.0, horizon=1)
-    with pytest.raises(ValueError, match="a unit of its own"):
-        plain.update(["a"], unit_ids=[1])
-    named = streaming.OpenHistogram(epsilon=1.0, horizon=1, participation=Single())
-    with pytest.raises(ValueError, match="unit_ids=None"):
-        named.update(["a"])
-    with pytest.raises(ValueError, match="1 unit_ids for 2 records"):
-        named.update(["a", "b"], unit_ids=[1])
-    with pytest.raises(ValueError, match="a list with one entry a record"):
-        plain.update("abc")
-    with pytest.raises(ValueError, match="no column 'c'"):
-        streaming.OpenHistogram("c", epsilon=1.0, horizon=1).update({"d": ["a"]})
-    plain.close()
-    with pytest.raises(GuaranteeError):
-        plain.update(["a"])
+def made(column=None, **more):
+    return PartitionSelectionHistogram(column, **{"epsilon": 1.0, "horizon": 1, **more})
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "words"),
+    [
+        (lambda: made(categories_per_unit=2), ValueError, "every record is a unit of its own, in one"),
+        (lambda: made(horizon=None, participation=FullBatch()), UnsupportedError, "infinitely much"),
+        (lambda: made(delta=0.0), ValueError, "delta"),
+        (lambda: made().update(["a"], unit_ids=[1]), ValueError, "a unit of its own"),
+        (lambda: made(participation=Single()).update(["a"]), ValueError, "unit_ids=None"),
+        (
+            lambda: made(participation=Single()).update(["a", "b"], unit_ids=[1]),
+            ValueError,
+            "1 unit_ids for 2",
+        ),
+        (lambda: made().update("abc"), ValueError, "a list with one entry a record"),
+        (lambda: made("c").update({"d": ["a"]}), ValueError, "no column 'c'"),
+    ],
+)
+def test_wrong_arguments_are_refused(act, error, words):
+    with pytest.raises(error, match=words):
+        act()
 
 
 def test_the_statement_says_what_delta_is_made_of():
-    histogram = streaming.OpenHistogram(
+    histogram = PartitionSelectionHistogram(
         epsilon=1.0, delta=1e-5, horizon=9, participation=Single(), categories_per_unit=3, unit="patient"
     )
     said = " ".join(streaming.statement(histogram).split())
@@ -306,7 +304,7 @@ def test_the_statement_says_what_delta_is_made_of():
 
 def test_every_form_states_all_of_delta_and_no_curve_without_the_choice():
     """An attack: a form from the noise alone would state half of delta, and a curve that is not proved."""
-    histogram = streaming.OpenHistogram(epsilon=1.0, delta=1e-2, horizon=9)
+    histogram = PartitionSelectionHistogram(epsilon=1.0, delta=1e-2, horizon=9)
     record = json.loads(streaming.statement(histogram, "json"))
     stated = record["guarantee"]
     assert stated["delta"] == 1e-2 and stated["mu"] is None and "rho" not in stated
@@ -326,17 +324,17 @@ def test_a_book_is_charged_for_the_choice_too(tmp_path):
     promise = {"epsilon": 1.0, "delta": 1e-6, "horizon": 4, "unit": "person", "participation": Single()}
     book.grant(epsilon=1.0, delta=5e-7, unit="person")  # what its noise alone costs
     with pytest.raises(GuaranteeError, match=r"a part of its own: grant\(.*amplified="):
-        streaming.OpenHistogram(**promise, book=book)
+        PartitionSelectionHistogram(**promise, book=book)
     with pytest.raises(MismatchError, match="one day"):
-        streaming.OpenHistogram(**{**promise, "unit": "day"}, book=book)
-    histogram = streaming.OpenHistogram(**promise)
+        PartitionSelectionHistogram(**{**promise, "unit": "day"}, book=book)
+    histogram = PartitionSelectionHistogram(**promise)
     assert not hasattr(histogram, "mechanism")  # that of its noise alone is not what it spends
     with pytest.raises(ValueError, match="take book="):
         book.reserve(histogram)
     book.grant(epsilon=1.0, delta=1e-6, unit="person", amplified=(0.0, 5e-7))
     path, state = tmp_path / "open.db", {"state": tmp_path / "open.db", "key": KEY}
     for _ in range(2):  # opened again it costs nothing
-        with streaming.OpenHistogram(**promise, **state, book=book) as histogram:
+        with PartitionSelectionHistogram(**promise, **state, book=book) as histogram:
             histogram.release()
     [one] = book.account().live
     assert one.status == "spent" and one.charge.delta == 5e-7 and path.exists()

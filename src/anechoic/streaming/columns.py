@@ -1,7 +1,8 @@
-"""Columns of a batch: by name, and by their values where these are fewer than the entries."""
+"""Columns of a batch: by name, entry by entry, and by their values where these are fewer."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ class Coded:
         return len(self.places)
 
     def to_list(self) -> list[Any]:
-        """The entries one by one."""
+        """Return the entries one by one."""
         return [self.values[place] for place in self.places.tolist()]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
@@ -33,7 +34,7 @@ class Coded:
 
 
 def coded(column: Any) -> tuple[list[Any], Integers] | None:
-    """(values, place of each entry in them) of a column of Arrow or Polars; None for others.
+    """Return (values, place of each entry in them) of a column of Arrow or Polars; None for others.
 
     Whoever looks at each value once is the faster the fewer there are.
     """
@@ -58,7 +59,7 @@ def coded(column: Any) -> tuple[list[Any], Integers] | None:
 
 
 def column_of(batch: Any, name: str, column: str | None) -> Any:
-    """A column of a batch, or the batch itself where none is named.
+    """Return a column of a batch, or the batch itself where none is named.
 
     Raises:
         ValueError: if it has no such column.
@@ -74,3 +75,27 @@ def column_of(batch: Any, name: str, column: str | None) -> Any:
         return batch[column]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"the batch has no column {column!r}, which {name!r} reads: give it.") from error
+
+
+def entries(given: Any, what: str) -> list[Any]:
+    """Return the entries of a list or column one by one, scalars of NumPy as those of Python.
+
+    A list is never made an array: one odd entry would change what all others are (7 becomes "7").
+
+    Raises:
+        ValueError: for something else than a list, or an array of another shape.
+    """
+    shape = getattr(given, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise ValueError(f"{what} has shape {tuple(shape)}; one entry a record is needed.")
+    ways = (getattr(given, name, None) for name in ("tolist", "to_list", "to_pylist"))
+    plain = next(filter(None, ways), None)
+    if isinstance(given, str | bytes | Mapping | Set) or not (plain or isinstance(given, Iterable)):
+        raise ValueError(f"{what} is a {type(given).__name__}: a list with one entry a record is needed.")
+    listed = plain() if plain else list(given)
+    # by its type: an entry may do anything when it is asked for its class
+    return [entry.item() if issubclass(type(entry), _SCALARS) else entry for entry in listed]
+
+
+#: Scalars of NumPy that are Python's; of a time `item` might make a plain integer.
+_SCALARS = (np.bool_, np.integer, np.inexact, np.character)

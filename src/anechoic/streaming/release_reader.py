@@ -1,0 +1,244 @@
+"""What a stream released, made again from the noisy rows, which alone are kept; nothing is spent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anechoic._validate import fraction
+from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.rows import grid_bits
+from anechoic.runs.meta import MECHANISM
+from anechoic.runs.releases import reading
+from anechoic.streaming.base import StreamBase
+from anechoic.streaming.columns import Integers
+from anechoic.streaming.confidence_bands import Factors
+from anechoic.streaming.joint_release import SharedRelease
+from anechoic.streaming.layout import statistic_of
+from anechoic.streaming.mechanisms import Deviations, SpentEpsilon
+from anechoic.streaming.release import Release
+from anechoic.streaming.statistic import Statistic, quantile
+from anechoic.streaming.store import LABELS, Store
+from anechoic.streaming.window import Running, Window, checked_window, window_of
+
+#: (time, noisy row) of a step.
+RowOf = Callable[[int], tuple[str | float | None, Integers]]
+
+
+class ReleaseDecoder:
+    """Releases from noisy totals: they follow from these and from what is public, bit for bit.
+
+    Args:
+        mechanism, over: of the stream.
+        z: intervals are that many standard deviations of the noise to either side.
+    """
+
+    def __init__(self, mechanism: Mechanism, over: Window, z: float) -> None:
+        self.over, self.deviations = over, Deviations(mechanism, over)
+        self._delta, self._spent, self._z = mechanism.delta, SpentEpsilon(mechanism), z
+
+    def decode(
+        self, shared: SharedRelease, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0
+    ) -> Release:
+        """Return the release of a step.
+
+        Args:
+            shared: its statistics.
+            step, time: of it.
+            total: row `step` of A Y; with `begin` what steps begin, …, step alone add up to.
+        """
+        estimates = shared.decode(total, self.deviations, step, lambda _: self._z, begin)
+        return Release(step, time, estimates, self._spent.after(step + 1), self._delta, shared.labels)
+
+
+class ReplayedReleases:
+    """A place among the steps that were released, which goes forward.
+
+    Args:
+        publisher: of the stream.
+        shared: its statistics.
+
+    Attributes:
+        step: the next one.
+        total: row step - 1 of A Y.
+    """
+
+    def __init__(self, decoder: ReleaseDecoder, shared: SharedRelease) -> None:
+        self._decoder, self._shared = decoder, shared
+        self.step, self.total = 0, np.zeros(shared.dimension, np.int64)
+        self._time: str | float | None = None
+
+    def advance(self, row_of: RowOf) -> ReplayedReleases:
+        """Add the row of the next step, and return this."""
+        self._time, row = row_of(self.step)
+        over = self._decoder.over
+        self.total = over.advance(self.total, row, self.step, lambda step: row_of(step)[1])
+        self.step += 1
+        return self
+
+    def decode(self) -> Release:
+        """Return the release of a step."""
+        return self._decoder.decode(self._shared, self.step - 1, self._time, self.total)
+
+    def with_intervals(self, factor: Callable[[int, Statistic], float]) -> Release:
+        """Return the same with intervals of factor(step, statistic) standard deviations."""
+        made = self.decode()
+        z = partial(factor, made.step)
+        wide = self._shared.decode(self.total, self._decoder.deviations, made.step, z)
+        estimates = {
+            name: replace(wide[name], standard_error=published.standard_error)
+            for name, published in made.estimates.items()
+        }
+        return replace(made, estimates=estimates)
+
+
+class ReleaseReader(StreamBase):
+    """The part of a `Stream` that reads: noisy rows of its state, and what follows from them.
+
+    Attributes:
+        mechanism, over, shared, level: of the stream.
+    """
+
+    mechanism: Mechanism
+    over: Window
+    shared: SharedRelease
+    level: float
+    _decoder: ReleaseDecoder
+
+    def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
+        """Return all releases so far with intervals that hold together, for every step and every raw number.
+
+        With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
+        for ever, at the price of intervals that widen slowly. Nothing is spent: it is arithmetic on what was
+        published, and on the noise's known covariance.
+
+        Args:
+            level: probability that all intervals hold, in (0, 1); None for the stream's own.
+            simultaneous: False for pointwise intervals of that level.
+
+        Returns:
+            Releases with new `low` and `high`; nothing else differs from `releases()`.
+        """
+        level = self.level if level is None else fraction("level", level)
+        factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
+
+        def z_of(step: int, statistic: Statistic) -> float:
+            return factors.at(step) * statistic.spread if simultaneous else quantile(level)
+
+        return list(self._replay(self._decoder, lambda past: past.with_intervals(z_of)))
+
+    def between(self, begin: int, last: int | None = None) -> Release:
+        """Return what steps begin, …, last alone add up to: the difference of two running totals.
+
+        Yesterday's count, from totals of today and of the day before. Nothing is spent: it is arithmetic on
+        what was published, and on the covariance of its noise.
+
+        Args:
+            begin: first step.
+            last: None for the last that was released.
+
+        Raises:
+            ValueError: if there is no such release, or not over all steps.
+        """
+        last = self.step - 1 if last is None else last
+        if self.over != Running() or not 0 <= last < self.step:
+            raise ValueError(
+                f"last={last}: between needs running totals, and {self.step} of {self.over!r} are released."
+            )
+        if not 0 <= begin <= last:
+            raise ValueError(f"begin={begin} must lie between 0 and {last}, the last step.")
+        total = np.zeros(self.shared.dimension, np.int64)
+        for step in range(begin, last + 1):
+            total += self._row(step)
+        return self._decoder.decode(self.shared, last, self._time_and_row(last)[0], total, begin)
+
+    def releases_over(self, over: Window) -> Iterator[Release]:
+        """Return all releases so far as if over other steps: a total and the last day, for one epsilon.
+
+        Nothing is spent: the same noisy rows are added up in another way. The noise is planned for the
+        stream's own `over`, and larger here than in a stream that is planned for this one.
+
+        Raises:
+            ValueError: if `over` is none.
+        """
+        decoder = ReleaseDecoder(self.mechanism, checked_window(over), quantile(self.level))
+        return self._replay(decoder, ReplayedReleases.decode)
+
+    def releases(self) -> Iterator[Release]:
+        """Return all releases so far, as published; those of a commit once it is on disk."""
+        return self._replay(self._decoder, ReplayedReleases.decode)
+
+    def _replay(
+        self, decoder: ReleaseDecoder, read: Callable[[ReplayedReleases], Release]
+    ) -> Iterator[Release]:
+        with self.owner.reading():
+            made = self._state.kept
+        past = ReplayedReleases(decoder, self.shared)
+        return (read(past.advance(self._time_and_row)) for _ in range(made))
+
+    def _releases_at(self, wanted: Mapping[int, str | None]) -> dict[int, Release]:
+        """Return releases of earlier steps, by step, for the names of the batches that they are asked by."""
+        for step, name in wanted.items():
+            if step >= self.step:
+                raise ValueError(
+                    f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
+                    " update and release, or steps, for one batch."
+                )
+        found, past = {}, ReplayedReleases(self._decoder, self.shared)
+        while wanted and past.step <= max(wanted):
+            past.advance(self._time_and_row)
+            if past.step - 1 in wanted:
+                found[past.step - 1] = past.decode()
+        return found
+
+    def _time_and_row(self, step: int) -> tuple[str | float | None, Integers]:
+        with self.owner.reading():
+            time, row = self._state.published(step)
+        return time, np.frombuffer(row, "<i8").astype(np.int64)
+
+    def _row(self, step: int) -> Integers:
+        return self._time_and_row(step)[1]
+
+
+def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
+    """Read what was released at step `since` and later, decoded from the noisy rows that the file keeps.
+
+    It needs no key. Nothing is changed; a stream that writes the file does not wait, nor does the reader.
+
+    Args:
+        path: of a state file, whether or not a stream has it open.
+        since: first step.
+
+    Raises:
+        CheckpointError: if it is missing, damaged, or no such file, or has a statistic that is not known.
+    """
+    with reading(path, Store) as (meta, _, rows):
+        return list(_releases(meta, rows, since))
+
+
+def _releases(meta: Mapping[str, Any], rows: Iterator[tuple[str, bytes]], since: int) -> Iterator[Release]:
+    identity = json.loads(meta["identity"])
+    mechanism, over = Mechanism.from_json(meta[MECHANISM]), window_of(identity["over"])
+    described = identity["statistics"]
+    try:
+        known = {name: statistic_of(described[name]) for name in identity["order"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its statistics are not all of this library ({error})") from error
+    dimension = sum(one.dimension for one in known.values())
+    shared = SharedRelease(known, identity["weights"], identity["per_step"], grid_bits(mechanism, dimension))
+    shared.labels = {name: tuple(labels) for name, labels in json.loads(meta[LABELS]).items()}
+    past = ReplayedReleases(ReleaseDecoder(mechanism, over, quantile(identity["level"])), shared)
+    kept = {}
+    for step, (time, row) in enumerate(rows):
+        kept[step] = json.loads(time), np.frombuffer(row, "<i8").astype(np.int64)
+        past.advance(kept.__getitem__)
+        kept.pop(step - over.reach, None)
+        if step >= since:
+            yield past.decode()
