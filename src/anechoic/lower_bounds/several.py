@@ -85,7 +85,7 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
         return None
     found = [_of_few_steps(workload, participation, kind, period)] if n <= SMALL else []
     if n > TINY and workload.is_prefix_sum and isinstance(kind, str) and kind in ("rms", "max"):
-        value = strings_bound(n, period, free=kind == "max")
+        value = strings_bound(n, participation, free=kind == "max")
         found += [Bound(value, STRINGS, EVERY)] if value is not None else []
     return max(found, key=lambda bound: bound.value, default=None)
 

@@ -19,69 +19,153 @@ and with mu = e^u the trapezoidal rule of step h errs by a factor exp(-2 pi^2 / 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from itertools import product
+from functools import lru_cache, singledispatch
+from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.algebra.threads import on_one_thread
+from anechoic.lower_bounds.dual import EPS, DualPoint, Multiplier, ParticipationDual, start
+from anechoic.participation import MinSep
+from anechoic.participation.base import Participation
 
 LARGEST = 64  # cells up to which the bound is cheap
-# Of these the best is taken: blends of the correlations of columns with the identity, and growths of the
-# weights of the errors from one cell to the next.
-BLENDS, GROWTHS = (0.4, 0.6, 0.8, 0.9, 0.98), (1.05, 1.2, 1.4, 1.7, 3.0)
-FINE, COARSE = 0.5, 1.0  # steps of the rule: they err by 1e-16 and 3e-9, relatively
-FAR, NEAR = 50.0, 30.0  # u beyond which the integrand, which is > 0, is left out
+PARTS, PARTS_OF_MAX = 5, 8  # cells to a separation, at most; for the max loss, where more of them tell more
+WASTE = 1.01  # of a separation that is no multiple of the cells
+NUMBERS = 2**16  # in the factors of all patterns
+STEPS, ROUNDS = 96, 100  # of the run of few steps, at least; of L-BFGS
+STILL = 1e-4  # relative growth in ten rounds below which the ascent ends
+RIDGE = 3e-5  # of the trace of R, as patterns of one cell, so that R is definite
+STEP = 0.5  # of the rule: it errs by 1e-16, relatively
+FAR = 50.0  # u beyond which the integrand, which is > 0, is left out
 SMALL = 1e-4  # below this, the logarithm is replaced by a chord, which lies below it
 ROUNDING = 1e-6  # what is taken off, and what the logarithms kept may err by
 ERROR = 1e-16  # of a logarithm, for each row of R and unit of its condition number
 
 
-@lru_cache(maxsize=256)
-@on_one_thread
-def strings_bound(n: int, period: int, *, free: bool) -> float | None:
+@singledispatch
+def cell_patterns(participation: Participation, n: int, most: int) -> tuple[int, NDArray[np.intp]]:
+    """Return the steps of a cell, and patterns of cells, shape (count, longest); `most` to a separation.
+
+    One cell for each cycle of the least period that the schema allows, unless it knows better.
+
+    Raises:
+        UnsupportedError: if no period is known.
+    """
+    period = participation.contained_period(n)
+    return period, np.arange(-(-n // period))[None, :]
+
+
+@cell_patterns.register
+def _(participation: MinSep, n: int, most: int) -> tuple[int, NDArray[np.intp]]:
+    """All patterns of the cells that part a separation, as many as a few seconds allow."""
+    separation, count = participation.separation, participation.max_participations_in(n)
+    for parts in range(min(most, separation), 0, -1):
+        size = -(-separation // parts)
+        cells, apart = -(-n // size), -(-separation // size)
+        longest = min(count, -(-cells // apart))
+        free = cells - (apart - 1) * (longest - 1)  # cells, but for those that must be empty
+        few = cells <= LARGEST and math.comb(free, longest) * longest**2 <= NUMBERS
+        # every cell is part of a longest pattern, and little of a separation is lost
+        if few and free - longest >= apart - 1 and size * apart <= WASTE * separation:
+            chosen = np.array(list(combinations(range(free), longest)), dtype=np.intp)
+            return size, chosen + (apart - 1) * np.arange(longest)
+    return cell_patterns.dispatch(Participation)(participation, n, most)
+
+
+def strings_bound(n: int, participation: Participation, *, free: bool) -> float | None:
     """No factorisation of prefix sums has a smaller RMS loss (hence max loss); None where it is not cheap.
 
     Args:
         n: steps.
-        period: of cycles that the schema allows.
+        participation: with more than one participation.
         free: let the weights of the errors differ from cell to cell: a bound for the max loss alone.
+
+    Raises:
+        UnsupportedError: if no period is known.
 
     References:
         Monograph, Problem 4.6, whose dual this is; the theorem is in `lower_bounds.dual`.
     """
-    count = -(-n // period)
-    if not 1 < count <= LARGEST:
+    size, patterns = cell_patterns(participation, n, PARTS_OF_MAX if free else PARTS)
+    if not 1 < -(-n // size) <= LARGEST:
         return None
-    rest = n - (count - 1) * period
-    steps = np.append(np.full(count - 1, float(period)), rest)
-    ages = np.arange(count, 0.0, -1.0)
-    alike = (np.minimum.outer(ages, ages) / np.maximum.outer(ages, ages)) ** 0.7
-
-    def rule(choice: tuple[float, float], step: float, far: float) -> float:
-        blend, growth = choice
-        shares = growth ** np.arange(count) if free else steps
-        r = blend * alike + (1 - blend) * np.eye(count)
-        return nuclear_norm(r, shares / shares.sum() / steps, rest, period - rest, step, far)
-
-    best = max(product(BLENDS, GROWTHS if free else (1.0,)), key=lambda choice: rule(choice, COARSE, NEAR))
-    return rule(best, FINE, FAR) / math.sqrt(period) * (1 - 1e-9)
+    return _ascended(n, size, tuple(map(tuple, patterns.tolist())), free)
 
 
-def nuclear_norm(r: Array, mass: Array, rest: int, more: int, step: float = FINE, far: float = FAR) -> float:
-    """Return || E^½ A L ||_*, rounded down by the finest rule.
+@lru_cache(maxsize=256)
+@on_one_thread
+def _ascended(n: int, size: int, patterns: tuple[tuple[int, ...], ...], free: bool) -> float:
+    """Choose R and the weights by a run of few steps; optimisers ask again and again for one setting."""
+    count = -(-n // size)
+    rest = n - (count - 1) * size
+    steps = np.append(np.full(count - 1, float(size)), rest)
+    dual = _CellsDual(size, count, np.array(patterns, dtype=np.intp), None if free else steps / n)
+
+    def stalled(reached: list[float]) -> bool:
+        return len(reached) > 10 and reached[-1] < reached[-11] * (1 + STILL)
+
+    begin = start(dual.workload, steps / n, dual.patterns)
+    point = dual.best(dual.pack(begin, steps / n), stalled, rounds=ROUNDS)
+    # patterns of one cell each: their v count too
+    r = (dual.joined(point.multiplier) + RIDGE / count * np.eye(count)) / (1 + RIDGE)
+    return nuclear_norm(r, point.weights / steps, rest, size - rest) / math.sqrt(size) * (1 - 1e-9)
+
+
+class _CellsDual(ParticipationDual):
+    """The dual function of patterns of cells, about: the norm of a few steps to a cell, and what more add.
+
+    Strings of short waves do not feel their ends: twice the steps add log 2 / pi tr((E^½ R E^½)^½).
+    """
+
+    def __init__(self, size: int, count: int, patterns: NDArray[np.intp], weights: Array | None) -> None:
+        super().__init__(np.tril(np.ones((count, count))), patterns, weights)
+        self._places = min(size, max(1, -(-STEPS // count)))
+        self._few = np.tril(np.ones((count * self._places,) * 2))
+        self._more = math.log(size / self._places) / math.pi
+
+    def joined(self, multiplier: Multiplier) -> Array:
+        """Return R, the sum of the blocks."""
+        r, p = np.zeros_like(self.workload), self.patterns
+        np.add.at(
+            r, (p[:, :, None], p[:, None, :]), multiplier.factors @ multiplier.factors.transpose(0, 2, 1)
+        )
+        return r
+
+    def _norm(self, p: Array, multiplier: Multiplier) -> tuple[float, Array, Array, DualPoint]:
+        k, s, r = len(p), self._places, self.joined(multiplier)
+        few = _slopes(self._few, np.kron(r, np.eye(s)), np.repeat(p, s) / s**2)
+        more = _slopes(np.eye(k), r, p)
+        total = few[0] + self._more * more[0]
+        by_r = few[1].reshape(k, s, k, s).trace(axis1=1, axis2=3) + self._more * more[1]
+        by_log = few[2].reshape(k, s).sum(axis=1) + self._more * more[2]
+        by_factor = by_r[self.patterns[:, :, None], self.patterns[:, None, :]] @ multiplier.factors
+        return total, by_factor / total, by_log / total, DualPoint(p, multiplier, total, *more[3:])
+
+
+def _slopes(a: Array, w: Array, p: Array) -> tuple[float, Array, Array, Array, Array]:
+    """Return ||diag(p)^½ A W^½||_*, twice its slopes by W, those by log p, and a `DualPoint`'s arrays."""
+    rows = np.sqrt(p)[:, None] * a
+    values, vectors = np.linalg.eigh(rows @ w @ rows.T)
+    roots = np.sqrt(np.maximum(values, len(values) * EPS * values[-1]))
+    turned = vectors.T @ rows
+    return float(roots.sum()), (turned.T / roots) @ turned, 0.5 * np.square(vectors) @ roots, turned, roots
+
+
+def nuclear_norm(r: Array, mass: Array, rest: int, more: int) -> float:
+    """Return || E^½ A L ||_*, rounded down.
 
     Args:
         r: R over cells, shape (k, k), definite.
         mass: weight of the squared error of each step of a cell, shape (k,), > 0.
         rest, more: steps of the last cell, >= 1, and how many more each other one has, >= 0.
-        step, far: of the rule in u.
     """
     k = len(r)
     n = (k - 1) * (rest + more) + rest
     scale = float(np.mean(mass) * np.mean(r.diagonal()))  # of 1 / mu
-    u = np.arange(math.floor(math.log(1e-5 / (float(n) ** 2 * k)) / step) * step, far, step)
+    u = np.arange(math.floor(math.log(1e-5 / (float(n) ** 2 * k)) / STEP) * STEP, FAR, STEP)
     mu = np.append(np.exp(u) / scale, 0.0)
     logs = _log_dets(r, mass, rest, more, mu)
     values = np.linalg.eigvalsh(r)
@@ -92,8 +176,8 @@ def nuclear_norm(r: Array, mass: Array, rest: int, more: int, step: float = FINE
     weights = np.zeros(len(u))
     weights[used:] = np.exp(-u[used:] / 2)
     # the logarithm is concave in mu and 0 at 0: below mu_used it is at least mu times its chord
-    weights[used] += math.exp(-u[used] / 2) / math.expm1(step / 2)
-    return float(weights @ logs) * step / (2 * math.pi) * math.sqrt(scale) * (1 - ROUNDING)
+    weights[used] += math.exp(-u[used] / 2) / math.expm1(STEP / 2)
+    return float(weights @ logs) * STEP / (2 * math.pi) * math.sqrt(scale) * (1 - ROUNDING)
 
 
 def _log_dets(r: Array, mass: Array, rest: int, more: int, mu: Array) -> Array:
