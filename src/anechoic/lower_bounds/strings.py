@@ -35,7 +35,8 @@ LARGEST = 64  # cells up to which the bound is cheap
 PARTS, PARTS_OF_MAX = 5, 8  # cells to a separation, at most; for the max loss, where more of them tell more
 WASTE = 1.01  # of a separation that is no multiple of the cells
 NUMBERS = 2**16  # in the factors of all patterns
-STEPS, ROUNDS = 96, 100  # of the run of few steps, at least; of L-BFGS
+STEPS, LEAST = 96, 4  # of the run of few steps, at least, and of a cell in it
+ROUNDS = 100  # of L-BFGS
 STILL = 1e-4  # relative growth in ten rounds below which the ascent ends
 RIDGE = 3e-5  # of the trace of R, as patterns of one cell, so that R is definite
 STEP = 0.5  # of the rule: it errs by 1e-16, relatively
@@ -102,16 +103,15 @@ def _ascended(n: int, size: int, patterns: tuple[tuple[int, ...], ...], free: bo
     count = -(-n // size)
     rest = n - (count - 1) * size
     steps = np.append(np.full(count - 1, float(size)), rest)
-    dual = _CellsDual(size, count, np.array(patterns, dtype=np.intp), None if free else steps / n)
+    dual = _CellsDual(steps, np.array(patterns, dtype=np.intp), None if free else steps / n)
 
     def stalled(reached: list[float]) -> bool:
         return len(reached) > 10 and reached[-1] < reached[-11] * (1 + STILL)
 
     begin = start(dual.workload, steps / n, dual.patterns)
     point = dual.best(dual.pack(begin, steps / n), stalled, rounds=ROUNDS)
-    # patterns of one cell each: their v count too
-    r = (dual.joined(point.multiplier) + RIDGE / count * np.eye(count)) / (1 + RIDGE)
-    return nuclear_norm(r, point.weights / steps, rest, size - rest) / math.sqrt(size) * (1 - 1e-9)
+    r, mass = dual.joined(point.multiplier), point.weights / steps
+    return nuclear_norm(r, mass, rest, size - rest) / math.sqrt(size) * (1 - 1e-9)
 
 
 class _CellsDual(ParticipationDual):
@@ -120,27 +120,31 @@ class _CellsDual(ParticipationDual):
     Strings of short waves do not feel their ends: twice the steps add log 2 / pi tr((E^½ R E^½)^½).
     """
 
-    def __init__(self, size: int, count: int, patterns: NDArray[np.intp], weights: Array | None) -> None:
-        super().__init__(np.tril(np.ones((count, count))), patterns, weights)
-        self._places = min(size, max(1, -(-STEPS // count)))
-        self._few = np.tril(np.ones((count * self._places,) * 2))
-        self._more = math.log(size / self._places) / math.pi
+    def __init__(self, steps: Array, patterns: NDArray[np.intp], weights: Array | None) -> None:
+        k, size = len(steps), steps[0]
+        super().__init__(np.tril(np.ones((k, k))), patterns, weights)
+        self._filled = steps / size
+        places = int(min(size, max(LEAST, -(-STEPS // k))))
+        self._cell = np.arange(k * places - places + max(1, round(places * self._filled[-1]))) // places
+        self._few, self._eye = np.tril(np.ones((len(self._cell),) * 2)), np.eye(places)
+        self._more = math.log(size / places) / math.pi
 
     def joined(self, multiplier: Multiplier) -> Array:
-        """Return R, the sum of the blocks."""
-        r, p = np.zeros_like(self.workload), self.patterns
-        np.add.at(
-            r, (p[:, :, None], p[:, None, :]), multiplier.factors @ multiplier.factors.transpose(0, 2, 1)
-        )
-        return r
+        """Return R: the sum of the blocks, and a little for patterns of one cell each: their v count too."""
+        f, p, k = multiplier.factors, self.patterns, len(self.workload)
+        r = RIDGE / k * np.eye(k)
+        np.add.at(r, (p[:, :, None], p[:, None, :]), f @ f.transpose(0, 2, 1))
+        return r / (1 + RIDGE)
 
     def _norm(self, p: Array, multiplier: Multiplier) -> tuple[float, Array, Array, DualPoint]:
-        k, s, r = len(p), self._places, self.joined(multiplier)
-        few = _slopes(self._few, np.kron(r, np.eye(s)), np.repeat(p, s) / s**2)
-        more = _slopes(np.eye(k), r, p)
+        k, s, r, cell = len(p), len(self._eye), self.joined(multiplier), self._cell
+        rows = (p / np.bincount(cell) / s)[cell]
+        few = _slopes(self._few, np.kron(r, self._eye)[: len(cell), : len(cell)], rows)
+        more = _slopes(np.eye(k), r, p * self._filled)
         total = few[0] + self._more * more[0]
-        by_r = few[1].reshape(k, s, k, s).trace(axis1=1, axis2=3) + self._more * more[1]
-        by_log = few[2].reshape(k, s).sum(axis=1) + self._more * more[2]
+        by_r = np.pad(few[1], (0, k * s - len(cell))).reshape(k, s, k, s).trace(axis1=1, axis2=3)
+        by_r = (by_r + self._more * more[1]) / (1 + RIDGE)
+        by_log = np.bincount(cell, few[2]) + self._more * more[2]
         by_factor = by_r[self.patterns[:, :, None], self.patterns[:, None, :]] @ multiplier.factors
         return total, by_factor / total, by_log / total, DualPoint(p, multiplier, total, *more[3:])
 
