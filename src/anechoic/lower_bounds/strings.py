@@ -38,7 +38,8 @@ NUMBERS = 2**16  # in the factors of all patterns
 STEPS, LEAST = 96, 4  # of the run of few steps, at least, and of a cell in it
 ROUNDS = 100  # of L-BFGS
 STILL = 1e-4  # relative growth in ten rounds below which the ascent ends
-RIDGE = 3e-5  # of the trace of R, as patterns of one cell, so that R is definite
+RIDGE = 2e-9  # of the trace of R, times cells cubed, as patterns of one cell, so that R is definite
+ODD = 0.05  # shares of patterns that are not regular, relative to others, to begin with
 STEP = 0.5  # of the rule: it errs by 1e-16, relatively
 FAR = 50.0  # u beyond which the integrand, which is > 0, is left out
 SMALL = 1e-4  # below this, the logarithm is replaced by a chord, which lies below it
@@ -108,7 +109,11 @@ def _ascended(n: int, size: int, patterns: tuple[tuple[int, ...], ...], free: bo
     def stalled(reached: list[float]) -> bool:
         return len(reached) > 10 and reached[-1] < reached[-11] * (1 + STILL)
 
+    gaps = np.diff(dual.patterns, axis=1)
+    regular = (gaps == gaps.min()).all(axis=1)
     begin = start(dual.workload, steps / n, dual.patterns)
+    shares = np.where(regular, 1.0, ODD)[:, None, None]
+    begin = Multiplier(dual.patterns, np.sqrt(shares) * begin.factors)
     point = dual.best(dual.pack(begin, steps / n), stalled, rounds=ROUNDS)
     r, mass = dual.joined(point.multiplier), point.weights / steps
     return nuclear_norm(r, mass, rest, size - rest) / math.sqrt(size) * (1 - 1e-9)
@@ -123,7 +128,7 @@ class _CellsDual(ParticipationDual):
     def __init__(self, steps: Array, patterns: NDArray[np.intp], weights: Array | None) -> None:
         k, size = len(steps), steps[0]
         super().__init__(np.tril(np.ones((k, k))), patterns, weights)
-        self._filled = steps / size
+        self._filled, self._ridge = steps / size, RIDGE * k**3
         places = int(min(size, max(LEAST, -(-STEPS // k))))
         self._cell = np.arange(k * places - places + max(1, round(places * self._filled[-1]))) // places
         self._few, self._eye = np.tril(np.ones((len(self._cell),) * 2)), np.eye(places)
@@ -131,10 +136,10 @@ class _CellsDual(ParticipationDual):
 
     def joined(self, multiplier: Multiplier) -> Array:
         """Return R: the sum of the blocks, and a little for patterns of one cell each: their v count too."""
-        f, p, k = multiplier.factors, self.patterns, len(self.workload)
-        r = RIDGE / k * np.eye(k)
+        f, p = multiplier.factors, self.patterns
+        r = self._ridge / len(self.workload) * np.eye(len(self.workload))
         np.add.at(r, (p[:, :, None], p[:, None, :]), f @ f.transpose(0, 2, 1))
-        return r / (1 + RIDGE)
+        return r / (1 + self._ridge)
 
     def _norm(self, p: Array, multiplier: Multiplier) -> tuple[float, Array, Array, DualPoint]:
         k, s, r, cell = len(p), len(self._eye), self.joined(multiplier), self._cell
@@ -143,7 +148,7 @@ class _CellsDual(ParticipationDual):
         more = _slopes(np.eye(k), r, p * self._filled)
         total = few[0] + self._more * more[0]
         by_r = np.pad(few[1], (0, k * s - len(cell))).reshape(k, s, k, s).trace(axis1=1, axis2=3)
-        by_r = (by_r + self._more * more[1]) / (1 + RIDGE)
+        by_r = (by_r + self._more * more[1]) / (1 + self._ridge)
         by_log = np.bincount(cell, few[2]) + self._more * more[2]
         by_factor = by_r[self.patterns[:, :, None], self.patterns[:, None, :]] @ multiplier.factors
         return total, by_factor / total, by_log / total, DualPoint(p, multiplier, total, *more[3:])
