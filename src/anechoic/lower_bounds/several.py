@@ -73,10 +73,10 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
 
 
 def cheap_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
-    """A bound that takes a fraction of a second, or None where none is known.
+    """A bound that takes some seconds at most, or None where none is known.
 
     Up to 256 steps some rounds of L-BFGS, for any workload and loss; for the RMS and max losses of prefix
-    sums `lower_bounds.strings`, whatever n is, where the cycles are few.
+    sums `lower_bounds.strings`, whatever n is, where few cells do.
     """
     n = workload.n
     try:

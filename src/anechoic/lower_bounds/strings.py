@@ -1,9 +1,10 @@
 """A lower bound for prefix sums under several participations whose cost does not grow with n.
 
-The bound is that of `lower_bounds.dual` for the cycles of a period m. Cut the steps into k cells of m steps,
-the last of which may be shorter, and let W = R (x) I for a matrix R of unit diagonal over the cells: step u
-of cell i has to do with step u of cell j alone. Let the weights E of the errors be constant on cells too.
-Then no loss is below || E^½ A L ||_* / sqrt(m), W = L L^T.
+The bound is that of `lower_bounds.dual`. Cut the steps into k cells of m steps, the last of which may be
+shorter. A pattern c of cells stands for the m patterns of the steps u of these cells, u < m, with one matrix
+R_c for all u; where cells are apart as steps are to be, these are allowed. Then W = R (x) I for R = sum_c v_c
+R_c: step u of cell i has to do with step u of cell j alone. Let the weights E of the errors be constant on
+cells too. Then no loss is below || E^½ A L ||_* / sqrt(m sum_c v_c), W = L L^T.
 
 That nuclear norm is the sum of g^-½ over the generalised eigenvalues of G = A^-T W^-1 A^-1 and E. A^-1 takes
 differences, so G couples neighbouring steps: the cells are k strings, side by side, the end of each tied to
@@ -39,7 +40,7 @@ STEPS, LEAST = 96, 4  # of the run of few steps, at least, and of a cell in it
 ROUNDS = 100  # of L-BFGS
 STILL = 1e-4  # relative growth in ten rounds below which the ascent ends
 RIDGE = 2e-9  # of the trace of R, times cells cubed, as patterns of one cell, so that R is definite
-ODD = 0.05  # shares of patterns that are not regular, relative to others, to begin with
+ODD = 0.2  # factors of patterns that are not regular, relative to others, to begin with
 STEP = 0.5  # of the rule: it errs by 1e-16, relatively
 FAR = 50.0  # u beyond which the integrand, which is > 0, is left out
 SMALL = 1e-4  # below this, the logarithm is replaced by a chord, which lies below it
@@ -52,9 +53,6 @@ def cell_patterns(participation: Participation, n: int, most: int) -> tuple[int,
     """Return the steps of a cell, and patterns of cells, shape (count, longest); `most` to a separation.
 
     One cell for each cycle of the least period that the schema allows, unless it knows better.
-
-    Raises:
-        UnsupportedError: if no period is known.
     """
     period = participation.contained_period(n)
     return period, np.arange(-(-n // period))[None, :]
@@ -110,19 +108,19 @@ def _ascended(n: int, size: int, patterns: tuple[tuple[int, ...], ...], free: bo
         return len(reached) > 10 and reached[-1] < reached[-11] * (1 + STILL)
 
     gaps = np.diff(dual.patterns, axis=1)
-    regular = (gaps == gaps.min()).all(axis=1)
+    sizes = np.where((gaps == gaps.min(initial=count)).all(axis=1), 1.0, ODD)[:, None, None]
     begin = start(dual.workload, steps / n, dual.patterns)
-    shares = np.where(regular, 1.0, ODD)[:, None, None]
-    begin = Multiplier(dual.patterns, np.sqrt(shares) * begin.factors)
+    begin = Multiplier(dual.patterns, sizes * begin.factors)
     point = dual.best(dual.pack(begin, steps / n), stalled, rounds=ROUNDS)
     r, mass = dual.joined(point.multiplier), point.weights / steps
     return nuclear_norm(r, mass, rest, size - rest) / math.sqrt(size) * (1 - 1e-9)
 
 
 class _CellsDual(ParticipationDual):
-    """The dual function of patterns of cells, about: the norm of a few steps to a cell, and what more add.
+    """The dual function of patterns of cells, roughly: the norm of a few steps to a cell, and what more add.
 
-    Strings of short waves do not feel their ends: twice the steps add log 2 / pi tr((E^½ R E^½)^½).
+    Its points are feasible; `nuclear_norm` is what counts. Strings of short waves do not feel their ends:
+    twice the steps add log 2 / pi tr((E^½ R E^½)^½).
     """
 
     def __init__(self, steps: Array, patterns: NDArray[np.intp], weights: Array | None) -> None:
@@ -144,7 +142,7 @@ class _CellsDual(ParticipationDual):
     def _norm(self, p: Array, multiplier: Multiplier) -> tuple[float, Array, Array, DualPoint]:
         k, s, r, cell = len(p), len(self._eye), self.joined(multiplier), self._cell
         rows = (p / np.bincount(cell) / s)[cell]
-        few = _slopes(self._few, np.kron(r, self._eye)[: len(cell), : len(cell)], rows)
+        few = _slopes(self._few, np.asarray(np.kron(r, self._eye))[: len(cell), : len(cell)], rows)
         more = _slopes(np.eye(k), r, p * self._filled)
         total = few[0] + self._more * more[0]
         by_r = np.pad(few[1], (0, k * s - len(cell))).reshape(k, s, k, s).trace(axis1=1, axis2=3)
