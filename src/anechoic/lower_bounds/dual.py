@@ -231,18 +231,7 @@ class ParticipationDual:
         roots_v = np.sqrt(v)[:, None, None]
         multiplier = Multiplier(self.patterns, np.where(inside, roots_v * unit, 0.0))
         p = _softmax(log_weights) if self.weights is None else self.weights
-        rows = np.sqrt(p[p > 0])[:, None] * self.workload[p > 0]
-        images = multiplier.images(rows)
-        values, vectors = np.linalg.eigh(images @ images.T)
-        least = len(values) * EPS * max(float(values[-1]), 1e-300)
-        roots = np.sqrt(np.maximum(values, least))
-        total = float(roots.sum())
-
-        turned = vectors.T @ rows
-        chosen = columns(turned, self.patterns)  # M on a pattern is chosen^T diag(1 / roots) chosen
-        by_factor = (
-            np.matmul((chosen / roots[:, None]).transpose(0, 2, 1), chosen @ multiplier.factors) / total
-        )
+        total, by_factor, by_log, point = self._norm(p, multiplier)
         by_v = 0.5 * (by_factor * multiplier.factors).sum(axis=(1, 2))
         by_unit = roots_v * by_factor
         by_raw = (by_unit - (by_unit * unit).sum(axis=2, keepdims=True) * unit) / norms
@@ -261,13 +250,28 @@ class ParticipationDual:
         by_log_v = by_v - v * by_v.sum() + self.barrier * (1.0 / count - v)
         gradient = [by_log_v, by_inner[:, self._lower].ravel()]
         if self.weights is None:
-            by_log = np.zeros(len(p))
-            by_log[p > 0] = 0.5 * np.square(vectors) @ roots / total
             value += self.barrier * float(np.log(np.maximum(p, 1e-300)).mean())
             gradient.append(by_log - p * by_log.sum() + self.barrier * (1.0 / len(p) - p))
+        return -value, -np.concatenate(gradient), point
+
+    def _norm(self, p: Array, multiplier: Multiplier) -> tuple[float, Array, Array, DualPoint]:
+        """Return the nuclear norm, and the slopes of its logarithm by the factors F_pi and by log p."""
+        rows = np.sqrt(p[p > 0])[:, None] * self.workload[p > 0]
+        images = multiplier.images(rows)
+        values, vectors = np.linalg.eigh(images @ images.T)
+        least = len(values) * EPS * max(float(values[-1]), 1e-300)
+        roots = np.sqrt(np.maximum(values, least))
+        total = float(roots.sum())
+        turned = vectors.T @ rows
+        chosen = columns(turned, self.patterns)  # M on a pattern is chosen^T diag(1 / roots) chosen
+        by_factor = (
+            np.matmul((chosen / roots[:, None]).transpose(0, 2, 1), chosen @ multiplier.factors) / total
+        )
+        by_log = np.zeros(len(p))
+        by_log[p > 0] = 0.5 * np.square(vectors) @ roots / total
         # eigenvalues that are rounding alone count in the gradient, but are no part of a bound
         certain = float(roots[values > least].sum())
-        return -value, -np.concatenate(gradient), DualPoint(p, multiplier, certain, turned, roots)
+        return total, by_factor, by_log, DualPoint(p, multiplier, certain, turned, roots)
 
     def at(self, x: Array) -> DualPoint:
         """The point of given parameters; costs nothing where they are those asked for last."""

@@ -73,10 +73,10 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
 
 
 def cheap_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
-    """A bound that takes a fraction of a second, or None where none is known.
+    """A bound that takes some seconds at most, or None where none is known.
 
     Up to 256 steps some rounds of L-BFGS, for any workload and loss; for the RMS and max losses of prefix
-    sums `lower_bounds.strings`, whatever n is, where the cycles are few.
+    sums `lower_bounds.strings`, whatever n is, where few cells do.
     """
     n = workload.n
     try:
@@ -85,7 +85,7 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
         return None
     found = [_of_few_steps(workload, participation, kind, period)] if n <= SMALL else []
     if n > TINY and workload.is_prefix_sum and isinstance(kind, str) and kind in ("rms", "max"):
-        value = strings_bound(n, period, free=kind == "max")
+        value = strings_bound(n, participation, free=kind == "max")
         found += [Bound(value, STRINGS, EVERY)] if value is not None else []
     return max(found, key=lambda bound: bound.value, default=None)
 

@@ -46,9 +46,9 @@ def test_what_has_no_coarse_run():
 
 
 @pytest.mark.slow
-def test_federated_runs_are_certified_to_seven_per_cent():
+def test_federated_runs_are_certified_to_two_per_cent():
     """The setting of published federated deployments."""
     found = optimize.banded(workloads.prefix_sum(2000), bands=400, participation=MinSep(400, 4))
-    assert found.gap < 0.07
+    assert found.gap < 0.0175
     assert found.bound_covers == "every factorisation"
     assert found.loss < 6.85
