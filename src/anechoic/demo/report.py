@@ -74,7 +74,7 @@ def draw_utility(record: Record) -> tuple[Figure, str]:
     rows = record["rows"]
     epsilons = [row["epsilon"] for row in rows]
     lines = [
-        Line(label, kind, epsilons, *([row[kind][part] for row in rows] for part in ("mean", "error")))
+        Line(label, kind, epsilons, [r[kind]["mean"] for r in rows], [r[kind]["error"] for r in rows])
         for kind, label in ARMS.items()
     ]
     levels = [
