@@ -46,6 +46,7 @@ ALSO = {
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.budget.entries": {"psycopg"},
     "anechoic.plots.curves": {"matplotlib"},
+    "anechoic.plots.mechanism": {"matplotlib"},
     "anechoic.plots.plan": {"matplotlib"},
     "anechoic.plots.style": {"matplotlib"},
     "anechoic.statement.page": {"jinja2"},

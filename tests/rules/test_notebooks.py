@@ -15,7 +15,7 @@ NEEDS = {"01": ["sklearn"], "02": ["sklearn"], "04": ["transformers", "peft"]}
 #: Packages that warn of themselves where a notebook cannot help it.
 OTHERS = "torch|opacus|dp_accounting"
 #: What draws a picture that is the last line of a cell.
-DRAWING = re.compile(r"^(?:(?:line|heat)_figure\(|shown\(|[\w.\[\]0]+\.plot\()", re.MULTILINE)
+DRAWING = re.compile(r"^(?:line_figure\(|shown\(|[\w.\[\]0]+\.plot\()", re.MULTILINE)
 
 
 def run(page):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 
 HEAD = ("ε", "ε, rate chosen", "independent", "planned", "gain", "not private")
-#: Kinds of private arms, and what people call them.
 ARMS = {"independent": "independent noise", "planned": "planned mechanism"}
 TUNING = (
     "AUC of predictions that were made before training on them. Each arm takes its own best learning rate, by"
@@ -75,13 +74,7 @@ def draw_utility(record: Record) -> tuple[Figure, str]:
     rows = record["rows"]
     epsilons = [row["epsilon"] for row in rows]
     lines = [
-        Line(
-            label,
-            kind,
-            epsilons,
-            [row[kind]["mean"] for row in rows],
-            [row[kind]["error"] for row in rows],
-        )
+        Line(label, kind, epsilons, [r[kind]["mean"] for r in rows], [r[kind]["error"] for r in rows])
         for kind, label in ARMS.items()
     ]
     levels = [
@@ -113,12 +106,9 @@ def report_page(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
         noise=as_image(mechanism_figure(planned), f"Noise of the planned mechanism at ε = {middle:g}"),
         reason=record["reasons"][f"planned-fixed-eps{middle:g}"],
         statements=[
-            (
-                f"{label}, ε = {row['epsilon']:g}",
-                _stated(mechanisms[f"{kind}-fixed-eps{row['epsilon']:g}"]).pairs,
-            )
-            for row in record["rows"]
-            for kind, label in ARMS.items()
+            (f"{ARMS[kind]}, ε = {e:g}", _stated(mechanisms[f"{kind}-fixed-eps{e:g}"]).pairs)
+            for e in (row["epsilon"] for row in record["rows"])
+            for kind in ARMS
         ],
         not_covered=NOT_COVERED,
     )

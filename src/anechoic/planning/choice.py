@@ -234,8 +234,8 @@ def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
     """What a user may expect of the choice beside independent noise, from what was compared."""
     if family(best.mechanism.strategy) == "identity":
         return f"Expect about what {_plain_name(best)} gives: that is what this is."
-    ordered = "" if best.mechanism.sampling.formed_outside else " It needs the batches in one fixed order."
-    order = "" if best.mechanism.amplified else ordered
+    free = best.mechanism.amplified or best.mechanism.sampling.formed_outside
+    order = "" if free else " It needs the batches in one fixed order."
     plain = _independent(best, rows)
     if not plain:
         return order.strip()
@@ -253,8 +253,8 @@ def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
 
 def _plain_name(row: PlanRow) -> str:
     """Return the name of independent noise with the batches of a row: DP-SGD has Poisson sampling."""
-    batches = "with batches drawn at random" if row.mechanism.amplified else "in the same order"
-    return "DP-SGD" if row.sampling == "Poisson" else f"independent noise {batches}"
+    drawn = "DP-SGD" if row.sampling == "Poisson" else "independent noise with batches drawn at random"
+    return drawn if row.mechanism.amplified else "independent noise in the same order"
 
 
 def _independent(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:

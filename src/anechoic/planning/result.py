@@ -53,10 +53,7 @@ class Plan:
         the noise in the iterates of the choice, of independent noise, and of the best two others.
 
         Returns:
-            A matplotlib `Figure`; its `savefig` writes it.
-
-        Raises:
-            AnechoicError: without matplotlib (`pip install 'anechoic[plot]'`).
+            A matplotlib `Figure` (of `anechoic[plot]`); its `savefig` writes it.
         """
         return plan_figure(self.rows)
 

@@ -85,8 +85,9 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     corners, frontier = [a for a, _ in ends], np.minimum.accumulate([b for _, b in ends])
     axes.step(corners, frontier, where="post", color=SOFT, lw=1.0, zorder=1, label="_frontier")
     first, last = math.log2(least), math.log2(most)
-    powers = np.arange(round(first), last + 0.5, max(1, round((last - first) / 4))) if any(held) else []
-    axes.set_xticks([nothing] * (0 in held) + [2.0**power for power in powers if 2.0**power > 0.99 * least])
+    powers = 2.0 ** np.arange(round(first), last + 0.5, max(1, round((last - first) / 4)))
+    ticks = [power for power in powers.tolist() if any(held) and power > 0.99 * least]
+    axes.set_xticks([nothing] * (0 in held) + ticks)
     form = size if known else "{:g}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v < 0.9 * least else form(v)))
     few = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if high < 5 * low else LogLocator(subs=(1, 2, 5))
