@@ -204,7 +204,7 @@ class ReleaseReader(StreamBase):
 
 
 def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
-    """Read what was released at step `since` and later, decoded from the noisy rows that the file keeps.
+    """Return what was released at step `since` and later, decoded from the noisy rows of the file.
 
     It needs no key. Nothing is changed; a stream that writes the file does not wait, nor does the reader.
 
