@@ -64,8 +64,7 @@ def test_what_has_no_difference_is_refused():
 def read_again(stream):
     """Everything that is arithmetic on published rows."""
     found = [*stream.releases(), stream.get(), stream.between(1, 3), stream.between(2)]
-    for over in streaming.SlidingWindow(2):
-        found += stream.releases_over(over)
+    found += stream.releases_over(streaming.SlidingWindow(2))
     return [*map(bytes_of, [*found, *stream.band(simultaneous=False)])]
 
 

@@ -36,43 +36,39 @@ class ReleaseDecoder:
     """Releases from noisy totals: they follow from these and from what is public, bit for bit.
 
     Args:
-        mechanism, over: of the stream.
+        shared, mechanism, over: of the stream.
         z: intervals are that many standard deviations of the noise to either side.
     """
 
-    def __init__(self, mechanism: Mechanism, over: Window, z: float) -> None:
-        self.over, self.deviations = over, Deviations(mechanism, over)
+    def __init__(self, shared: SharedRelease, mechanism: Mechanism, over: Window, z: float) -> None:
+        self.shared, self.over, self.deviations = shared, over, Deviations(mechanism, over)
         self._delta, self._spent, self._z = mechanism.delta, SpentEpsilon(mechanism), z
 
-    def decode(
-        self, shared: SharedRelease, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0
-    ) -> Release:
+    def decode(self, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0) -> Release:
         """Return the release of a step.
 
         Args:
-            shared: its statistics.
             step, time: of it.
             total: row `step` of A Y; with `begin` what steps begin, …, step alone add up to.
         """
-        estimates = shared.decode(total, self.deviations, step, lambda _: self._z, begin)
-        return Release(step, time, estimates, self._spent.after(step + 1), self._delta, shared.labels)
+        estimates = self.shared.decode(total, self.deviations, step, lambda _: self._z, begin)
+        return Release(step, time, estimates, self._spent.after(step + 1), self._delta, self.shared.labels)
 
 
 class ReplayedReleases:
     """A place among the steps that were released, which goes forward.
 
     Args:
-        publisher: of the stream.
-        shared: its statistics.
+        decoder: of the stream.
 
     Attributes:
         step: the next one.
         total: row step - 1 of A Y.
     """
 
-    def __init__(self, decoder: ReleaseDecoder, shared: SharedRelease) -> None:
-        self._decoder, self._shared = decoder, shared
-        self.step, self.total = 0, np.zeros(shared.dimension, np.int64)
+    def __init__(self, decoder: ReleaseDecoder) -> None:
+        self._decoder, self.step = decoder, 0
+        self.total = np.zeros(decoder.shared.dimension, np.int64)
         self._time: str | float | None = None
 
     def advance(self, row_of: RowOf) -> ReplayedReleases:
@@ -85,13 +81,13 @@ class ReplayedReleases:
 
     def decode(self) -> Release:
         """Return the release of a step."""
-        return self._decoder.decode(self._shared, self.step - 1, self._time, self.total)
+        return self._decoder.decode(self.step - 1, self._time, self.total)
 
     def with_intervals(self, factor: Callable[[int, Statistic], float]) -> Release:
         """Return the same with intervals of factor(step, statistic) standard deviations."""
         made = self.decode()
         z = partial(factor, made.step)
-        wide = self._shared.decode(self.total, self._decoder.deviations, made.step, z)
+        wide = self._decoder.shared.decode(self.total, self._decoder.deviations, made.step, z)
         estimates = {
             name: replace(wide[name], standard_error=published.standard_error)
             for name, published in made.estimates.items()
@@ -157,7 +153,7 @@ class ReleaseReader(StreamBase):
         total = np.zeros(self.shared.dimension, np.int64)
         for step in range(begin, last + 1):
             total += self._row(step)
-        return self._decoder.decode(self.shared, last, self._time_and_row(last)[0], total, begin)
+        return self._decoder.decode(last, self._time_and_row(last)[0], total, begin)
 
     def releases_over(self, over: Window) -> Iterator[Release]:
         """Return all releases so far as if over other steps: a total and the last day, for one epsilon.
@@ -168,7 +164,7 @@ class ReleaseReader(StreamBase):
         Raises:
             ValueError: if `over` is none.
         """
-        decoder = ReleaseDecoder(self.mechanism, checked_window(over), quantile(self.level))
+        decoder = ReleaseDecoder(self.shared, self.mechanism, checked_window(over), quantile(self.level))
         return self._replay(decoder, ReplayedReleases.decode)
 
     def releases(self) -> Iterator[Release]:
@@ -180,7 +176,7 @@ class ReleaseReader(StreamBase):
     ) -> Iterator[Release]:
         with self.owner.reading():
             made = self._state.kept
-        past = ReplayedReleases(decoder, self.shared)
+        past = ReplayedReleases(decoder)
         return (read(past.advance(self._time_and_row)) for _ in range(made))
 
     def _releases_at(self, wanted: Mapping[int, str | None]) -> dict[int, Release]:
@@ -191,7 +187,7 @@ class ReleaseReader(StreamBase):
                     f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
                     " update and release, or steps, for one batch."
                 )
-        found, past = {}, ReplayedReleases(self._decoder, self.shared)
+        found, past = {}, ReplayedReleases(self._decoder)
         while wanted and past.step <= max(wanted):
             past.advance(self._time_and_row)
             if past.step - 1 in wanted:
@@ -208,7 +204,7 @@ class ReleaseReader(StreamBase):
 
 
 def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Release]:
-    """Read what was released at step `since` and later, decoded from the noisy rows that the file keeps.
+    """Return what was released at step `since` and later, decoded from the noisy rows of the file.
 
     It needs no key. Nothing is changed; a stream that writes the file does not wait, nor does the reader.
 
@@ -234,7 +230,7 @@ def _releases(meta: Mapping[str, Any], rows: Iterator[tuple[str, bytes]], since:
     dimension = sum(one.dimension for one in known.values())
     shared = SharedRelease(known, identity["weights"], identity["per_step"], grid_bits(mechanism, dimension))
     shared.labels = {name: tuple(labels) for name, labels in json.loads(meta[LABELS]).items()}
-    past = ReplayedReleases(ReleaseDecoder(mechanism, over, quantile(identity["level"])), shared)
+    past = ReplayedReleases(ReleaseDecoder(shared, mechanism, over, quantile(identity["level"])))
     kept = {}
     for step, (time, row) in enumerate(rows):
         kept[step] = json.loads(time), np.frombuffer(row, "<i8").astype(np.int64)

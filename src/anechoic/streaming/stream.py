@@ -176,7 +176,7 @@ class Stream(ReleaseReader):
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
-        self._decoder = ReleaseDecoder(self.mechanism, self.over, quantile(self.level))
+        self._decoder = ReleaseDecoder(self.shared, self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
         self.owner = OwnProcess("stream")
         if book is not None:
@@ -196,7 +196,7 @@ class Stream(ReleaseReader):
         self._stream_state = self._state.load(self._noise) or StreamState.first(self.dimension)
         if self.step:
             time, total = self._time_and_row(self.step - 1)[0], self._stream_state.total
-            self._last = self._decoder.decode(self.shared, self.step - 1, time, total)
+            self._last = self._decoder.decode(self.step - 1, time, total)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -233,8 +233,8 @@ class Stream(ReleaseReader):
         )
         if not len(listed) == len(units) == len(whens) == len(names):
             raise ValueError(
-                f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)} batch_ids:"
-                " one of each belongs to a step."
+                f"{len(listed)} batches, {len(units)} unit_ids, {len(whens)} times and {len(names)}"
+                " batch_ids: one of each belongs to a step."
             )
         names = names if batch_ids is None else list(map(checked_batch_id, names))
         return self._steps(list(map(_Step, listed, units, map(plain_time, whens), names)))
@@ -368,7 +368,7 @@ class Stream(ReleaseReader):
         row = self._stream_state.end_step(
             self._noise.next() if noise is None else noise, self.over, self._row, time
         )
-        made = self._decoder.decode(self.shared, step, time, self._stream_state.total)
+        made = self._decoder.decode(step, time, self._stream_state.total)
         self._state.append(step, time, np.ascontiguousarray(row, "<i8").tobytes())
         return made
 
