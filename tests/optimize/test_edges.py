@@ -14,7 +14,7 @@ from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.dispatch import lower_bound
-from anechoic.lower_bounds.listed import maximal
+from anechoic.lower_bounds.patterns import maximal
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import contained_patterns
 from anechoic.optimize.result import Optimized

@@ -9,9 +9,9 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize.columns.banded import freed
 from anechoic.participation import Cyclic, MinSep
 from anechoic.planning.designs import Designs
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.strategies import Strategies
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Banded, BandedToeplitz
@@ -29,10 +29,14 @@ def compared(n, schema, *, scheduler="cosine", momentum=0.9, keep=0.2, rows=None
     update = UpdateRule("sgd", momentum)
     workload = (with_schedule(update, scheduler, "step") if scheduler else update).workload(n, n)
     designs = Designs(PlanObjective.of(workload, keep))
-    found = Strategies(designs, schema, Room(rows, 1)).of(frozenset({"identity", "banded_toeplitz", "blt"}))
+    found = FixedOrderCandidates(designs, schema, MemoryBudget(rows, 1)).of(
+        frozenset({"identity", "banded_toeplitz", "blt"})
+    )
     errors = {one: designs.of(one) * sensitivity(one, schema).value for one in found}
     free = {one: error for one, error in errors.items() if isinstance(one, Banded)}
-    rest = {o: e for o, e in errors.items() if o not in free and Room(rows, 1).fits(o.recurrence().rows)}
+    rest = {
+        o: e for o, e in errors.items() if o not in free and MemoryBudget(rows, 1).fits(o.recurrence().rows)
+    }
     return free, min(rest.values()), workload
 
 

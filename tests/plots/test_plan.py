@@ -115,7 +115,7 @@ def test_curves_are_the_noise_over_the_steps(drawn):
     assert shown[0] is drawn.chosen and independent_of(drawn.rows) in shown
     assert len(curves) == len(shown) <= 4
     for curve, row in zip(curves, shown, strict=True):
-        assert curve.get_ydata() == pytest.approx(row.course()[1])
+        assert curve.get_ydata() == pytest.approx(row.noise_over_time()[1])
         assert curve.get_xdata().tolist() == list(range(1, row.mechanism.steps + 1))
 
 
@@ -131,7 +131,7 @@ def test_curves_are_of_different_kinds_where_there_are_enough(fixed):
 
 def test_what_is_kept_is_marked(fixed, independent):
     (ring,) = lines(picture(draw_steps, fixed.rows), "kept: the last iterate, weight 0.2")
-    last = fixed.chosen.course()[1][-1]
+    last = fixed.chosen.noise_over_time()[1][-1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([fixed.chosen.mechanism.steps, last])
     assert not [text for text in labels(picture(draw_steps, independent.rows)) if "kept" in text]
     averaged = tuple(
@@ -146,7 +146,7 @@ def test_what_is_kept_is_marked(fixed, independent):
 def test_where_the_largest_noise_counts_it_is_marked(fixed):
     rows = tuple(replace(row, objective=replace(row.objective, worst=True)) for row in fixed.rows)
     (ring,) = lines(picture(draw_steps, rows), "the largest counts")
-    errors = fixed.chosen.course()[1]
+    errors = fixed.chosen.noise_over_time()[1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([1 + int(errors.argmax()), errors.max()])
 
 

@@ -8,7 +8,7 @@ from scipy.special import ndtr
 
 import anechoic as an
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.profile import Profile, gaussian_law, profile_of_laws
+from anechoic.accounting.loss_distributions.profile import Profile, gaussian_law, profile_of_laws
 from anechoic.accounting.selection import selection_epsilon
 from anechoic.keys import derive
 from anechoic.selection.repetitions import Repetitions

@@ -12,8 +12,8 @@ from functools import cached_property, singledispatch
 from typing import ClassVar, Literal
 
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.laws.tilted import POINT, TiltedPair
+from anechoic.accounting.loss_distributions.profile import Law
+from anechoic.accounting.loss_distributions.tilted import POINT, TiltedPair
 from anechoic.accounting.monte_carlo.verified import ATTEMPTS, Verified
 from anechoic.accounting.terms import Term, points_of, term_of_laws
 from anechoic.errors import UnsupportedError

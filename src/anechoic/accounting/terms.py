@@ -7,8 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anechoic.accounting.laws.profile import Law, Profile, gaussian_law, law_of_points, profile_of_laws
-from anechoic.accounting.laws.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from anechoic.accounting.loss_distributions.profile import (
+    Law,
+    Profile,
+    gaussian_law,
+    law_of_points,
+    profile_of_laws,
+)
+from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
+from anechoic.audit.participation_law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
 from anechoic.sampling import BallsInBins
 
 

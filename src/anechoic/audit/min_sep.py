@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import (
+from anechoic.audit.participation_law import (
     Counts,
     Hazards,
     Mask,

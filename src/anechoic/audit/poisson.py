@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.audit.law import (
+from anechoic.audit.participation_law import (
     Counts,
     Hazards,
     Mask,

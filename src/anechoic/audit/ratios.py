@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, positive_float
-from anechoic.audit.law import StrategyColumns, law_of
 from anechoic.audit.observation import inverted
+from anechoic.audit.participation_law import StrategyColumns, law_of
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy, warn_dense
 

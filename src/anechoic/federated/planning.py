@@ -13,12 +13,12 @@ from anechoic.federated.compatibility import asked_per_round, check_rounds
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.given import Permitted
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import Kept, PlanObjective
 from anechoic.planning.promised import PromisedSetting, calibrated_in_integers
 from anechoic.planning.records import Goal
 from anechoic.planning.update import UpdateRule, update_of
+from anechoic.planning.user_choices import Permitted
 from anechoic.sampling import External
 from anechoic.strategies.base import Strategy
 
@@ -140,7 +140,7 @@ def plan_rounds(
         objective,
         discipline.participation,
         wanted,
-        Room(rows, entries),
+        MemoryBudget(rows, entries),
         bounded=wanted.families not in (FAMILIES["blt"], FAMILIES["tree"]),
         alike=WORTH,
         free_rows=FREE // (BYTES * entries),

@@ -16,7 +16,7 @@ from anechoic._validate import Array, one_of
 from anechoic.algebra import banded
 from anechoic.algebra.exponentials import prefix_decoder
 from anechoic.errors import PerformanceWarning
-from anechoic.losses.kinds import KINDS, LossKind
+from anechoic.losses.norms import KINDS, LossNorm
 from anechoic.losses.recurrent import squares_with_gains, toeplitz_error
 from anechoic.losses.result import StepErrors
 from anechoic.losses.rows import restart_squares, restart_squares_of_rows, scaled_rows
@@ -115,7 +115,7 @@ def _(strategy: BLT, workload: Workload) -> StepErrors | None:
 
 
 def loss(
-    workload: Workload, strategy: Strategy, participation: Participation = SINGLE, kind: LossKind = "rms"
+    workload: Workload, strategy: Strategy, participation: Participation = SINGLE, kind: LossNorm = "rms"
 ) -> float:
     """Sensitivity times error: what the error is per unit of noise multiplier, in root scale.
 

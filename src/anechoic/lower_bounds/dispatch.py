@@ -14,8 +14,7 @@ import numpy as np
 from anechoic._validate import Array, one_of
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind
-from anechoic.lower_bounds.listed import listed_bound
+from anechoic.losses.norms import KINDS, LossNorm
 from anechoic.lower_bounds.one_participation import (
     ARRAYS_UP_TO,
     FFT_UP_TO,
@@ -24,6 +23,7 @@ from anechoic.lower_bounds.one_participation import (
     row_bounds,
     row_sizes,
 )
+from anechoic.lower_bounds.patterns import listed_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import cheap_bound
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
@@ -34,7 +34,7 @@ from anechoic.workloads.base import Workload
 
 
 def lower_bound(
-    workload: Workload, participation: Participation = SINGLE, kind: LossKind = "rms"
+    workload: Workload, participation: Participation = SINGLE, kind: LossNorm = "rms"
 ) -> Bound | None:
     """The best bound that is cheap at this n, or None where none is known.
 
@@ -67,7 +67,7 @@ def lower_bound(
 
 
 @singledispatch
-def bound_under(participation: Participation, workload: Workload, kind: LossKind) -> Bound | None:
+def bound_under(participation: Participation, workload: Workload, kind: LossNorm) -> Bound | None:
     """The best of the dual bound of few steps, and of a nuclear norm with an even mean of the columns.
 
     Take a cyclic schema that is contained in this one: its b patterns share the steps out. A unit with
@@ -93,7 +93,7 @@ def bound_under(participation: Participation, workload: Workload, kind: LossKind
 
 
 @bound_under.register
-def _(participation: Patterns, workload: Workload, kind: LossKind) -> Bound | None:
+def _(participation: Patterns, workload: Workload, kind: LossNorm) -> Bound | None:
     return listed_bound(workload, participation, kind)
 
 

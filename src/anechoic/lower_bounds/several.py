@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import MODERATE, Array
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import LossKind, row_weights
+from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import EPS, Multiplier, ParticipationDual, cycles, nuclear_bound, start
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.strings import strings_bound
@@ -72,7 +72,7 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
     return Bound(value * (1 - 4 * (n + 8) * EPS), DIAGONAL, EVERY)
 
 
-def cheap_bound(workload: Workload, participation: Participation, kind: LossKind) -> Bound | None:
+def cheap_bound(workload: Workload, participation: Participation, kind: LossNorm) -> Bound | None:
     """A bound that takes a fraction of a second, or None where none is known.
 
     Up to 256 steps some rounds of L-BFGS, for any workload and loss; for the RMS and max losses of prefix
@@ -90,7 +90,7 @@ def cheap_bound(workload: Workload, participation: Participation, kind: LossKind
     return max(found, key=lambda bound: bound.value, default=None)
 
 
-def _of_few_steps(workload: Workload, participation: Participation, kind: LossKind, period: int) -> Bound:
+def _of_few_steps(workload: Workload, participation: Participation, kind: LossNorm, period: int) -> Bound:
     weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, workload.n)
     if period == 1:
         return full_batch_bound(workload, weights)

@@ -11,14 +11,14 @@ from anechoic.accounting import Verified, gaussian_mu
 from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.compatibility import check_covered, check_strategy
-from anechoic.mechanism.guaranteed import Guaranteed
+from anechoic.mechanism.has_guarantee import HasGuarantee
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy
 
-Made = TypeVar("Made", bound=Guaranteed)
+Made = TypeVar("Made", bound=HasGuarantee)
 
 
 @known_keywords

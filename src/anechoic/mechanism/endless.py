@@ -15,14 +15,14 @@ from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountant import adjacency_factor
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.calibrate import asked_for, shown
-from anechoic.mechanism.guaranteed import FORMAT, Recorded
+from anechoic.mechanism.has_guarantee import FORMAT, Recorded
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
 from anechoic.sampling import External
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies.endless import EndlessStrategy
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
@@ -58,7 +58,7 @@ class EndlessMechanism(Recorded):
     amplified: ClassVar[bool] = False
     drift: ClassVar[float] = 0.0
 
-    strategy: HorizonFree
+    strategy: EndlessStrategy
     noise_std: float
     batch_size: float
     clip_norm: float = 1.0
@@ -67,7 +67,7 @@ class EndlessMechanism(Recorded):
     delta: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not isinstance(self.strategy, HorizonFree):
+        if not isinstance(self.strategy, EndlessStrategy):
             raise ValueError(
                 f"strategy={self.strategy!r} must be horizon-free, such as strategies.endless.damped(0.01)."
                 " A strategy with n steps goes to anechoic.calibrate."
@@ -148,7 +148,7 @@ class EndlessMechanism(Recorded):
 
 
 def calibrate_endless(
-    strategy: HorizonFree,
+    strategy: EndlessStrategy,
     *,
     batch_size: float,
     delta: float,

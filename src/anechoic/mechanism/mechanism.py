@@ -17,7 +17,7 @@ from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
-from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
+from anechoic.mechanism.has_guarantee import FORMAT, REMEDY, Recorded
 from anechoic.noise import NoiseStream
 from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import Grid, checked_bits, spacing

@@ -12,7 +12,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.bands import grid
 from anechoic.planning.calibrated import little_more_than_needed
 from anechoic.planning.designs import BANDED_UP_TO
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.records import Candidate, Goal
 from anechoic.planning.run_shape import Setting
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
@@ -38,7 +38,7 @@ _ESTIMATE = 1 - 3e-4  # the least that calibration may give of an estimate
 class Amplified:
     """Candidates of one setting under a goal (epsilon, delta)."""
 
-    def __init__(self, setting: Setting, goal: Goal, room: Room) -> None:
+    def __init__(self, setting: Setting, goal: Goal, room: MemoryBudget) -> None:
         self.setting, self.goal, self.room = setting, goal, room
         self.n = setting.fixed.steps
         self.period = setting.period

@@ -10,7 +10,7 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.designs import Designs
 from anechoic.planning.families import label
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
@@ -81,7 +81,7 @@ def _with_std(candidate: Candidate, goal: Goal, std: float) -> Mechanism:
     )
 
 
-def row_of(mechanism: Mechanism, designs: Designs, room: Room) -> PlanRow:
+def row_of(mechanism: Mechanism, designs: Designs, room: MemoryBudget) -> PlanRow:
     """A line of the table.
 
     Args:
@@ -90,7 +90,7 @@ def row_of(mechanism: Mechanism, designs: Designs, room: Room) -> PlanRow:
         room: for the memory of its noise state.
     """
     recurrence, rms = mechanism.strategy.recurrence(), designs.of(mechanism.strategy)
-    way, history = room.kept(recurrence)
+    storage, history = room.storage(recurrence)
     batch_size = mechanism.expected_batch_size
     one_step = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).rms
     return PlanRow(
@@ -102,10 +102,10 @@ def row_of(mechanism: Mechanism, designs: Designs, room: Room) -> PlanRow:
         predicted=mechanism.noise_std * rms / batch_size,
         step_noise=mechanism.noise_std * one_step / batch_size,
         memory=room.memory(history),
-        seconds=room.seconds(recurrence, way),
+        seconds=room.seconds(recurrence, storage),
         history=history,
         batch_size=batch_size,
         mechanism=mechanism,
         objective=designs.objective,
-        way=way,
+        noise_storage=storage,
     )

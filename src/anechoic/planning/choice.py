@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from anechoic.planning.calibrated import calibrated, may_do_with, row_of
 from anechoic.planning.families import family, label
-from anechoic.planning.memory_budget import BYTES, Room, nanoseconds, nanoseconds_again
+from anechoic.planning.memory_budget import BYTES, MemoryBudget, nanoseconds, nanoseconds_regenerated
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
@@ -48,15 +48,15 @@ class Scored:
         return family(self.candidate.strategy), type(self.candidate.sampling).__name__
 
 
-def scored(setting: Setting, candidates: Iterable[Candidate], room: Room) -> list[Scored]:
+def scored(setting: Setting, candidates: Iterable[Candidate], room: MemoryBudget) -> list[Scored]:
     """Candidates of a setting with their errors."""
     return [
-        Scored(one, setting, setting.designs.of(one.strategy), room.kept(one.strategy.recurrence())[1])
+        Scored(one, setting, setting.designs.of(one.strategy), room.storage(one.strategy.recurrence())[1])
         for one in candidates
     ]
 
 
-def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False) -> list[PlanRow]:
+def rows_of(found: list[Scored], goal: Goal, room: MemoryBudget, *, quiet: bool = False) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
 
     Where `quiet`, the choice may be any of them.
@@ -104,7 +104,7 @@ def _frontier(found: list[Scored]) -> list[Scored]:
     return result
 
 
-def more_room(found: list[Scored], room: Room, best: PlanRow) -> str:
+def more_room(found: list[Scored], room: MemoryBudget, best: PlanRow) -> str:
     """The least memory that gives nearly all that more would, by the estimates; "" where that is nothing."""
     steps = best.mechanism.steps
     beyond = [one for one in found if not room.fits(one.history) and one.setting.fixed.steps == steps]
@@ -178,8 +178,8 @@ def choose(
 def noise_state(best: PlanRow) -> str:
     """How much noise state the choice holds, against the model in float32."""
     recurrence = best.mechanism.strategy.recurrence()
-    slower = (nanoseconds_again(recurrence) or 0.0) / nanoseconds(recurrence)
-    if best.way == "regenerate":
+    slower = (nanoseconds_regenerated(recurrence) or 0.0) / nanoseconds(recurrence)
+    if best.noise_storage == "regenerate":
         return f"It keeps no noise state: rows are made again in each step, in {slower:.1f} times the time."
     if best.memory is None or best.history == 0:
         return ""

@@ -19,15 +19,15 @@ from anechoic.planning.bands import powers_of_two
 from anechoic.planning.calibrated import calibrated_to
 from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored, unnoticed
 from anechoic.planning.families import CHOICES, StrategyName
-from anechoic.planning.given import Permitted, SchemeName, under_given, where_drawn
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
 from anechoic.planning.in_bins import InBins
-from anechoic.planning.memory_budget import Room, room
+from anechoic.planning.memory_budget import MemoryBudget, memory_limit
 from anechoic.planning.objective import Kept
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import Setting
-from anechoic.planning.strategies import Strategies
 from anechoic.planning.update import Interval, update_of, with_schedule
+from anechoic.planning.user_choices import Permitted, SchemeName, under_given, where_drawn
 from anechoic.sampling import BallsInBins, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
@@ -145,7 +145,7 @@ def plan(
     if epsilon is not None:
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit)
-    space = room(dimension, memory_budget)
+    space = memory_limit(dimension, memory_budget)
     quiet = update.kind == "adam" and strategy == "auto"
     rows: list[PlanRow] = []
     found: list[Scored] = []
@@ -205,7 +205,7 @@ def _several(name: str, given: int | Sequence[int]) -> list[int]:
 
 
 def _candidates(
-    setting: Setting, goal: Goal, space: Room, wanted: Permitted
+    setting: Setting, goal: Goal, space: MemoryBudget, wanted: Permitted
 ) -> tuple[list[Candidate], list[str]]:
     """All that is permitted and asked for, and notes: what needs no secret is permitted always."""
     found: list[Candidate] = []
@@ -221,7 +221,7 @@ def _candidates(
         as_given = goal.noise_multiplier is not None and families == {"identity"}
         covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
     if covered and wanted.takes(type(unsampled)):
-        fixed = Strategies(setting.designs, unsampled.participation, space).of(families)
+        fixed = FixedOrderCandidates(setting.designs, unsampled.participation, space).of(families)
         for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
             made = calibrated_to(goal, strategy, unsampled)
             found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
@@ -233,7 +233,7 @@ def _candidates(
             own = [Identity(setting.fixed.steps)] if "identity" in families else []
             own += [setting.designs.toeplitz(b) for b in bands]
         else:
-            own = Strategies(setting.designs, sampling.participation, space).of(families)
+            own = FixedOrderCandidates(setting.designs, sampling.participation, space).of(families)
         more, said = under_given(sampling, own, given, goal)
         found += more
         notes += said

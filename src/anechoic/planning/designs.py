@@ -10,7 +10,7 @@ from itertools import islice
 
 import numpy as np
 
-from anechoic.losses.kinds import LossKind, weight_of_the_last
+from anechoic.losses.norms import LossNorm, weight_of_the_last
 from anechoic.optimize import banded, dense
 from anechoic.optimize.columns.banded import freed
 from anechoic.optimize.series.banded_toeplitz import design
@@ -60,7 +60,7 @@ class Designs:
     def __init__(self, objective: PlanObjective) -> None:
         self.objective, self.workload = objective, objective.workload
         # Toeplitz optimisers know no largest error where rates differ: designs for the mean are compared
-        self.loss: LossKind = "rms" if objective.worst and not self.workload.is_toeplitz else objective.loss
+        self.loss: LossNorm = "rms" if objective.worst and not self.workload.is_toeplitz else objective.loss
         self._made: dict[int, Strategy] = {}
         self._free: dict[int, Strategy] = {}
         self._freed: dict[tuple[Strategy, Participation], Strategy | None] = {}

@@ -10,7 +10,7 @@ from anechoic.noise import NoiseStream
 from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import FEWEST
 from anechoic.planning.choice import noise_state
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.records import PlanRow
 from anechoic.planning.result import Plan
 
@@ -68,21 +68,21 @@ def on_grid(plan: Plan, dimension: int, epsilon: float | None, bits: int, budget
     found = replace(chosen, grid_bits=bits)
     while found.drift and epsilon is not None and found.epsilon() > epsilon:
         found, growth = replace(found, noise_std=chosen.noise_std * (1 + growth)), 4 * growth
-    room = Room(None if budget is None else budget // (_WIDE * dimension), dimension)
+    room = MemoryBudget(None if budget is None else budget // (_WIDE * dimension), dimension)
 
     def widened(row: PlanRow) -> PlanRow:
         recurrence = row.mechanism.strategy.recurrence()
-        way, history = "regenerate", 0
-        if row.way == "store":
-            way, history = room.kept(recurrence, rounded_filter(recurrence, 1.0).rows)
+        storage, history = "regenerate", 0
+        if row.noise_storage == "store":
+            storage, history = room.storage(recurrence, rounded_filter(recurrence, 1.0).rows)
         return replace(
             row,
             memory=_WIDE * dimension * history,
-            seconds=row.seconds if way == row.way else room.seconds(recurrence, way),
+            seconds=row.seconds if storage == row.noise_storage else room.seconds(recurrence, storage),
             history=history,
             mechanism=found if row.chosen else row.mechanism,
             number_bytes=_WIDE,
-            way=way,
+            noise_storage=storage,
         )
 
     wide = replace(plan, rows=tuple(map(widened, plan.rows)), mechanism=found)

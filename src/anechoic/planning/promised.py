@@ -14,12 +14,12 @@ from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation.base import Participation
 from anechoic.planning.calibrated import calibrated_to
 from anechoic.planning.designs import designs_of
-from anechoic.planning.given import Permitted
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import Goal
 from anechoic.planning.run_shape import buffered_schema
-from anechoic.planning.strategies import Strategies
+from anechoic.planning.user_choices import Permitted
 from anechoic.sampling import External
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity
@@ -45,7 +45,7 @@ class PromisedSetting:
     objective: PlanObjective
     participation: Participation
     wanted: Permitted
-    room: Room
+    room: MemoryBudget
     bounded: bool = True
     alike: float = 0.0
     free_rows: int | None = None
@@ -71,7 +71,7 @@ class PromisedSetting:
             yield Identity(designs.workload.n)
             yield from designs.buffered(buffered_schema(schema))
         else:
-            yield from Strategies(designs, schema, self.room).of(self.wanted.families)
+            yield from FixedOrderCandidates(designs, schema, self.room).of(self.wanted.families)
         yield from self.wanted.made(designs.workload, schema, designs.loss)
 
 

@@ -164,7 +164,7 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
     drawn, colors, sizes = drawn_over_steps(rows), _colors(rows), [row.batch_size for row in rows]
     several, ends, tops = max(sizes) > 1.05 * min(sizes), list[str](), list[float]()
     for row, dashes in zip(drawn, _DASHES, strict=False):
-        steps, errors = row.course()
+        steps, errors = row.noise_over_time()
         batch = f", B = {row.batch_size:.4g}" if several else ""
         label = f"{textwrap.shorten(row.name, 46, placeholder=' …')}, {row.sampling}{batch}"
         axes.plot(
@@ -196,7 +196,7 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
 
 def _mark_kept(axes: Axes, best: Any) -> None:
     """Mark the iterates that are kept, in the run of the choice."""
-    objective, n, (steps, errors) = best.objective, best.mechanism.steps, best.course()
+    objective, n, (steps, errors) = best.objective, best.mechanism.steps, best.noise_over_time()
     if objective.worst:
         place = int(errors.argmax())
         axes.plot(steps[place], errors[place], **_RING, label="the largest counts")

@@ -15,7 +15,12 @@ import numpy as np
 
 from anechoic._validate import fraction, known_keywords, one_of, positive_float
 from anechoic.accounting import Verified
-from anechoic.accounting.laws.profile import Profile, gaussian_law, profile_of_laws, profile_of_points
+from anechoic.accounting.loss_distributions.profile import (
+    Profile,
+    gaussian_law,
+    profile_of_laws,
+    profile_of_points,
+)
 from anechoic.accounting.search import least_noise
 from anechoic.accounting.selection import selection_epsilon
 from anechoic.errors import GuaranteeError, UnsupportedError

@@ -18,7 +18,7 @@ from anechoic.budget.account import AllBut
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
-from anechoic.mechanism.begun import as_begun
+from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import OwnProcess
@@ -150,7 +150,7 @@ class OpenHistogram(StreamBase):
             unit=unit,
             buffered=True,
         )
-        begun = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
+        begun = pin_to_saved(planned, None if state is None else OpenStore.shown(state, MECHANISM))
         self.cost = AllBut(begun, _CHOOSING * self.delta)
         if self.cost.mechanism.grid_bits is None:
             raise UnsupportedError(

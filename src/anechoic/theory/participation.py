@@ -7,7 +7,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.lower_bounds.listed import maximal
+from anechoic.lower_bounds.patterns import maximal
 from anechoic.optimize import banded, dense
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation

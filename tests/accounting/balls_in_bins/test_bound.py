@@ -15,7 +15,7 @@ from anechoic.accounting.balls_in_bins.bound import (
 from anechoic.accounting.balls_in_bins.classes import _classes, dominations
 from anechoic.accounting.balls_in_bins.folded import folded_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.chains import COARSE, chains
+from anechoic.accounting.loss_distributions.chains import COARSE, chains
 from anechoic.accounting.random_allocation.epsilon import (
     random_allocation_epsilon,
     random_allocation_noise_multiplier,

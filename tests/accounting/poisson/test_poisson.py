@@ -138,7 +138,7 @@ def test_rare_and_large_losses_fit_on_a_grid():
 
 def test_the_finest_grid_has_a_budget(monkeypatch):
     """Little noise and a tiny epsilon: a coarser grid, or none, and never more points than were promised."""
-    from anechoic.accounting.laws import sampled_gaussian
+    from anechoic.accounting.loss_distributions import sampled_gaussian
     from anechoic.accounting.poisson import epsilon as poisson
 
     seen = []

@@ -16,8 +16,8 @@ from anechoic.accounting.accountant import (
 )
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.laws.tilted import TiltedPair
+from anechoic.accounting.loss_distributions.profile import Law
+from anechoic.accounting.loss_distributions.tilted import TiltedPair
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.sampling import BallsInBins
 from anechoic.statement.theorem import Theorem

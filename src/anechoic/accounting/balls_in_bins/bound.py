@@ -5,7 +5,7 @@ is dominated by P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I) with m_i =
 (arXiv 2410.06266, Lemma 3.2; there, the two directions are exchanged). Only G_ij = <m_i, m_j> matters.
 
 `BinsBound` takes the least of three families of upper bounds on both directions: classes of bins
-(`accounting.balls_in_bins.classes`), Gauss-Markov chains (`accounting.laws.chains`) and Renyi
+(`accounting.balls_in_bins.classes`), Gauss-Markov chains (`accounting.loss_distributions.chains`) and Renyi
 divergences (`accounting.balls_in_bins.renyi`).
 """
 
@@ -24,8 +24,16 @@ from anechoic.accounting.balls_in_bins.classes import Domination, dominations
 from anechoic.accounting.balls_in_bins.folded import folded_gram
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.chains import COARSE, FINE, LARGEST, LEAST_DELTA, BinChain, Fineness, chains
-from anechoic.accounting.laws.profile import Law
+from anechoic.accounting.loss_distributions.chains import (
+    COARSE,
+    FINE,
+    LARGEST,
+    LEAST_DELTA,
+    BinChain,
+    Fineness,
+    chains,
+)
+from anechoic.accounting.loss_distributions.profile import Law
 from anechoic.accounting.search import least_noise, settled, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of

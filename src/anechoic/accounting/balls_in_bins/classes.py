@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from anechoic.accounting.laws.likelihood import Ratio
+from anechoic.accounting.loss_distributions.likelihood import Ratio
 from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, one_of
 from anechoic.accounting.search import smallest_epsilon
 
@@ -99,7 +99,7 @@ def dominations(gram: Array) -> list[Domination]:
             continue
         for shared in [share * off for share in _SHARES]:
             found.append(Domination(count, _largest_eigenvalue(blocks - shared) + _EIGENVALUE * size, shared))
-        if count > 1:  # entry by entry: Kahane's inequality (accounting.laws.chains)
+        if count > 1:  # entry by entry: Kahane's inequality (accounting.loss_distributions.chains)
             largest = blocks.max(axis=0)
             shared = float(largest[~np.eye(count, dtype=bool)].max())
             rest = max(0.0, float(largest.diagonal().max()) * (1 + 1e-15) - shared)

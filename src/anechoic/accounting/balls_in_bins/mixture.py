@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.accounting.laws.tilted import Tilt, TiltedPair
+from anechoic.accounting.loss_distributions.tilted import Tilt, TiltedPair
 
 _UNIT = 2.0**-52
 

@@ -14,7 +14,7 @@ from anechoic.accounting.accountant import (
     accountant_of,
     refuse_replacing,
 )
-from anechoic.accounting.laws.tilted import TiltedPair
+from anechoic.accounting.loss_distributions.tilted import TiltedPair
 from anechoic.accounting.min_sep.pair import MinSepPair, check_bands
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.errors import UnsupportedError

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.accounting.balls_in_bins.bound import check_nonnegative
-from anechoic.accounting.laws.tilted import Tilt, TiltedPair
+from anechoic.accounting.loss_distributions.tilted import Tilt, TiltedPair
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import MinSepSampling
 from anechoic.sensitivity.gram import ENTRIES

@@ -12,7 +12,7 @@ from anechoic.accounting.accountant import (
     only_deterministic,
     refuse_replacing,
 )
-from anechoic.accounting.laws.profile import Law
+from anechoic.accounting.loss_distributions.profile import Law
 from anechoic.accounting.random_allocation.epsilon import (
     LEAST_NOISE,
     allocation_ratio,

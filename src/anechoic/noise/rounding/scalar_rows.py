@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly
-from anechoic.noise.rounding.mixed import RoundedBuffered
+from anechoic.noise.rounding.states import RoundedBuffered
 
 #: Entries of a row up to which floats are faster.
 NARROW = 8

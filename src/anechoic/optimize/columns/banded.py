@@ -11,9 +11,9 @@ from anechoic.algebra import banded as algebra
 from anechoic.algebra import toeplitz
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind, row_weights
-from anechoic.optimize.columns.neighbours import neighbours, serves
+from anechoic.losses.norms import KINDS, LossNorm, row_weights
 from anechoic.optimize.columns.objective import DENSE, BlockObjective, Objective, objective_of
+from anechoic.optimize.columns.overlapping_columns import overlapping_columns, serves
 from anechoic.optimize.columns.refined import grain, refined
 from anechoic.optimize.columns.scales import scales_of
 from anechoic.optimize.columns.search import Progress, Search
@@ -42,7 +42,7 @@ def banded(
     *,
     bands: int,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
     """The strategy of `bands` bands, its columns free, of smallest loss, and a bound for all such strategies.
@@ -121,7 +121,7 @@ def banded(
         elif (
             largest and (long or bands > participation.separation) and serves(workload, bands, participation)
         ):
-            found = neighbours(workload, bands, participation, progress)
+            found = overlapping_columns(workload, bands, participation, progress)
     if found is not None:
         columns, evaluations = found
         others = [Banded(n, np.ones((n, 1)))]
@@ -161,7 +161,7 @@ def _columns(workload: Workload, bands: int, participation: Participation, weigh
 
 @on_one_thread
 def freed(
-    workload: Workload, strategy: Strategy, participation: Participation, loss: LossKind
+    workload: Workload, strategy: Strategy, participation: Participation, loss: LossNorm
 ) -> Banded | None:
     """A banded strategy after some seconds of L-BFGS over its columns; not yet the optimum of `banded`.
 

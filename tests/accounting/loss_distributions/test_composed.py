@@ -8,9 +8,9 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 
 from anechoic.accounting import gaussian_delta, poisson_epsilon
-from anechoic.accounting.laws import composed
-from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.laws.sampled_gaussian import sampled_gaussian_pld
+from anechoic.accounting.loss_distributions import composed
+from anechoic.accounting.loss_distributions.composed import composed_epsilon
+from anechoic.accounting.loss_distributions.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.poisson.search import _log_delta
 from tests.marks import in_turn, slow
 

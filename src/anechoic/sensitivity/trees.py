@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.sensitivity import theorems
-from anechoic.sensitivity.bounds import bounds_of_kind
+from anechoic.sensitivity.bounds import bounds_of_class
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import FullTree, Tree
 from anechoic.strategies.base import Strategy
@@ -44,9 +44,9 @@ def by_heights(strategy: Tree | FullTree | TreeAggregation, separation: int, cou
     return float(total)
 
 
-@bounds_of_kind.register(Tree)
-@bounds_of_kind.register(FullTree)
-@bounds_of_kind.register(TreeAggregation)
+@bounds_of_class.register(Tree)
+@bounds_of_class.register(FullTree)
+@bounds_of_class.register(TreeAggregation)
 def _(strategy: Tree | FullTree | TreeAggregation, separation: int, count: int) -> Iterator[Sensitivity]:
     squared, method = (
         by_heights(strategy, separation, count),

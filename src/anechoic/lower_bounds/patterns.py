@@ -14,7 +14,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.algebra.nuclear import MARGIN
-from anechoic.losses.kinds import LossKind, row_weights
+from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import padded
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several import scaled_bound
@@ -28,7 +28,7 @@ ROUNDS = 30  # of L-BFGS
 CAUCHY = "sum of a row of A over a pattern (Cauchy-Schwarz)"
 
 
-def listed_bound(workload: Workload, participation: Patterns, kind: LossKind) -> Bound | None:
+def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) -> Bound | None:
     """A bound for every factorisation that takes about a second at most.
 
     None where nobody takes part, or no error that counts depends on who does: then there is none above 0.
@@ -59,7 +59,7 @@ def maximal(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     return kept
 
 
-def _weights(kind: LossKind, n: int) -> list[Array]:
+def _weights(kind: LossNorm, n: int) -> list[Array]:
     """Weights of the squared errors whose mean is at most the loss; for "max" two choices."""
     if isinstance(kind, str) and kind == "max":
         return [row_weights("rms", n), row_weights("last", n)]

@@ -9,7 +9,7 @@ from scipy.optimize import approx_fprime
 from anechoic import loss, optimize, sensitivity
 from anechoic.errors import UnsupportedError
 from anechoic.lower_bounds import lower_bound
-from anechoic.optimize.columns.neighbours import NEVER, Chains, _Norms, _Search, serves
+from anechoic.optimize.columns.overlapping_columns import NEVER, Chains, _Norms, _Search, serves
 from anechoic.participation import MinSep
 from anechoic.workloads import momentum, nesterov, prefix_sum
 

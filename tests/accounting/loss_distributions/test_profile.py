@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anechoic.accounting import gaussian_delta
-from anechoic.accounting.laws.profile import (
+from anechoic.accounting.loss_distributions.profile import (
     envelope,
     gaussian_law,
     law_of_points,

@@ -9,7 +9,7 @@ from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns
 from anechoic.participation.base import Participation
 
 
-def comb_of(participation: Participation, n: int) -> tuple[int, int]:
+def periodic_pattern(participation: Participation, n: int) -> tuple[int, int]:
     """Separation b and count k of the pattern 0, b, …, (k - 1) b, the worst one for what is optimised here.
 
     It is the worst one for Toeplitz C whose coefficients do not increase (Lemma 3.16 c), and for banded
@@ -23,30 +23,30 @@ def comb_of(participation: Participation, n: int) -> tuple[int, int]:
     count = participation.max_participations_in(n)
     if count == 1 and len(participation.touched(n)) == n:
         return n, 1
-    return several(participation, n, count)
+    return pattern_of_several(participation, n, count)
 
 
 @singledispatch
-def several(participation: Participation, n: int, count: int) -> tuple[int, int]:
-    """`comb_of` a schema that lets a unit take part `count` times in n steps."""
+def pattern_of_several(participation: Participation, n: int, count: int) -> tuple[int, int]:
+    """`periodic_pattern` a schema that lets a unit take part `count` times in n steps."""
     raise UnsupportedError(
         f"participation={participation!r}: optimisers know Single, Cyclic, MinSep and FullBatch. Optimise for"
         " Single() over one epoch and restart the strategy, or for MinSep(1, the number of epochs)."
     )
 
 
-@several.register(Cyclic)
-@several.register(FullBatch)
+@pattern_of_several.register(Cyclic)
+@pattern_of_several.register(FullBatch)
 def _(participation: Cyclic | FullBatch, n: int, count: int) -> tuple[int, int]:
     return participation.contained_period(n), count
 
 
-@several.register
+@pattern_of_several.register
 def _(participation: MinSep, n: int, count: int) -> tuple[int, int]:
     return participation.separation, count
 
 
-@several.register
+@pattern_of_several.register
 def _(participation: Patterns, n: int, count: int) -> tuple[int, int]:
     raise UnsupportedError(
         f"participation={participation!r}: no comb is the worst of listed patterns. Optimise for a"

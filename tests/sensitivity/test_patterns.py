@@ -7,7 +7,7 @@ import pytest
 
 from anechoic import _serialize
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
-from anechoic.sensitivity import listed
+from anechoic.sensitivity import patterns
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Identity
 from tests.sensitivity.brute import supremum
@@ -52,11 +52,11 @@ def test_bound_where_patterns_are_too_many_to_solve(monkeypatch):
     strategy = dense(9, seed=3)
     schema = Patterns([range(9), (0, 2, 4, 6), (1, 3, 5)])
     exact = sensitivity(strategy, schema)
-    monkeypatch.setattr(listed, "CUBES", 0)
+    monkeypatch.setattr(patterns, "CUBES", 0)
     bound = sensitivity(strategy, schema)
     assert not bound.exact
     assert bound.value >= exact.value
-    monkeypatch.setattr(listed, "ENTRIES", 10)
+    monkeypatch.setattr(patterns, "ENTRIES", 10)
     triangle = sensitivity(strategy, schema)
     assert not triangle.exact
     assert triangle.value >= exact.value

@@ -13,14 +13,14 @@ from anechoic.noise.recurrence import Buffered, Mixed, Nested, StateSpace
 M = TypeVar("M", bound=Mixed)
 
 
-class MixedFilter(Filter[M]):
+class StatesFilter(Filter[M]):
     """Rows that are mixed: they lie in the leading rows of the memory, the bottom of a stack first."""
 
     def used(self, t: int) -> int:
         return self._recurrence.depth(self._recurrence.local(t)) if self.rows else 0
 
 
-class BufferedFilter(MixedFilter[Buffered]):
+class BufferedFilter(StatesFilter[Buffered]):
     """d fading sums of the emitted rows, in units of the last one; the first step of a block sets them."""
 
     def plan(self, t: int) -> Plan:
@@ -41,7 +41,7 @@ class BufferedFilter(MixedFilter[Buffered]):
         return plan
 
 
-class StateSpaceFilter(MixedFilter[StateSpace]):
+class StateSpaceFilter(StatesFilter[StateSpace]):
     """d mixed sums of the emitted rows, in units of the last one; the first step of a block sets them."""
 
     def plan(self, t: int) -> Plan:
@@ -62,7 +62,7 @@ class StateSpaceFilter(MixedFilter[StateSpace]):
         return plan
 
 
-class NestedFilter(MixedFilter[Nested]):
+class NestedFilter(StatesFilter[Nested]):
     """A stack of sums of rows before gain and std; one row above it is for work.
 
     A step that finishes nodes takes their sums from the top of the stack, and adds them and its own row to

@@ -8,7 +8,7 @@ from anechoic.extend import register_strategies
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.optimize import banded
 from anechoic.participation import Cyclic, MinSep
-from anechoic.planning import given
+from anechoic.planning import user_choices
 from anechoic.planning.update import UpdateRule
 from anechoic.sampling import CyclicPoisson, FixedOrder, RandomAllocation
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
@@ -28,8 +28,8 @@ def good():
 
 @pytest.fixture
 def registered(monkeypatch):
-    monkeypatch.setattr(given, "_REGISTERED", {})
-    return given._REGISTERED
+    monkeypatch.setattr(user_choices, "_REGISTERED", {})
+    return user_choices._REGISTERED
 
 
 def names(found):

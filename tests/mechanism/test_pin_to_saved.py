@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anechoic as an
-from anechoic.mechanism.begun import as_begun
+from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.optimize import banded_toeplitz, blt
 from anechoic.strategies import BandedToeplitz
 
@@ -33,7 +33,7 @@ def test_the_same_plan_with_other_digits_is_the_one_that_was_begun(caplog):
     begun, again = planned(), planned(moved(FOUND, 1e-5))
     assert again != begun
     with caplog.at_level(logging.WARNING, "anechoic"):
-        found = as_begun(again, begun.to_json())
+        found = pin_to_saved(again, begun.to_json())
     assert found == begun and found.epsilon() == pytest.approx(again.epsilon())
     assert begun.fingerprint[:12] in caplog.text and again.fingerprint[:12] in caplog.text
 
@@ -41,7 +41,7 @@ def test_the_same_plan_with_other_digits_is_the_one_that_was_begun(caplog):
 def test_the_very_same_plan_is_taken_without_a_word(caplog):
     with caplog.at_level(logging.WARNING, "anechoic"):
         plan = planned()
-        assert as_begun(plan, planned().to_json()) is plan
+        assert pin_to_saved(plan, planned().to_json()) is plan
     assert not caplog.text
 
 
@@ -64,20 +64,20 @@ def test_the_very_same_plan_is_taken_without_a_word(caplog):
 )
 def test_another_plan_stays_what_it_is(other):
     plan = planned(**other)
-    assert as_begun(plan, planned().to_json()) is plan
+    assert pin_to_saved(plan, planned().to_json()) is plan
 
 
 @pytest.mark.parametrize("written", [None, "", "{", "[]", "{}", json.dumps({"strategy": {"float64": "?"}})])
 def test_where_nothing_readable_is_written_the_plan_stays(written):
     plan = planned()
-    assert as_begun(plan, written) is plan
+    assert pin_to_saved(plan, written) is plan
 
 
 def test_an_edited_record_is_refused():
     record = json.loads(planned(moved(FOUND, 1e-5)).to_json())
     record["noise_std"] *= 0.995
     with pytest.raises(an.errors.MismatchError, match="edited"):
-        as_begun(planned(), json.dumps(record))
+        pin_to_saved(planned(), json.dumps(record))
 
 
 CHILD = """

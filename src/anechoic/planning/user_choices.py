@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import LossKind
+from anechoic.losses.norms import LossNorm
 from anechoic.participation.base import Participation
 from anechoic.planning.amplified import Amplified
 from anechoic.planning.calibrated import calibrated_to
@@ -20,7 +20,7 @@ from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload
 
 #: From what a plan minimises to strategies of as many steps.
-Maker = Callable[[Workload, Participation, LossKind], Iterable[Strategy]]
+Maker = Callable[[Workload, Participation, LossNorm], Iterable[Strategy]]
 _REGISTERED: dict[str, Maker] = {}
 #: Names that registered functions cannot have: those of `plan`, and of `plan_rounds` beside them.
 TAKEN = (*CHOICES, "tree")
@@ -125,7 +125,7 @@ class Permitted:
         """Whether a class of schemes is among those asked for."""
         return self.schemes is None or scheme.__name__ in self.schemes
 
-    def made(self, workload: Workload, schema: Participation, loss: LossKind) -> list[Strategy]:
+    def made(self, workload: Workload, schema: Participation, loss: LossNorm) -> list[Strategy]:
         """All strategies from outside, for a run.
 
         Raises:

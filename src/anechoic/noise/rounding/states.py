@@ -24,7 +24,7 @@ from anechoic.noise.rounding.split_sums import drift_of, split_sums
 M = TypeVar("M", bound=Mixed)
 
 
-class RoundedMixed(RoundedFilter[M]):
+class RoundedStates(RoundedFilter[M]):
     """The rows lie in the leading rows of the memory, the bottom of a stack first.
 
     Of pairs, the parts of a row follow each other on a stack; where there are always as many rows, all high
@@ -105,7 +105,7 @@ class RoundedMixed(RoundedFilter[M]):
         return RowPlan(lead, Weights.of(weights), remember if self.rows else lambda block: {})
 
 
-class RoundedBuffered(RoundedMixed[Buffered]):
+class RoundedBuffered(RoundedStates[Buffered]):
     """Fading sums: in split parts where these fit, else in pairs, which drift less.
 
     Attributes:

@@ -21,7 +21,7 @@ _APART = 0.01
 _EPSILON = 1e-4
 
 
-def as_begun(planned: Mechanism, written: str | None) -> Mechanism:
+def pin_to_saved(planned: Mechanism, written: str | None) -> Mechanism:
     """The mechanism in `written` where `planned` is the same plan made again, and `planned` elsewhere.
 
     Optimisers end at other digits on other processors, and a mechanism with other digits is another one. A

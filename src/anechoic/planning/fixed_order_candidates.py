@@ -9,7 +9,7 @@ from anechoic.participation import MinSep, OncePerEpoch, Patterns
 from anechoic.participation.base import Participation
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.designs import BANDED_UP_TO, NORMALIZE_UP_TO, Designs
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.run_shape import buffered_schema, separation_of
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import ColumnNormalized, FullTree, Identity, Output
@@ -29,7 +29,7 @@ DENSE_UP_TO = 64
 DENSE_EPOCHS_UP_TO = 192
 
 
-class Strategies:
+class FixedOrderCandidates:
     """Strategies of one objective under one participation.
 
     Args:
@@ -38,7 +38,7 @@ class Strategies:
         room: for rows of noise; as many bands as it holds are tried too.
     """
 
-    def __init__(self, designs: Designs, schema: Participation, room: Room) -> None:
+    def __init__(self, designs: Designs, schema: Participation, room: MemoryBudget) -> None:
         self.designs, self.schema, self.room = designs, schema, room
         self.n = designs.workload.n
         self.separation = separation_of(schema, self.n)

@@ -21,7 +21,7 @@ REMEDY = "Do not rely on it: take the file that to_json() wrote."
 FORMAT = 1
 
 
-class Guaranteed(ABC):
+class HasGuarantee(ABC):
     """Releases that are mu-GDP together, with a statement."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Guaranteed(ABC):
         return as_cell(statement_of(self))
 
 
-class Recorded(Guaranteed):
+class Recorded(HasGuarantee):
     """One that can be written down without loss, with what it states, and read back."""
 
     #: What holds the number of the format in files.

@@ -24,7 +24,7 @@ from scipy.sparse import csc_matrix
 from scipy.special import ndtr
 
 from anechoic._validate import Array
-from anechoic.accounting.laws.likelihood import gaussian_deltas
+from anechoic.accounting.loss_distributions.likelihood import gaussian_deltas
 
 ROUNDING = 1e-9  # relative excess of a bound over what was summed in floating point
 FLOOR = 1e-13  # absolute excess: rounding errors of masses near 1

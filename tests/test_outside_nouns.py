@@ -11,11 +11,11 @@ import anechoic as an
 from anechoic import _serialize
 from anechoic.audit import audit_mechanism
 from anechoic.audit.draws import draw_test, two_sided_binomial
-from anechoic.audit.law import law_of
+from anechoic.audit.participation_law import law_of
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.batches.base import batches_of
-from anechoic.batches.given import check_promise
+from anechoic.batches.external import check_promise
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.lower_bounds import lower_bound
 from anechoic.participation import FullBatch, MinSep

@@ -63,7 +63,7 @@ def serves(workload: Workload, bands: int, participation: Participation) -> bool
     )
 
 
-def neighbours(
+def overlapping_columns(
     workload: Workload, bands: int, participation: MinSep, progress: Progress | None = None
 ) -> tuple[Array, int]:
     """Columns, shape (n, bands), of small largest error for their sensitivity, and evaluations.

@@ -10,7 +10,7 @@ import pytest
 from anechoic.accounting import gaussian_delta
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.chains import (
+from anechoic.accounting.loss_distributions.chains import (
     COARSE,
     FINE,
     BinChain,
@@ -19,7 +19,7 @@ from anechoic.accounting.laws.chains import (
     chains,
     largest_at_lags,
 )
-from anechoic.accounting.laws.likelihood import gaussian_deltas
+from anechoic.accounting.loss_distributions.likelihood import gaussian_deltas
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
 from tests.accounting.integration import exact_deltas
 from tests.marks import each_once

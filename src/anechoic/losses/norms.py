@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array, finite_array, one_of
 
-LossKind = Literal["rms", "max", "last"] | Sequence[float] | NDArray[Any]
+LossNorm = Literal["rms", "max", "last"] | Sequence[float] | NDArray[Any]
 
 KINDS = ("rms", "max", "last")
 #: Weights that differ by no more than this part, which is rounding, are one number.
 ALIKE = 1e-12
 
 
-def row_weights(kind: LossKind, n: int) -> Array:
+def row_weights(kind: LossNorm, n: int) -> Array:
     """Weights w of the squared errors of the n steps, shape (n,), sum 1: all but "max" is such a mean.
 
     Raises:
@@ -45,7 +45,7 @@ def row_weights(kind: LossKind, n: int) -> Array:
     return np.asarray(shares / shares.sum())
 
 
-def weight_of_the_last(kind: LossKind, n: int) -> float | None:
+def weight_of_the_last(kind: LossNorm, n: int) -> float | None:
     """The weight of the last step beside the mean over all n; None where other steps differ too.
 
     For errors that do not decrease, of which the last is the largest.
@@ -57,7 +57,7 @@ def weight_of_the_last(kind: LossKind, n: int) -> float | None:
     return max(0.0, 1.0 - n * float(weights[0])) if alike and weights[-1] >= weights[0] else None
 
 
-def tail_weights(kind: LossKind, n: int) -> Array:
+def tail_weights(kind: LossNorm, n: int) -> Array:
     """v with squared error sum_s v_s b_s^2, shape (n,), for Toeplitz B with first column b.
 
     v_s is the sum of the weights from step s on, as b_s is in every row t >= s. Errors of a Toeplitz B do not

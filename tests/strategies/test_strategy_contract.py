@@ -171,7 +171,7 @@ def test_the_contract_notices_a_wrong_decoder():
 
 
 def test_the_contract_notices_a_wrong_stream(monkeypatch):
-    from anechoic.noise.filters.mixed import NestedFilter
+    from anechoic.noise.filters.states import NestedFilter
 
     monkeypatch.setattr(NestedFilter, "used", lambda self, t: 0)  # a restored stream forgets its past
     for tree in (Tree(6), FullTree(6)):

@@ -17,7 +17,7 @@ from anechoic.workloads import prefix_sum
 from anechoic.workloads.base import Workload
 
 
-def quick(workload: Workload) -> Iterator[Strategy]:
+def cheap_candidates(workload: Workload) -> Iterator[Strategy]:
     """Independent noise, and the root of the Toeplitz factor, or of prefix sums, with norms and without."""
     n = workload.n
     yield Identity(n)

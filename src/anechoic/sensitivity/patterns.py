@@ -13,7 +13,7 @@ from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
 from anechoic.participation import Patterns
 from anechoic.participation.base import Participation
 from anechoic.sensitivity import theorems
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING
 from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
@@ -96,6 +96,6 @@ def _mixed_signs(gram: Array, blocks: list[NDArray[np.intp]], sums: Array) -> Se
     )
 
 
-@under.register
+@sensitivity_of.register
 def _(participation: Patterns, strategy: Strategy) -> Sensitivity:
     return listed(strategy, participation)
