@@ -1,4 +1,4 @@
-"""The worked strategy of docs/extending.md, run as it stands; tests/test_outside_nouns.py runs what else is there."""
+"""The worked strategy of docs/extending.md, run as it stands; tests/test_outside_nouns.py runs the rest."""
 
 import re
 from pathlib import Path

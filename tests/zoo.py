@@ -18,8 +18,8 @@ from anechoic.strategies import (
     Tree,
 )
 from anechoic.strategies.blt_rational import rational_blt
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.scaled import ColumnScaled
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from tests.marks import mostly_slow
 

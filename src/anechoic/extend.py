@@ -8,7 +8,7 @@ what the others rely on. What a registered function answers is taken as it is, a
 
 from anechoic._serialize import serializable
 from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
-from anechoic.accounting.loss_distributions.composed import composed_epsilon
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.search import least_noise
 from anechoic.audit.participation_law import Counts, ParticipationLaw, law_of, log_mix
 from anechoic.batches.base import Batches, batches_of, below, integers

@@ -72,8 +72,8 @@ def test_schemes_that_nobody_asked_for_are_not_computed(monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("of another scheme")
 
-    monkeypatch.setattr("anechoic.planning.in_bins.InBins.candidates", never)
-    monkeypatch.setattr("anechoic.planning.amplified.random_allocation_noise_multiplier", never)
+    monkeypatch.setattr("anechoic.planning.balls_in_bins_candidates.BallsInBinsCandidates.candidates", never)
+    monkeypatch.setattr("anechoic.planning.amplified_candidates.random_allocation_noise_multiplier", never)
     assert names(plan(**RUN, epsilon=2.0, strategy="identity", sampling="fixed_order")) == {"FixedOrder"}
     with pytest.raises(AssertionError, match="another scheme"):
         plan(**RUN, epsilon=2.0, strategy="identity", sampling="random_allocation")

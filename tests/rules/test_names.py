@@ -98,7 +98,7 @@ def test_every_name_in_backticks_is_there(where):
 @pytest.mark.slow
 def test_what_is_gone_is_seen():
     assert (
-        is_there("accounting.loss_distributions.tilted")
+        is_there("accounting.loss_distributions.importance_sampling")
         and is_there("mechanism.epsilon")
         and is_there("an.plan")
     )

@@ -26,8 +26,8 @@ from anechoic.strategies import (
     make_endless,
 )
 from anechoic.strategies.blt_rational import rational_blt
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.scaled import ColumnScaled
 from anechoic.workloads import prefix_sum
 from tests.marks import in_turn
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anechoic.accounting.loss_distributions.profile import (
-    Law,
     Profile,
-    gaussian_law,
-    law_of_points,
-    profile_of_laws,
+    ProfileBound,
+    bound_of_points,
+    gaussian_bound,
+    profile_of_bounds,
 )
 from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
 
@@ -82,8 +82,12 @@ class ProfileTerm(Term):
         return self.profile.pld(width), 1
 
 
-def term_of_laws(
-    laws: list[Law], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
+def term_of_bounds(
+    profile_bounds: list[ProfileBound],
+    points: list[tuple[float, float]],
+    epsilon: float,
+    delta: float,
+    mu: float,
 ) -> ProfileTerm:
     """The term of a run that every one of the `laws` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
 
@@ -94,9 +98,9 @@ def term_of_laws(
         delta: its part of that of the composition.
         mu: such that it is mu-GDP.
     """
-    stepped, jumps = law_of_points(points)
-    every = [gaussian_law(mu), *laws, stepped]
-    return ProfileTerm(epsilon, profile_of_laws(every, epsilon, delta * TAIL, jumps))
+    stepped, jumps = bound_of_points(points)
+    every = [gaussian_bound(mu), *profile_bounds, stepped]
+    return ProfileTerm(epsilon, profile_of_bounds(every, epsilon, delta * TAIL, jumps))
 
 
 def points_of(bound: Callable[[float], float], delta: float) -> list[tuple[float, float]]:

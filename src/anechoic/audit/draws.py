@@ -1,7 +1,7 @@
 """Test whether canaries are drawn into batches as the scheme promises: amplification rests on it.
 
 Canaries are drawn independently of one another, and given its own past a canary joins batch t with a
-probability that the scheme fixes (`audit.participation_law`). That gives tests of what amplification rests on:
+probability that the scheme fixes (`audit.participation_law`). That gives tests:
 
 * batches: participations at one step, at all steps together, in a bin, at the place of an earlier epoch: the
   counts are binomial, and their p-values exact;

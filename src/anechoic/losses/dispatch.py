@@ -26,7 +26,7 @@ from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.workloads.base import Workload, checked_workload, impulse
 from anechoic.workloads.inverses import recursion_columns

@@ -25,7 +25,7 @@ from anechoic.lower_bounds.one_participation import (
 )
 from anechoic.lower_bounds.patterns import listed_bound
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import cheap_bound
+from anechoic.lower_bounds.several_participations import cheap_bound
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
@@ -40,7 +40,7 @@ def lower_bound(
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
     (`algebra.nuclear`), and the largest entry of a row. For several: the dual of Problem 4.6 at few steps
-    (`lower_bounds.several`), a nuclear norm at many, and the sums of a row over the steps of a pattern.
+    (`lower_bounds.several_participations`), a nuclear norm at many, and sums of a row over a pattern.
     Where the patterns are listed, only the columns of steps that somebody may touch count.
     Dense optimisers find better ones on their way.
 

@@ -17,7 +17,7 @@ from anechoic.algebra.nuclear import MARGIN
 from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import padded
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import scaled_bound
+from anechoic.lower_bounds.several_participations import scaled_bound
 from anechoic.participation import Patterns
 from anechoic.workloads.base import Workload
 
@@ -48,7 +48,7 @@ def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) ->
     return max((bound for bound in found if bound.value > 0), key=lambda bound: bound.value, default=None)
 
 
-def maximal(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+def maximal_patterns(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """The patterns that are not part of another one, the longest first."""
     kept: list[tuple[int, ...]] = []
     sets: list[set[int]] = []
@@ -89,7 +89,7 @@ def _of_columns(workload: Workload, participation: Patterns, weights: Array) -> 
         return None
     place = {int(step): index for index, step in enumerate(steps)}
     cut = [[place[step] for step in pattern if step in place] for pattern in participation.patterns(n)]
-    longest_first = maximal([pattern for pattern in cut if pattern])
+    longest_first = maximal_patterns([pattern for pattern in cut if pattern])
     # as many as a dual takes in a second
     patterns = padded(longest_first[: max(1, PARAMETERS // len(longest_first[0]) ** 2)])
     # R has the nuclear norms of W^½ A; the square one has even weights that undo its scale

@@ -17,7 +17,7 @@ from functools import cached_property
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant
-from anechoic.accounting.loss_distributions.composed import composed_epsilon
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.loss_distributions.sampled_gaussian import MOST_CELLS, gaussian_pld
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError

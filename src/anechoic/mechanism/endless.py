@@ -14,8 +14,8 @@ from anechoic._validate import one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountant import adjacency_factor
 from anechoic.errors import UnsupportedError
-from anechoic.mechanism.calibrate import asked_for, shown
-from anechoic.mechanism.has_guarantee import FORMAT, Recorded
+from anechoic.mechanism.calibrate import check_goal, with_proven_noise
+from anechoic.mechanism.has_guarantee import FORMAT, SavedGuarantee
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
@@ -29,7 +29,7 @@ FOR_EVER = 2**62
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EndlessMechanism(Recorded):
+class EndlessMechanism(SavedGuarantee):
     """A horizon-free strategy with its noise and its guarantee; make one with `calibrate_endless`.
 
     The release at step t is the sum of the clipped contributions plus
@@ -131,11 +131,11 @@ class EndlessMechanism(Recorded):
     def _fields(self) -> dict[str, Any]:
         return {self.versioned: FORMAT, **{f.name: encode(getattr(self, f.name)) for f in fields(self)}}
 
-    def _stated(self) -> dict[str, Any]:
+    def _claims(self) -> dict[str, Any]:
         return {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
 
     @classmethod
-    def _made(cls, record: dict[str, Any]) -> EndlessMechanism:
+    def _from_fields(cls, record: dict[str, Any]) -> EndlessMechanism:
         if missing := {f.name for f in fields(cls)} - set(record):
             raise KeyError(sorted(missing)[0])
         return cls(**{name: decode(value) for name, value in record.items()})
@@ -175,7 +175,7 @@ def calibrate_endless(
         >>> mechanism.at(1000).epsilon() <= mechanism.epsilon() <= 1
         True
     """
-    asked, by_epsilon = asked_for(epsilon, noise_multiplier)
+    asked, by_epsilon = check_goal(epsilon, noise_multiplier)
 
     def with_std(std: float) -> EndlessMechanism:
         return EndlessMechanism(strategy, std, batch_size, clip_norm, adjacency, unit, delta)
@@ -183,4 +183,4 @@ def calibrate_endless(
     unscaled = with_std(1.0)
     if not by_epsilon:
         return with_std(asked * unscaled.sensitivity.value)
-    return shown(with_std, unscaled.gdp() / gaussian_mu(asked, delta), asked)
+    return with_proven_noise(with_std, unscaled.gdp() / gaussian_mu(asked, delta), asked)

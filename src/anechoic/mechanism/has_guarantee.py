@@ -49,7 +49,7 @@ class HasGuarantee(ABC):
         return as_cell(statement_of(self))
 
 
-class Recorded(HasGuarantee):
+class SavedGuarantee(HasGuarantee):
     """One that can be written down without loss, with what it states, and read back."""
 
     #: What holds the number of the format in files.
@@ -73,7 +73,7 @@ class Recorded(HasGuarantee):
         return hash(self.fingerprint)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recorded) and self.fingerprint == other.fingerprint
+        return isinstance(other, SavedGuarantee) and self.fingerprint == other.fingerprint
 
     @abstractmethod
     def _fields(self) -> dict[str, Any]:
@@ -81,16 +81,16 @@ class Recorded(HasGuarantee):
 
     @classmethod
     @abstractmethod
-    def _made(cls, record: dict[str, Any]) -> Self:
+    def _from_fields(cls, record: dict[str, Any]) -> Self:
         """What `_fields` describes."""
 
     @abstractmethod
-    def _stated(self) -> dict[str, Any]:
+    def _claims(self) -> dict[str, Any]:
         """What a file states, so that a reader can check it."""
 
-    def _computed(self, stated: Mapping[str, Any]) -> dict[str, float]:
+    def _recomputed_claims(self, stated: Mapping[str, Any]) -> dict[str, float]:
         """The numbers among those, computed again; what only sampling can show is held against samples."""
-        return {name: value for name, value in self._stated().items() if isinstance(value, float)}
+        return {name: value for name, value in self._claims().items() if isinstance(value, float)}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -100,7 +100,7 @@ class Recorded(HasGuarantee):
 
     def to_json(self) -> str:
         """The record as JSON, without loss, with what it states."""
-        record = {**self._fields(), "states": self._stated(), "fingerprint": self.fingerprint}
+        record = {**self._fields(), "states": self._claims(), "fingerprint": self.fingerprint}
         return json.dumps(record, indent=1, allow_nan=False)
 
     @classmethod
@@ -120,8 +120,8 @@ class Recorded(HasGuarantee):
             if (version := record.pop(cls.versioned)) != FORMAT:
                 raise MismatchError(f"format={version!r}: this version reads {FORMAT}. {REMEDY}")
             stated, fingerprint = record.pop("states"), record.pop("fingerprint")
-            mechanism = cls._made(record)
-            numbers = mechanism._computed(stated)
+            mechanism = cls._from_fields(record)
+            numbers = mechanism._recomputed_claims(stated)
             given = {name: float(stated[name]) for name in numbers}
         except MismatchError:
             raise

@@ -101,7 +101,9 @@ def _(mechanism: Mechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (*access_of(m.sampling, unit), *_ownership(unit))
-    return stated(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounded(m))
+    return complete_statement(
+        items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=float_rounding(m)
+    )
 
 
 @statement_of.register
@@ -143,7 +145,9 @@ def _(mechanism: EndlessMechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounded=rounded(m))
+    return complete_statement(
+        items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounded=float_rounding(m)
+    )
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> 
     }
 
 
-def rounded(m: Part) -> float | None:
+def float_rounding(m: Part) -> float | None:
     """Contributions in a sum of floating-point numbers; None if sums are integers."""
     return None if m.grid_bits is not None else m.expected_batch_size
 
@@ -185,7 +189,7 @@ def _noise(m: Part, sensitivity: float, reference: str) -> dict[str, Any]:
     }
 
 
-def stated(
+def complete_statement(
     items: tuple[tuple[str, str], ...],
     assumptions: tuple[Assumption, ...],
     proofs: tuple[Theorem, ...],
@@ -402,8 +406,8 @@ def _(composition: Composition) -> Statement:
         ],
     }
     fingerprint = "none: each part has its own"
-    floats = [rounded(part) for part, _ in c.parts]
+    floats = [float_rounding(part) for part, _ in c.parts]
     largest = max((count for count in floats if count is not None), default=None)
-    return stated(
+    return complete_statement(
         tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=largest
     )

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from anechoic.planning.calibrated import calibrated, may_do_with, row_of
+from anechoic.planning.calibration import calibrate_candidate, may_keep_goal, row_of
 from anechoic.planning.families import family, label
 from anechoic.planning.memory_budget import BYTES, MemoryBudget, nanoseconds, nanoseconds_regenerated
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.run_shape import Setting
+from anechoic.planning.run_shape import RunShape
 from anechoic.planning.update import UpdateRule
 from anechoic.statement.rounding import size
 
@@ -24,11 +24,11 @@ _WORTH, _NEARLY_ALL = 0.03, 0.9
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredCandidate:
     """A candidate with about its predicted error, before it is calibrated."""
 
     candidate: Candidate
-    setting: Setting
+    setting: RunShape
     rms: float
     history: int
 
@@ -48,15 +48,21 @@ class Scored:
         return family(self.candidate.strategy), type(self.candidate.sampling).__name__
 
 
-def scored(setting: Setting, candidates: Iterable[Candidate], room: MemoryBudget) -> list[Scored]:
+def score_candidates(
+    setting: RunShape, candidates: Iterable[Candidate], room: MemoryBudget
+) -> list[ScoredCandidate]:
     """Candidates of a setting with their errors."""
     return [
-        Scored(one, setting, setting.designs.of(one.strategy), room.storage(one.strategy.recurrence())[1])
+        ScoredCandidate(
+            one, setting, setting.designs.of(one.strategy), room.storage(one.strategy.recurrence())[1]
+        )
         for one in candidates
     ]
 
 
-def rows_of(found: list[Scored], goal: Goal, room: MemoryBudget, *, quiet: bool = False) -> list[PlanRow]:
+def rows_of(
+    found: list[ScoredCandidate], goal: Goal, room: MemoryBudget, *, quiet: bool = False
+) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
 
     Where `quiet`, the choice may be any of them.
@@ -66,9 +72,9 @@ def rows_of(found: list[Scored], goal: Goal, room: MemoryBudget, *, quiet: bool 
     """
     made: dict[int, PlanRow] = {}
 
-    def row(one: Scored, compared: bool = False) -> PlanRow:
+    def row(one: ScoredCandidate, compared: bool = False) -> PlanRow:
         if id(one) not in made:
-            mechanism = calibrated(one.candidate, goal, compared=compared)
+            mechanism = calibrate_candidate(one.candidate, goal, compared=compared)
             made[id(one)] = row_of(mechanism, one.setting.designs, room)
         return made[id(one)]
 
@@ -81,7 +87,7 @@ def rows_of(found: list[Scored], goal: Goal, room: MemoryBudget, *, quiet: bool 
         if (
             one.candidate.costly
             and best < float("inf")
-            and not may_do_with(one.candidate.sampling, one.candidate, goal, wanted)
+            and not may_keep_goal(one.candidate.sampling, one.candidate, goal, wanted)
         ):
             continue
         best = min(best, row(one).predicted)
@@ -93,9 +99,9 @@ def rows_of(found: list[Scored], goal: Goal, room: MemoryBudget, *, quiet: bool 
     return list(made.values())
 
 
-def _frontier(found: list[Scored]) -> list[Scored]:
+def _frontier(found: list[ScoredCandidate]) -> list[ScoredCandidate]:
     """Those with a smaller error than all with less noise state, by more than some per cent."""
-    result: list[Scored] = []
+    result: list[ScoredCandidate] = []
     for one in sorted(found, key=lambda one: (one.history, one.expected)):
         if not result or one.expected < (1 - _STEP) * result[-1].expected:
             if result and result[-1].history == one.history:
@@ -104,7 +110,7 @@ def _frontier(found: list[Scored]) -> list[Scored]:
     return result
 
 
-def more_room(found: list[Scored], room: MemoryBudget, best: PlanRow) -> str:
+def worthwhile_memory(found: list[ScoredCandidate], room: MemoryBudget, best: PlanRow) -> str:
     """The least memory that gives nearly all that more would, by the estimates; "" where that is nothing."""
     steps = best.mechanism.steps
     beyond = [one for one in found if not room.fits(one.history) and one.setting.fixed.steps == steps]
@@ -121,7 +127,9 @@ def more_room(found: list[Scored], room: MemoryBudget, best: PlanRow) -> str:
     )
 
 
-def unnoticed(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> PlanRow | None:
+def unnoticed_independent_noise(
+    rows: list[PlanRow], update: UpdateRule, dimension: int | None
+) -> PlanRow | None:
     """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less

@@ -7,7 +7,7 @@ from typing import Literal
 
 from anechoic.strategies import BLT, Banded, BandedToeplitz, Dense, Identity, Output
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 
 #: What `plan(strategy=…)` and `make_private(mechanism=…)` take, and the families that each may choose from.
 StrategyName = Literal["auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense"]

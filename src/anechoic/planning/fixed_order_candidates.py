@@ -94,7 +94,7 @@ class FixedOrderCandidates:
         most = designs.most_bands(min(self.n, self.separation))
         tried = [bands for bands in sorted({*powers_of_two(most), within}) if bands > 1]
         yield from self._of_any_norms([designs.toeplitz(bands) for bands in tried])
-        free = designs.free(min(within, designs.free_up_to))
+        free = designs.free(min(within, designs.normalized_up_to))
         if free is not None:
             yield free
 
@@ -104,22 +104,22 @@ class FixedOrderCandidates:
         From as many bands as there is room for, with columns that are scaled.
         """
         designs, schema = self.designs, self.schema
-        bands = min(self._most_within(), designs.freed_up_to)
+        bands = min(self._most_within(), designs.refined_up_to)
         if bands < 2 or schema.max_participations_in(self.n) == 1:
             return
 
         def value(strategy: Strategy) -> float:
             return designs.of(strategy) * sensitivity(strategy, schema).value
 
-        scaled = list(designs.over_passes(designs.toeplitz(bands), schema))
+        scaled = list(designs.scaled_over_passes(designs.toeplitz(bands), schema))
         rivals = [value(one) for one in found if self.room.fits(one.recurrence().rows)]
         if not scaled:
             return
         best = min(scaled, key=value)
         if value(best) <= FREED_GAIN * min(rivals, default=float("inf")):
-            freed = designs.freed(best, schema)
-            if freed is not None:
-                yield freed
+            refined = designs.refined(best, schema)
+            if refined is not None:
+                yield refined
 
     def _buffered(self) -> Iterable[Strategy]:
         once = self.schema.max_participations_in(self.n) == 1
@@ -141,4 +141,4 @@ class FixedOrderCandidates:
         within = min((error for error, fits, _ in errors if fits), default=least)
         for error, fits, one in errors:
             if error <= UNEVEN_NEAR * (within if fits else least):
-                yield from self.designs.over_passes(one, self.schema)
+                yield from self.designs.scaled_over_passes(one, self.schema)

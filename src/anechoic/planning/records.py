@@ -87,7 +87,7 @@ class PlanRow:
         chosen: whether this is the plan's choice.
         frontier: whether no row has both less noise state and a smaller predicted error.
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
-        noise_storage: the word for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the
+        noise_storage: for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the
             budget, and are sums of few fresh ones, which are made again in each step.
     """
 

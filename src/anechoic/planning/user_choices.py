@@ -10,10 +10,10 @@ from anechoic._validate import one_of
 from anechoic.errors import UnsupportedError
 from anechoic.losses.norms import LossNorm
 from anechoic.participation.base import Participation
-from anechoic.planning.amplified import Amplified
-from anechoic.planning.calibrated import calibrated_to
+from anechoic.planning.amplified_candidates import AmplifiedCandidates
+from anechoic.planning.balls_in_bins_candidates import BallsInBinsCandidates
+from anechoic.planning.calibration import calibrate_to_goal
 from anechoic.planning.families import CHOICES
-from anechoic.planning.in_bins import InBins
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
@@ -23,7 +23,7 @@ from anechoic.workloads.base import Workload
 Maker = Callable[[Workload, Participation, LossNorm], Iterable[Strategy]]
 _REGISTERED: dict[str, Maker] = {}
 #: Names that registered functions cannot have: those of `plan`, and of `plan_rounds` beside them.
-TAKEN = (*CHOICES, "tree")
+RESERVED = (*CHOICES, "tree")
 #: Names of the schemes that a plan can be restricted to, and their classes.
 SchemeName = Literal["fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins"]
 SCHEMES: dict[SchemeName, tuple[str, ...]] = {
@@ -50,8 +50,10 @@ def register_strategies(name: str) -> Callable[[Maker], Maker]:
     Raises:
         ValueError: for a name that is taken.
     """
-    if not isinstance(name, str) or name in TAKEN or name in _REGISTERED:
-        raise ValueError(f"name={name!r} must be a new one: {', '.join([*TAKEN, *_REGISTERED])} are taken.")
+    if not isinstance(name, str) or name in RESERVED or name in _REGISTERED:
+        raise ValueError(
+            f"name={name!r} must be a new one: {', '.join([*RESERVED, *_REGISTERED])} are taken."
+        )
 
     def keep(make: Maker) -> Maker:
         _REGISTERED[name] = make
@@ -61,7 +63,7 @@ def register_strategies(name: str) -> Callable[[Maker], Maker]:
 
 
 @dataclass(frozen=True)
-class Permitted:
+class PlanRestriction:
     """What `plan(strategy=…, sampling=…)` restricts a plan to.
 
     Attributes:
@@ -85,7 +87,7 @@ class Permitted:
         sampling: Any = None,
         choices: Mapping[Any, frozenset[str]] = CHOICES,
         argument: str = "strategy",
-    ) -> Permitted:
+    ) -> PlanRestriction:
         """From names and objects, one or several of them.
 
         Args:
@@ -117,7 +119,7 @@ class Permitted:
         only = None if sampling is None else frozenset(schemes)
         return cls(frozenset(named), tuple(makers), tuple(strategies), only, tuple(samplings))
 
-    def permits(self, candidate: Candidate) -> bool:
+    def allows_candidate(self, candidate: Candidate) -> bool:
         """Whether its scheme is among those asked for."""
         return self.takes(type(candidate.sampling))
 
@@ -150,21 +152,23 @@ def _several(given: Any) -> Sequence[Any]:
     return found
 
 
-def where_drawn(strategies: Iterable[Strategy], drawn: Amplified, *, binned: bool) -> Iterable[Candidate]:
+def amplified_registered(
+    strategies: Iterable[Strategy], drawn: AmplifiedCandidates, *, binned: bool
+) -> Iterable[Candidate]:
     """Strategies with groups for their bands and, if `binned`, in bins without a negative coefficient."""
     if drawn.goal.epsilon is None:
         return
-    bins = InBins(drawn)
+    bins = BallsInBinsCandidates(drawn)
     for strategy in strategies:
         bands = strategy.structure.bands
-        groups = [b for b in drawn.quietest if bands is not None and b >= bands]
+        groups = [b for b in drawn.least_noise_by_groups if bands is not None and b >= bands]
         if groups:
-            yield drawn.in_groups(strategy, *drawn.quietest[min(groups)])
+            yield drawn.in_groups(strategy, *drawn.least_noise_by_groups[min(groups)])
         if binned and bins.apply and strategy.structure.nonnegative:
             yield bins.candidate(strategy)
 
 
-def under_given(
+def candidates_under_sampling(
     sampling: Sampling, own: Iterable[Strategy], given: Iterable[Strategy], goal: Goal
 ) -> tuple[list[Candidate], list[str]]:
     """Each strategy under a given scheme, and a note of each given one that no theorem covers there.
@@ -181,7 +185,7 @@ def under_given(
                 f" {strategy.n}: give one of {strategy.n} steps."
             )
         try:
-            made = calibrated_to(goal, strategy, sampling)
+            made = calibrate_to_goal(goal, strategy, sampling)
         except UnsupportedError:
             if not mine:
                 notes.append(f"{strategy.describe()} is not covered under {type(sampling).__name__}.")

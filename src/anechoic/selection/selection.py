@@ -17,8 +17,8 @@ from anechoic._validate import fraction, known_keywords, one_of, positive_float
 from anechoic.accounting import Verified
 from anechoic.accounting.loss_distributions.profile import (
     Profile,
-    gaussian_law,
-    profile_of_laws,
+    gaussian_bound,
+    profile_of_bounds,
     profile_of_points,
 )
 from anechoic.accounting.search import least_noise
@@ -108,7 +108,7 @@ class Selection:
         """Bounds of one run, from far above `delta` to what can be left out next to it."""
         one, tail = self.one_run, delta * _TAIL / max(1.0, self.repetitions.mean)
         if not one.amplified:
-            return profile_of_laws([gaussian_law(one.gdp())], 2.0 * one.epsilon(delta), tail)
+            return profile_of_bounds([gaussian_bound(one.gdp())], 2.0 * one.epsilon(delta), tail)
         deltas = [*np.geomspace(tail, _MANY, _POINTS).tolist(), *np.linspace(_MANY, 0.95, 8)[1:].tolist()]
         return profile_of_points((one.epsilon(each), each) for each in deltas)
 

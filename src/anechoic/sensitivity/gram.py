@@ -12,7 +12,7 @@ from anechoic._validate import Array
 from anechoic.strategies import Banded, FullTree, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy, warn_dense
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.tree_aggregation import TreeAggregation
 
 ENTRIES = 60_000_000  # numbers in the largest array made here (480 MB): dense up to n = 7745

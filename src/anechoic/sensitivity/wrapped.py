@@ -15,7 +15,7 @@ from anechoic.sensitivity.min_sep import min_sep
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.strategies import Restarted
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 
 
 @bounds_of_class.register

@@ -9,14 +9,14 @@ from anechoic.strategies import (  # noqa: F401 - each registers what it says
 from anechoic.strategies.banded import Banded
 from anechoic.strategies.banded_inverse import BandedInverse
 from anechoic.strategies.blt import BLT
+from anechoic.strategies.column_scaled import ColumnNormalized
 from anechoic.strategies.dense import Dense
 from anechoic.strategies.endless import make_endless
-from anechoic.strategies.factorized import from_factorization
+from anechoic.strategies.factorization import from_factorization
 from anechoic.strategies.full_tree import FullTree
 from anechoic.strategies.identity import Identity
 from anechoic.strategies.output import Output
 from anechoic.strategies.restarted import Restarted
-from anechoic.strategies.scaled import ColumnNormalized
 from anechoic.strategies.toeplitz import BandedToeplitz, Toeplitz
 from anechoic.strategies.tree import Tree
 

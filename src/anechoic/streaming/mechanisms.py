@@ -20,12 +20,12 @@ from anechoic.losses.result import StepErrors
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
+from anechoic.planning.external_batches import ExternalSetting, calibrated_in_integers
 from anechoic.planning.memory_budget import BYTES, MODELS, memory_limit
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.promised import PromisedSetting, calibrated_in_integers
 from anechoic.planning.records import Goal
 from anechoic.planning.result import mechanism_in
-from anechoic.planning.user_choices import Permitted
+from anechoic.planning.user_choices import PlanRestriction
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
@@ -102,10 +102,10 @@ def planned_mechanism(
         strategy = _endless(over)
     else:
         n = positive_int("horizon", horizon)
-        found = PromisedSetting(
+        found = ExternalSetting(
             _objective(over, n, loss),
             participation,
-            Permitted.of("identity" if buffered else "auto"),
+            PlanRestriction.of("identity" if buffered else "auto"),
             memory_limit(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None),
             alike=_ALIKE,
             few=buffered or n > _ALL_UP_TO,  # few numbers say what they are, however many steps

@@ -14,12 +14,12 @@ from anechoic.accounting.loss_distributions.chains import (
     COARSE,
     FINE,
     BinChain,
-    Fineness,
+    Resolution,
     _rounded_normal,
     chains,
     largest_at_lags,
 )
-from anechoic.accounting.loss_distributions.likelihood import gaussian_deltas
+from anechoic.accounting.loss_distributions.likelihood_ratio import gaussian_deltas
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
 from tests.accounting.integration import exact_deltas
 from tests.marks import each_once
@@ -72,7 +72,7 @@ def test_more_bins_by_monte_carlo():
 @pytest.mark.slow
 def test_refining_lowers_both_directions_to_a_limit():
     chain = BinChain(15, 0.05, 1.0, 0.8)
-    grids = (Fineness(0.08, 300), COARSE, FINE, Fineness(0.002, 3000))
+    grids = (Resolution(0.08, 300), COARSE, FINE, Resolution(0.002, 3000))
     found = [(law.remove(1.0), law.add(1.0)) for law in (chain.law(1.2, 2.0, 1e-6, grid) for grid in grids)]
     for coarse, fine in pairwise(found):
         assert fine[0] < coarse[0]

@@ -8,10 +8,10 @@ import pytest
 
 from anechoic.accounting import gaussian_delta
 from anechoic.accounting.loss_distributions.profile import (
+    bound_of_points,
     envelope,
-    gaussian_law,
-    law_of_points,
-    profile_of_laws,
+    gaussian_bound,
+    profile_of_bounds,
     profile_of_points,
 )
 
@@ -19,7 +19,7 @@ from anechoic.accounting.loss_distributions.profile import (
 @pytest.mark.parametrize("count", [1, 4, 30])
 def test_gaussians_compose_to_a_gaussian(count):
     mu = 1.0 / math.sqrt(count)
-    profile = profile_of_laws([gaussian_law(mu)], 3.0 * mu, 1e-13)
+    profile = profile_of_bounds([gaussian_bound(mu)], 3.0 * mu, 1e-13)
     composed = profile.pld(1e-3).self_compose(count)
     for epsilon in (0.5, 2.0, 4.0):
         exact = gaussian_delta(epsilon, 1.0)
@@ -41,7 +41,7 @@ def test_directions_stay_apart():
         parts = (single._pmf_remove, single._pmf_add)
         return tuple(float(part.get_delta_for_epsilon(epsilon)) for part in parts)
 
-    composed = profile_of_laws([law], 1.0, 1e-13).pld(1e-3).self_compose(5)
+    composed = profile_of_bounds([law], 1.0, 1e-13).pld(1e-3).self_compose(5)
     known = single.self_compose(5)
     for epsilon in (0.5, 1.5, 3.0):
         for mine, theirs in ((composed._pmf_remove, known._pmf_remove), (composed._pmf_add, known._pmf_add)):
@@ -72,13 +72,13 @@ def test_more_points_only_help():
     few, many = profile_of_points(points[1:2]).pld(1e-3), profile_of_points(points).pld(1e-3)
     for epsilon in (0.2, 1.0, 1.7, 3.0):
         assert many.get_delta_for_epsilon(epsilon) <= few.get_delta_for_epsilon(epsilon) * (1 + 1e-9)
-    law, jumps = law_of_points(points)
+    law, jumps = bound_of_points(points)
     assert jumps == [0.0, 0.3, 1.0, 2.0]
     assert [law(epsilon)[0] for epsilon in (0.0, 0.29, 0.3, 1.99, 5.0)] == [1.0, 1.0, 1e-2, 1e-4, 1e-6]
 
 
 def test_the_least_of_several_laws_at_each_epsilon():
-    profile = profile_of_laws([lambda e: (0.5 * math.exp(-e), 0.9), gaussian_law(3.0)], 2.0, 1e-4)
+    profile = profile_of_bounds([lambda e: (0.5 * math.exp(-e), 0.9), gaussian_bound(3.0)], 2.0, 1e-4)
     for epsilon, remove, add in zip(profile.epsilons, profile.remove, profile.add, strict=True):
         delta = gaussian_delta(float(epsilon), 3.0)
         assert remove <= min(0.5 * math.exp(-epsilon), delta) * (1 + 1e-12)

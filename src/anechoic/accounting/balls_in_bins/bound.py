@@ -5,7 +5,7 @@ is dominated by P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I) with m_i =
 (arXiv 2410.06266, Lemma 3.2; there, the two directions are exchanged). Only G_ij = <m_i, m_j> matters.
 
 `BinsBound` takes the least of three families of upper bounds on both directions: classes of bins
-(`accounting.balls_in_bins.classes`), Gauss-Markov chains (`accounting.loss_distributions.chains`) and Renyi
+(`accounting.balls_in_bins.bin_classes`), chains (`accounting.loss_distributions.chains`) and Renyi
 divergences (`accounting.balls_in_bins.renyi`).
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
 from anechoic.accounting.accountant import refuse_any_noise
-from anechoic.accounting.balls_in_bins.classes import Domination, dominations
-from anechoic.accounting.balls_in_bins.folded import folded_gram
+from anechoic.accounting.balls_in_bins.bin_classes import Domination, dominations
+from anechoic.accounting.balls_in_bins.folded_gram import folded_gram
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions.chains import (
@@ -30,11 +30,11 @@ from anechoic.accounting.loss_distributions.chains import (
     LARGEST,
     LEAST_DELTA,
     BinChain,
-    Fineness,
+    Resolution,
     chains,
 )
-from anechoic.accounting.loss_distributions.profile import Law
-from anechoic.accounting.search import least_noise, settled, smallest_epsilon
+from anechoic.accounting.loss_distributions.profile import ProfileBound
+from anechoic.accounting.search import least_noise, rounded_up, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
 from anechoic.strategies.base import Strategy
@@ -119,7 +119,7 @@ class BinsBound:
     classes: tuple[Domination, ...] | None = None
     chains: tuple[BinChain, ...] | None = None
     renyi: bool = True
-    fineness: Fineness = FINE
+    fineness: Resolution = FINE
 
     @cached_property
     def unsampled(self) -> float:
@@ -193,7 +193,7 @@ class BinsBound:
             or (self.renyi and epsilon >= _RENYI_FROM and renyi_epsilon(self.gram, near, std) <= epsilon)
         )
 
-    def laws(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
+    def profile_bounds(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
         """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
 
         Each bounds both directions at every epsilon.
@@ -201,7 +201,11 @@ class BinsBound:
         delta, std = fraction("delta", delta), positive_float("std", std)
         if self._taking_part is not None:
             taken, inner = self._taking_part
-            return [] if taken <= delta else [_seldom(law, taken) for law in inner.laws(delta / taken, std)]
+            return (
+                []
+                if taken <= delta
+                else [_seldom(law, taken) for law in inner.profile_bounds(delta / taken, std)]
+            )
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         found: list[Callable[[float], tuple[float, float]]] = []
         least, chain = self._chain(delta, std, plain)
@@ -241,7 +245,7 @@ class BinsBound:
         if start is not None:
             at = lru_cache(partial(self._narrowed(delta, std).epsilon, delta))
             slope = max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
-            std = least_noise(lambda s: at(settled(s)), epsilon, std, tolerance, slope)
+            std = least_noise(lambda s: at(rounded_up(s)), epsilon, std, tolerance, slope)
         else:
             for rough in (_ROUGH, tolerance):
                 narrow = self._narrowed(delta, std)
@@ -333,7 +337,7 @@ def _given_part(epsilon: float, taken: float) -> float:
     return max(epsilon, most * (1 - 2 * _ROUNDING))
 
 
-def _seldom(law: Law, taken: float) -> Law:
+def _seldom(law: ProfileBound, taken: float) -> ProfileBound:
     """The two directions of (1 - h) Q + h P' and Q, from those of P' and Q."""
 
     def mixed(epsilon: float) -> tuple[float, float]:

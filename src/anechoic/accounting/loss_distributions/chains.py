@@ -24,7 +24,7 @@ from scipy.sparse import csc_matrix
 from scipy.special import ndtr
 
 from anechoic._validate import Array
-from anechoic.accounting.loss_distributions.likelihood import gaussian_deltas
+from anechoic.accounting.loss_distributions.likelihood_ratio import gaussian_deltas
 
 ROUNDING = 1e-9  # relative excess of a bound over what was summed in floating point
 FLOOR = 1e-13  # absolute excess: rounding errors of masses near 1
@@ -39,14 +39,14 @@ _LONGEST = 0.9999  # correlation above which the chain is one Gaussian
 
 
 @dataclass(frozen=True)
-class Fineness:
+class Resolution:
     """How finely a chain is computed: `variance` is the relative excess of v, `points` those of the sum."""
 
     variance: float
     points: int
 
 
-COARSE, FINE = Fineness(0.02, 800), Fineness(0.005, 2000)
+COARSE, FINE = Resolution(0.02, 800), Resolution(0.005, 2000)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class BinChain:
         weights[0] = self.count
         return float(weights @ np.exp(np.minimum(_TILT * entries / std**2, 600.0))) / self.count**2
 
-    def law(self, std: float, epsilon: float, delta: float, grid: Fineness = FINE) -> ChainLaw:
+    def law(self, std: float, epsilon: float, delta: float, grid: Resolution = FINE) -> ChainLaw:
         """The law of R', for questions about epsilons up to `epsilon` and deltas from `delta` on."""
         variance, mu = self.variance / std**2, math.sqrt(self.shared) / std
         rate = 1.0 - self.correlation**2

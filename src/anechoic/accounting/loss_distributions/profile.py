@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 #: epsilon >= 0 -> upper bounds on (remove, add).
-Law = Callable[[float], tuple[float, float]]
+ProfileBound = Callable[[float], tuple[float, float]]
 
 _KNOTS = 400
 _LARGEST = 600.0  # epsilon: e^epsilon is held as a float64
@@ -52,7 +52,9 @@ class Profile:
         )
 
 
-def profile_of_laws(laws: Iterable[Law], near: float, tail: float, also: Iterable[float] = ()) -> Profile:
+def profile_of_bounds(
+    profile_bounds: Iterable[ProfileBound], near: float, tail: float, also: Iterable[float] = ()
+) -> Profile:
     """The profile of a pair that each of the `laws` bounds from above.
 
     Args:
@@ -61,10 +63,10 @@ def profile_of_laws(laws: Iterable[Law], near: float, tail: float, also: Iterabl
         tail: a delta that may be moved to infinity.
         also: epsilons at which a law jumps.
     """
-    laws = tuple(laws)
+    profile_bounds = tuple(profile_bounds)
 
     def at(epsilon: float) -> tuple[float, float]:
-        both = [law(epsilon) for law in laws]
+        both = [law(epsilon) for law in profile_bounds]
         return min(pair[0] for pair in both), min(pair[1] for pair in both)
 
     near = min(1.5 * near + 1e-3, _LARGEST / 4)
@@ -93,7 +95,7 @@ def profile_of_points(points: Iterable[tuple[float, float]]) -> Profile:
     return Profile(epsilons, deltas, deltas.copy())
 
 
-def law_of_points(points: Iterable[tuple[float, float]]) -> tuple[Law, list[float]]:
+def bound_of_points(points: Iterable[tuple[float, float]]) -> tuple[ProfileBound, list[float]]:
     """The law of what is (epsilon, delta)-DP, in both directions, for each point, and where it jumps."""
     profile = profile_of_points(points)
 
@@ -104,7 +106,7 @@ def law_of_points(points: Iterable[tuple[float, float]]) -> tuple[Law, list[floa
     return law, profile.epsilons.tolist()
 
 
-def gaussian_law(mu: float) -> Law:
+def gaussian_bound(mu: float) -> ProfileBound:
     """Both directions of a mu-GDP Gaussian."""
 
     def law(epsilon: float) -> tuple[float, float]:

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from anechoic._validate import Array
-from anechoic.accounting.loss_distributions.likelihood import normal_cells
+from anechoic.accounting.loss_distributions.likelihood_ratio import normal_cells
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf

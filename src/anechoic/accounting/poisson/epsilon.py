@@ -5,8 +5,8 @@ disjoint rows of C G + Z, so the run is no less private than ceil(n / b) adaptiv
 one Poisson-sampled Gaussian at rate B b / N, whose noise multiplier is the noise std over the
 largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I is b = 1.
 
-One release is discretised by `accounting.loss_distributions.sampled_gaussian`, in both directions, and composed
-by `accounting.loss_distributions.composed`.
+One release is discretised by `accounting.loss_distributions.sampled_gaussian`, then composed
+by `accounting.loss_distributions.composition`.
 Connecting the dots of a grid of width h adds h^2 / 6 or so to the variance of each loss, whence the noise
 multiplier comes out too large by about (h / std of the loss)^2 / 12 (relative).
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int, real_number
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.loss_distributions.composed import composed_epsilon
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.loss_distributions.sampled_gaussian import (
     MOST_CELLS,
     loss_moments,

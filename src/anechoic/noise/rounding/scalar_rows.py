@@ -48,7 +48,7 @@ def narrow_rows(
 def _(
     rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: FreshRows
 ) -> list[NDArray[np.int64]]:
-    if not rounded.settled(t):
+    if not rounded.is_steady(t):
         return []
     own = draw()
     made = np.empty(own.shape, np.int64)

@@ -116,7 +116,7 @@ class RoundedBuffered(RoundedStates[Buffered]):
         super().__init__(recurrence, std, dimension)
         self.sums = None if self.exact else split_sums(recurrence, std, dimension)
 
-    def settled(self, t: int) -> bool:
+    def is_steady(self, t: int) -> bool:
         """Whether row t and all later ones are made alike, of split parts."""
         return self.sums is not None and self._recurrence.period is None and self._constant(t)
 

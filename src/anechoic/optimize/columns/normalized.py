@@ -14,7 +14,7 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses.norms import KINDS, LossNorm, row_weights
 from anechoic.optimize.columns.objective import DENSE, Mean, Objective, objective_of
-from anechoic.optimize.columns.search import Smooth, weighted
+from anechoic.optimize.columns.search import SmoothSearch, weighted
 from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
@@ -114,7 +114,7 @@ def _bands(
             mean = weighted(row_weights(loss, n))
         else:
             largest = float(objective.squares(normalized(column, n)).max())
-            mean = Smooth(np.full(n, 1.0 / n), sharpness / largest, 0.0)
+            mean = SmoothSearch(np.full(n, 1.0 / n), sharpness / largest, 0.0)
         result = scipy.optimize.minimize(
             lambda c, mean=mean: errors(c, mean), column, jac=True, method="L-BFGS-B", options=OPTIONS
         )

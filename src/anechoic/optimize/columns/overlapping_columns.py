@@ -28,8 +28,8 @@ from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra import banded
+from anechoic.optimize.columns.coarse_run import interpolated
 from anechoic.optimize.columns.objective import DENSE
-from anechoic.optimize.columns.refined import interpolated
 from anechoic.optimize.columns.search import Progress
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation

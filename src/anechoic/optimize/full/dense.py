@@ -17,7 +17,7 @@ from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning
 from anechoic.losses.norms import KINDS, LossNorm, row_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.full.balance import Balanced, Progress, balance, filled_up
+from anechoic.optimize.full.balance import BalancedFactors, Progress, balance, filled_up
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
 from anechoic.optimize.full.cheap_candidates import cheap_candidates, of_sensitivity_one
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
@@ -175,7 +175,7 @@ def _problem(workload: Workload, loss: LossNorm, gap: float) -> tuple[Modulus, A
     return BidiagonalModulus(*inverse, symmetric=symmetric, tolerance=SHARE * gap), weights
 
 
-def _bound(found: Balanced, loss: LossNorm) -> Bound:
+def _bound(found: BalancedFactors, loss: LossNorm) -> Bound:
     if isinstance(loss, str) and loss == "max":
         return Bound(found.lower, "dual of the gamma_2 norm", "every factorisation")
     return Bound(found.lower, "dual of Problem 4.3 (weighted nuclear norm)", "every factorisation")

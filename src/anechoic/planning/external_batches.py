@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import on_finest_grid
 from anechoic.participation.base import Participation
-from anechoic.planning.calibrated import calibrated_to
+from anechoic.planning.calibration import calibrate_to_goal
 from anechoic.planning.designs import designs_of
 from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
 from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import Goal
 from anechoic.planning.run_shape import buffered_schema
-from anechoic.planning.user_choices import Permitted
+from anechoic.planning.user_choices import PlanRestriction
 from anechoic.sampling import External
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity
@@ -27,7 +27,7 @@ from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
-class PromisedSetting:
+class ExternalSetting:
     """What is planned for, and what is compared.
 
     Attributes:
@@ -44,7 +44,7 @@ class PromisedSetting:
 
     objective: PlanObjective
     participation: Participation
-    wanted: Permitted
+    wanted: PlanRestriction
     room: MemoryBudget
     bounded: bool = True
     alike: float = 0.0
@@ -77,4 +77,4 @@ class PromisedSetting:
 
 def calibrated_in_integers(goal: Goal, strategy: Strategy, sampling: External, dimension: int) -> Mechanism:
     """Return the strategy with the noise that the goal asks for, on the finest grid that can round it."""
-    return on_finest_grid(lambda bits: calibrated_to(goal, strategy, sampling, grid_bits=bits), dimension)
+    return on_finest_grid(lambda bits: calibrate_to_goal(goal, strategy, sampling, grid_bits=bits), dimension)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from anechoic.accounting.loss_distributions.likelihood import Ratio
+from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio
 from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, one_of
 from anechoic.accounting.search import smallest_epsilon
 

@@ -16,7 +16,7 @@ from anechoic.lower_bounds.dual import (
     padded,
     start,
 )
-from anechoic.lower_bounds.several import cheap_bound, full_batch_bound
+from anechoic.lower_bounds.several_participations import cheap_bound, full_batch_bound
 from anechoic.lower_bounds.strings import _slope, nuclear_norm, strings_bound
 from anechoic.optimize import blt
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single

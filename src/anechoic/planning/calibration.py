@@ -21,7 +21,7 @@ SOMEWHAT_MORE = 1.0005
 
 
 @singledispatch
-def little_more_than_needed(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> float:
+def tightened_noise_std(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> float:
     """A noise std that keeps the goal, near the least, where a search begins at `std`.
 
     By default `std`, of which the scheme's own accountant has shown that it keeps the goal.
@@ -30,12 +30,12 @@ def little_more_than_needed(sampling: Sampling, candidate: Candidate, goal: Goal
 
 
 @singledispatch
-def may_do_with(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> bool:
+def may_keep_goal(sampling: Sampling, candidate: Candidate, goal: Goal, std: float) -> bool:
     """Whether so much noise may keep the goal: no search is worth its time where it does not."""
     return True
 
 
-def calibrated(candidate: Candidate, goal: Goal, *, compared: bool = False) -> Mechanism:
+def calibrate_candidate(candidate: Candidate, goal: Goal, *, compared: bool = False) -> Mechanism:
     """The candidate with the noise that the goal asks for.
 
     One that is only `compared` with the choice may have some more noise than needed, where that saves time.
@@ -48,12 +48,12 @@ def calibrated(candidate: Candidate, goal: Goal, *, compared: bool = False) -> M
         if candidate.enough is not None or made.epsilon() <= goal.epsilon:
             return made
     if candidate.enough is None:
-        return calibrated_to(goal, candidate.strategy, candidate.sampling)
-    std = little_more_than_needed(candidate.sampling, candidate, goal, candidate.enough)
+        return calibrate_to_goal(goal, candidate.strategy, candidate.sampling)
+    std = tightened_noise_std(candidate.sampling, candidate, goal, candidate.enough)
     return _with_std(candidate, goal, std)
 
 
-def calibrated_to(goal: Goal, strategy: Strategy, sampling: Sampling, **options: Any) -> Mechanism:
+def calibrate_to_goal(goal: Goal, strategy: Strategy, sampling: Sampling, **options: Any) -> Mechanism:
     """A strategy with the noise that the goal asks for, or with the noise multiplier that it gives.
 
     Args:

@@ -8,8 +8,8 @@ from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 
 from anechoic.accounting import gaussian_delta, poisson_epsilon
-from anechoic.accounting.loss_distributions import composed
-from anechoic.accounting.loss_distributions.composed import composed_epsilon
+from anechoic.accounting.loss_distributions import composition
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.loss_distributions.sampled_gaussian import sampled_gaussian_pld
 from anechoic.accounting.poisson.search import _log_delta
 from tests.marks import in_turn, slow
@@ -106,14 +106,14 @@ def test_nothing_is_shown_where_infinity_holds_too_much():
 def test_rounding_is_charged(monkeypatch):
     one = sampled_gaussian_pld(1.0, 0.01, "zero_out", 1e-3)
     plain = composed_epsilon([(one, 1000)], 1e-6)
-    monkeypatch.setattr(composed, "_ROUNDING", 1e10)
+    monkeypatch.setattr(composition, "_ROUNDING", 1e10)
     assert composed_epsilon([(one, 1000)], 1e-6) > 1.01 * plain
 
 
 def test_a_flatter_tilt_is_left_out_where_rounding_costs_little(monkeypatch):
     """It takes twelve million points here where a tenth is enough, and can hardly show a smaller epsilon."""
-    tilts, plain = [], composed._at
-    monkeypatch.setattr(composed, "_at", lambda *given: tilts.append(given[1]) or plain(*given))
+    tilts, plain = [], composition._at
+    monkeypatch.setattr(composition, "_at", lambda *given: tilts.append(given[1]) or plain(*given))
     one = sampled_gaussian_pld(0.6, 4.7e-4, "zero_out", 3e-4)
     assert composed_epsilon([(one, 291)], 3e-10) == pytest.approx(3.125, abs=0.05)
     assert len(tilts) == 2  # one in each direction

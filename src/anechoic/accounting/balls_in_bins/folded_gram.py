@@ -17,7 +17,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.strategies import BLT
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 
 
 @singledispatch

@@ -5,7 +5,7 @@ import pytest
 
 from anechoic import optimize, workloads
 from anechoic.losses.dispatch import loss
-from anechoic.optimize.columns import refined
+from anechoic.optimize.columns import coarse_run
 from anechoic.optimize.columns.banded import _columns
 from anechoic.participation import Cyclic, MinSep
 from anechoic.strategies import Banded
@@ -16,25 +16,27 @@ from anechoic.strategies import Banded
 def test_interpolated_columns_are_near_those_of_a_search(n, bands, count, monkeypatch):
     workload, schema, weights = workloads.prefix_sum(n), MinSep(64, count), np.full(n, 1.0 / n)
     searched = _columns(workload, bands, schema, weights)
-    monkeypatch.setattr(refined, "WORK", 1.0)
-    columns, evaluations = refined.refined(workload, weights, bands, schema, _searched(monkeypatch))
+    monkeypatch.setattr(coarse_run, "WORK", 1.0)
+    columns, evaluations = coarse_run.refine_coarse_run(
+        workload, weights, bands, schema, _searched(monkeypatch)
+    )
     reached = loss(workload, Banded(n, columns), schema, "rms")
-    assert evaluations < refined.ROUNDS
+    assert evaluations < coarse_run.ROUNDS
     assert reached <= 1.01 * loss(workload, Banded(n, searched), schema, "rms")
 
 
 def _searched(monkeypatch):
     def optimise(*arguments):
-        monkeypatch.setattr(refined, "WORK", 1e9)
+        monkeypatch.setattr(coarse_run, "WORK", 1e9)
         found = _columns(*arguments)
-        monkeypatch.setattr(refined, "WORK", 1.0)
+        monkeypatch.setattr(coarse_run, "WORK", 1.0)
         return found
 
     return optimise
 
 
 def test_what_has_no_coarse_run():
-    assert refined.grain(workloads.prefix_sum(2000), 400, MinSep(400, 4)) == 10
+    assert coarse_run.grain(workloads.prefix_sum(2000), 400, MinSep(400, 4)) == 10
     for workload, bands, schema in [
         (workloads.prefix_sum(2000), 400, Cyclic(400)),
         (workloads.prefix_sum(2000), 400, MinSep(400, 1)),
@@ -42,7 +44,7 @@ def test_what_has_no_coarse_run():
         (workloads.momentum(2000, 0.9), 400, MinSep(400, 4)),
         (workloads.prefix_sum(10**6), 400, MinSep(400, 4)),
     ]:
-        assert refined.grain(workload, bands, schema) == 1
+        assert coarse_run.grain(workload, bands, schema) == 1
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ PARAMETERS = 2**16  # numbers in the factors of overlapping patterns
 SMALL, TINY = 256, 64
 
 
-def ascended(workload: Array, weights: Array | None, begin: Multiplier, rounds: int) -> Bound:
+def dual_ascent_bound(workload: Array, weights: Array | None, begin: Multiplier, rounds: int) -> Bound:
     """The bound after at most some rounds of L-BFGS from a multiplier; fewer where it has stopped to grow."""
     dual = ParticipationDual(workload, begin.patterns, weights)
 
@@ -49,7 +49,7 @@ def scaled_bound(workload: Array, weights: Array | None, patterns: NDArray[np.in
     if 1.0 / MODERATE < unit < MODERATE:
         unit = 1.0
     a = workload / unit
-    found = ascended(a, weights, start(a, weights, patterns), rounds)
+    found = dual_ascent_bound(a, weights, start(a, weights, patterns), rounds)
     return replace(found, value=min(found.value * unit, float(np.finfo(np.float64).max)))
 
 

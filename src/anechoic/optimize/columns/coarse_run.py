@@ -41,7 +41,7 @@ def grain(workload: Workload, bands: int, participation: Participation) -> int:
     return -(-bands // BANDS)
 
 
-def refined(
+def refine_coarse_run(
     workload: Workload, weights: Array, bands: int, participation: MinSep, optimise: Optimise
 ) -> tuple[Array, int]:
     """Columns, shape (n, bands), and the evaluations that their norms took.

@@ -6,7 +6,7 @@ import pytest
 from anechoic import plan
 from anechoic.federated import SGD, Cohorts, CoolDown, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.optimize.columns.banded import freed
+from anechoic.optimize.columns.banded import refine_columns
 from anechoic.participation import Cyclic, MinSep
 from anechoic.planning.designs import Designs
 from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
@@ -104,7 +104,7 @@ def test_they_stay_within_the_room():
 def test_few_iterations_are_not_begun():
     update = with_schedule(UpdateRule("sgd", 0.9), "cosine", "step")
     c = BandedToeplitz(1200, 0.5 ** np.arange(320))
-    assert freed(update.workload(1200, 400), c, Cyclic(400), "rms") is None
+    assert refine_columns(update.workload(1200, 400), c, Cyclic(400), "rms") is None
 
 
 def test_a_plan_with_freed_columns_keeps_its_goal_and_is_stored():

@@ -13,9 +13,9 @@ from anechoic._validate import Array
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.balls_in_bins.bound import BinsBound
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
-from anechoic.planning.amplified import NOISE_UP_TO, Amplified
+from anechoic.planning.amplified_candidates import NOISE_UP_TO, AmplifiedCandidates
 from anechoic.planning.bands import FAR, powers_of_two
-from anechoic.planning.calibrated import little_more_than_needed, may_do_with
+from anechoic.planning.calibration import may_keep_goal, tightened_noise_std
 from anechoic.planning.designs import designs_of
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import Candidate, Goal
@@ -46,10 +46,10 @@ _NEAR, _NEAR_PARTS = 1.06, 1.1
 _TILT, _ROWS = 2.0, 64
 
 
-class InBins:
+class BallsInBinsCandidates:
     """Candidates of one setting in balls in bins, beside those of the other schemes."""
 
-    def __init__(self, drawn: Amplified) -> None:
+    def __init__(self, drawn: AmplifiedCandidates) -> None:
         self.drawn, self.setting, self.goal = drawn, drawn.setting, drawn.goal
         self.n, self.period = drawn.n, drawn.period
         self.passes = -(-self.n // self.period)
@@ -196,7 +196,7 @@ def _rough(sampling: BallsInBins, strategy: Strategy, adjacency: str, epsilon: f
     return quick.rough_noise_std(epsilon, delta)
 
 
-@may_do_with.register
+@may_keep_goal.register
 def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> bool:
     if goal.epsilon is None:
         return True
@@ -204,7 +204,7 @@ def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> bo
     return bound.may_keep(goal.epsilon, goal.delta, std) and bound.epsilon(goal.delta, std) <= goal.epsilon
 
 
-@little_more_than_needed.register
+@tightened_noise_std.register
 def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> float:
     """Searched for from the rough one, so that it does not depend on what else is compared."""
     if goal.epsilon is None:

@@ -10,11 +10,11 @@ from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.accounting.random_allocation.epsilon import random_allocation_noise_multiplier
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.bands import grid
-from anechoic.planning.calibrated import little_more_than_needed
+from anechoic.planning.calibration import tightened_noise_std
 from anechoic.planning.designs import BANDED_UP_TO
 from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.records import Candidate, Goal
-from anechoic.planning.run_shape import Setting
+from anechoic.planning.run_shape import RunShape
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson, RandomAllocation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
@@ -35,10 +35,10 @@ _ROUGH, _FINE = 2e-3, 1e-4
 _ESTIMATE = 1 - 3e-4  # the least that calibration may give of an estimate
 
 
-class Amplified:
+class AmplifiedCandidates:
     """Candidates of one setting under a goal (epsilon, delta)."""
 
-    def __init__(self, setting: Setting, goal: Goal, room: MemoryBudget) -> None:
+    def __init__(self, setting: RunShape, goal: Goal, room: MemoryBudget) -> None:
         self.setting, self.goal, self.room = setting, goal, room
         self.n = setting.fixed.steps
         self.period = setting.period
@@ -112,7 +112,7 @@ class Amplified:
         return fixed if sampling.rate == 1.0 and self.goal.adjacency != "add_or_remove" else sampling
 
     @cached_property
-    def quietest(self) -> dict[int, tuple[float, int]]:
+    def least_noise_by_groups(self) -> dict[int, tuple[float, int]]:
         """The least noise of at least b groups, and their number, for every b of the grid from 2 on."""
         found: dict[int, tuple[float, int]] = {}
         best = (float("inf"), 0)
@@ -132,7 +132,11 @@ class Amplified:
             return
         most = self.setting.designs.most_bands(self.most_groups)
         curve = self.setting.designs.curve(most)
-        score = {bands: curve(bands) * noise for bands, (noise, _) in self.quietest.items() if bands <= most}
+        score = {
+            bands: curve(bands) * noise
+            for bands, (noise, _) in self.least_noise_by_groups.items()
+            if bands <= most
+        }
         wanted, free = set(frontier(score)), set[int]()
         for limit in {self.room.rows, None}:
             fitting = {b: value for b, value in score.items() if limit is None or b <= limit}
@@ -141,10 +145,12 @@ class Amplified:
                 wanted |= {b for b, value in fitting.items() if value <= NEAR * least}
                 free |= {b for b, value in fitting.items() if b in FREE and value <= FREE_NEAR * least}
         for bands in sorted(wanted | free):
-            yield from self._with(bands, *self.quietest[bands], free=bands in free)
+            yield from self._with(bands, *self.least_noise_by_groups[bands], free=bands in free)
         rows = self.room.rows
-        if rows is not None and 1 < rows < most and rows not in self.quietest:
-            yield from self._with(rows, *self.quietest[min(b for b in self.quietest if b > rows)])
+        if rows is not None and 1 < rows < most and rows not in self.least_noise_by_groups:
+            yield from self._with(
+                rows, *self.least_noise_by_groups[min(b for b in self.least_noise_by_groups if b > rows)]
+            )
 
     def _with(self, bands: int, noise: float, groups: int, *, free: bool = False) -> Iterable[Candidate]:
         designs = self.setting.designs
@@ -159,7 +165,7 @@ class Amplified:
         return Candidate(strategy, self._grouped(groups), std, hope=_ESTIMATE)
 
 
-@little_more_than_needed.register
+@tightened_noise_std.register
 def _(sampling: RandomAllocation, candidate: Candidate, goal: Goal, std: float) -> float:
     if goal.epsilon is None:
         return std
