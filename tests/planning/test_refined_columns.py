@@ -83,7 +83,7 @@ def test_the_error_and_the_sensitivity_are_those_of_the_matrix(schema):
 def test_no_other_choice_changes(monkeypatch):
     """One pass, equal rates, the largest error, a whole batch, long runs: nothing is freed."""
     calls = []
-    monkeypatch.setattr(Designs, "freed", lambda *asked: calls.append(asked))
+    monkeypatch.setattr(Designs, "refined", lambda *asked: calls.append(asked))
     compared(30, Cyclic(30))
     compared(30, Cyclic(6), scheduler=None)
     compared(30, Cyclic(6), keep="any")

@@ -92,7 +92,7 @@ BAD = [
     (endless.series, ([-1.0, 0.5],), r"coefficients\[0\]=-1.0"),
     (endless.series, (np.append(1.0, -np.ones(99) / 99),), "not proven to have no zero"),
     (endless.damped, (0.0,), "Without damping C is not square-summable"),
-    (endless, (Identity(3),), "does not say how C goes on"),
+    (make_endless, (Identity(3),), "does not say how C goes on"),
     (make_endless(BLOCK).at, (0,), "n=0 must be at least 1"),
     (ConstantRecurrent, (5, [1.0], [[1.0]], [1.0]), "spectral radius 1.0"),
     (ConstantRecurrent, (5, [1.0, 0.0], TURN, [1.0, 0.0]), "spectral radius 1.0"),

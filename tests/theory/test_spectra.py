@@ -7,14 +7,7 @@ import pytest
 
 from anechoic import calibrate_endless
 from anechoic.errors import UnsupportedError
-from anechoic.strategies import (
-    BLT,
-    BandedInverse,
-    BandedToeplitz,
-    Identity,
-    endless,
-    make_endless,
-)
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Identity, endless, make_endless
 from anechoic.theory.spectra import spectrum
 from tests.theory.noises import NOISES, column
 
@@ -73,11 +66,7 @@ def test_narrow_features_away_from_one_are_found():
     [
         (lambda: make_endless(BandedToeplitz(2, [1.0, 1.5])), ValueError, "rows of C\\^-1 Z grow"),
         (lambda: make_endless(BandedToeplitz(2, [1.0, -1.0])), ValueError, "rows of C\\^-1 Z grow"),
-        (
-            lambda: make_endless(BandedToeplitz(70, [1.0] + [3.0] * 69)),
-            ValueError,
-            "rows of C\\^-1 Z grow",
-        ),
+        (lambda: make_endless(BandedToeplitz(70, [1.0] + [3.0] * 69)), ValueError, "rows of C\\^-1 Z grow"),
         (lambda: make_endless(BLT(1, [2.5], [0.9])), ValueError, "decay of modulus 1.6 >= 1"),
         (lambda: Identity(5), UnsupportedError, "no spectrum"),
         (lambda: [1.0, -0.5], UnsupportedError, "no spectrum"),

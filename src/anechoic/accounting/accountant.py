@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions.importance_sampling import POINT, TiltedPair
-from anechoic.accounting.loss_distributions.profile import ProfileBound
+from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.monte_carlo.verified import ATTEMPTS, Verified
 from anechoic.accounting.terms import Term, points_of, term_of_bounds
 from anechoic.errors import UnsupportedError
@@ -226,7 +226,7 @@ class MonteCarloAccountant(Accountant):
         )
         return least if found is None else min(least, found.epsilon)
 
-    def profile_bounds(self, delta: float, std: float) -> list[ProfileBound] | None:
+    def profile_bounds(self, delta: float, std: float) -> list[Bounds] | None:
         """Bounds of the privacy profile without sampling error, sharp at `delta`; None for none known."""
         return None
 

@@ -7,13 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anechoic.accounting.loss_distributions.profile import (
-    Profile,
-    ProfileBound,
-    bound_of_points,
-    gaussian_bound,
-    profile_of_bounds,
-)
+from anechoic.accounting.loss_distributions import profile as profiles
 from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
 
 if TYPE_CHECKING:
@@ -72,7 +66,7 @@ class SampledGaussianTerm(Term):
 class ProfileTerm(Term):
     """A run that is known by upper bounds of its privacy profile."""
 
-    profile: Profile
+    profile: profiles.Profile
 
     @property
     def reach(self) -> float:
@@ -83,11 +77,7 @@ class ProfileTerm(Term):
 
 
 def term_of_bounds(
-    profile_bounds: list[ProfileBound],
-    points: list[tuple[float, float]],
-    epsilon: float,
-    delta: float,
-    mu: float,
+    bounds: list[profiles.Bounds], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
 ) -> ProfileTerm:
     """The term of a run that every one of the `laws` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
 
@@ -98,9 +88,9 @@ def term_of_bounds(
         delta: its part of that of the composition.
         mu: such that it is mu-GDP.
     """
-    stepped, jumps = bound_of_points(points)
-    every = [gaussian_bound(mu), *profile_bounds, stepped]
-    return ProfileTerm(epsilon, profile_of_bounds(every, epsilon, delta * TAIL, jumps))
+    stepped, jumps = profiles.bound_of_points(points)
+    every = [profiles.gaussian_bound(mu), *bounds, stepped]
+    return ProfileTerm(epsilon, profiles.profile_of_bounds(every, epsilon, delta * TAIL, jumps))
 
 
 def points_of(bound: Callable[[float], float], delta: float) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Every test of one observed run, or of a noise stream, against what its mechanism claims."""
+"""Audits of an observed run, or of a noise stream, against what its mechanism claims."""
 
 from __future__ import annotations
 

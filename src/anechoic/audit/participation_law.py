@@ -1,4 +1,4 @@
-"""How an amplified scheme draws units into batches: all that an audit has to know of it, in one class.
+"""Law of participation of an amplified scheme: all that an audit has to know of it.
 
 Units are drawn independently of one another. Given the batches before, a unit that may join the next one does
 so with a probability that the scheme fixes, its hazard. Each scheme says it in a file of its own, and so may

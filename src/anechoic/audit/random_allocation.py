@@ -1,4 +1,4 @@
-"""Random allocation: the law of participation.
+"""Law of participation of random allocation.
 
 In each epoch a unit joins with probability 1 / (b - place) where it has joined none of it. With
 e_t = (2 y_t - ||C[:, t]||^2) / (2 s^2) and orthogonal columns the log-likelihood ratio is the sum over epochs

@@ -1,4 +1,4 @@
-"""The most powerful score where sampling is secret: the log-likelihood ratio over what was sampled.
+"""Log-likelihood ratios: the most powerful score where sampling is secret.
 
 The auditor knows C, the noise and the group of the unit, as the proof gives them away, but not the batches
 it was in. With y_t = <C[:, t], Y g> a unit that takes part in the steps of pi has the log ratio

@@ -1,4 +1,4 @@
-"""Batches that somebody else formed, of examples and of the units that own them."""
+"""Batches that a caller forms, of examples and of the units that own them."""
 
 from __future__ import annotations
 

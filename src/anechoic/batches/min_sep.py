@@ -1,4 +1,4 @@
-"""Batches drawn with a least separation."""
+"""Batches drawn with a minimum separation."""
 
 from __future__ import annotations
 

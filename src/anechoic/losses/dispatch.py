@@ -1,4 +1,4 @@
-"""StepErrors of a mechanism per step, and its loss.
+"""Error of a strategy per step, and its loss.
 
 B = A C^-1 maps i.i.d. noise of variance 1 to the error of the n weighted prefix sums: the error of step
 t is the norm of row t of B, a standard deviation per coordinate. Loss is sensitivity times error.
@@ -162,7 +162,10 @@ def _of_squares(squares: Array) -> StepErrors:
 
 def _squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """Squared row norms of B, shape (n,), by the first way that the structures allow: the cheapest first."""
-    for way in (_of_class, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
+    squares = own_squares(strategy, workload)
+    if squares is not None and _kept_digits(squares):
+        return squares
+    for way in (_of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
         squares = way(workload, strategy)
         if squares is not None and (way is _of_toeplitz or _kept_digits(squares)):
             return squares
@@ -177,10 +180,6 @@ def _kept_digits(squares: Array) -> bool:
     """
     with np.errstate(invalid="ignore"):
         return bool((np.maximum.accumulate(squares) <= SHRUNK * squares).all())
-
-
-def _of_class(workload: Workload, strategy: Strategy) -> Array | None:
-    return own_squares(strategy, workload)
 
 
 @singledispatch

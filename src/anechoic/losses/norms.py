@@ -1,4 +1,4 @@
-"""What a loss asks of the errors of the steps: their root mean square, the largest, the last, or weights."""
+"""Norms of the error over the steps that a loss can be: root mean square, maximum, last, or weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a mechanism, step by step."""
+"""Errors of a strategy, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no mechanism can beat: lower bounds of the loss, each with its theorem and the class it covers.
+"""Lower bounds of the loss of any mechanism, each with its theorem and the class it covers.
 
 For prefix sums and one participation there are closed forms. `lower_bound` gives the best bound that is
 cheap for any workload and loss.

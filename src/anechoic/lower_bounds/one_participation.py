@@ -1,4 +1,4 @@
-"""What no mechanism can beat where each unit takes part once."""
+"""Lower bounds for one participation of each unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no mechanism can beat where the patterns are listed, whichever steps they leave out.
+"""Lower bounds for listed patterns, whichever steps they leave out.
 
 Where nobody touches step t, column t of C costs nothing, and in the limit of large ones its noise vanishes:
 only the columns of A that somebody touches are to be factorised. The theorem is that of `lower_bounds.dual`

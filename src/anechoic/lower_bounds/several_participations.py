@@ -1,4 +1,4 @@
-"""What no mechanism can beat under several participations, for any workload and every dimension.
+"""Lower bounds under several participations, for any workload and every dimension.
 
 The theorem is in `lower_bounds.dual`: every choice of weights p and of a multiplier W gives a valid bound.
 """

@@ -1,4 +1,4 @@
-"""A lower bound for prefix sums under several participations whose cost does not grow with n.
+"""Lower bound for prefix sums under several participations, at a cost that does not grow with n.
 
 The bound is that of `lower_bounds.dual` for the cycles of a period m. Cut the steps into k cells of m steps,
 the last of which may be shorter, and let W = R (x) I for a matrix R of unit diagonal over the cells: step u

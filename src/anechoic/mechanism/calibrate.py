@@ -1,4 +1,4 @@
-"""From a strategy and an epsilon to a mechanism: the least noise that gives it."""
+"""Calibration: from a strategy and an epsilon to the mechanism of least noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mechanisms without a last step: noise calibrated once to the limiting sensitivity, streamed for ever.
+"""Mechanisms without a last step: noise calibrated once to the limiting sensitivity.
 
 The promise is one participation per privacy unit. Then the first n releases are a Gaussian mechanism with
 sensitivity ||C[:n, :n]|| <= gamma_inf for every n, and what has been released so far is always covered.
@@ -22,7 +22,7 @@ from anechoic.participation import Single
 from anechoic.sampling import External
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies.endless import EndlessStrategy
+from anechoic.strategies.endless import Endless
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
@@ -58,7 +58,7 @@ class EndlessMechanism(SavedGuarantee):
     amplified: ClassVar[bool] = False
     drift: ClassVar[float] = 0.0
 
-    strategy: EndlessStrategy
+    strategy: Endless
     noise_std: float
     batch_size: float
     clip_norm: float = 1.0
@@ -67,7 +67,7 @@ class EndlessMechanism(SavedGuarantee):
     delta: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not isinstance(self.strategy, EndlessStrategy):
+        if not isinstance(self.strategy, Endless):
             raise ValueError(
                 f"strategy={self.strategy!r} must be horizon-free, such as strategies.endless.damped(0.01)."
                 " A strategy with n steps goes to anechoic.calibrate."
@@ -148,7 +148,7 @@ class EndlessMechanism(SavedGuarantee):
 
 
 def calibrate_endless(
-    strategy: EndlessStrategy,
+    strategy: Endless,
     *,
     batch_size: float,
     delta: float,

@@ -1,4 +1,4 @@
-"""What all records of a guarantee have in common: a mechanism, one without a last step, a composition."""
+"""Base of the records of a guarantee: mechanisms, endless mechanisms, compositions."""
 
 from __future__ import annotations
 

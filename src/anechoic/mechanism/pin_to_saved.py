@@ -1,4 +1,4 @@
-"""A run goes on with the mechanism that it was begun with, also where a script plans other last digits."""
+"""Pinning of a run to the mechanism that it began with, also where a plan ends in other last digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the statement of a mechanism says: gathered once, laid out by `anechoic.statement`."""
+"""Text of a mechanism's statement: gathered once, laid out by `anechoic.statement`."""
 
 from __future__ import annotations
 
@@ -101,9 +101,7 @@ def _(mechanism: Mechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (*access_of(m.sampling, unit), *_ownership(unit))
-    return complete_statement(
-        items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=float_rounding(m)
-    )
+    return assemble(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounds(m))
 
 
 @statement_of.register
@@ -145,9 +143,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return complete_statement(
-        items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounded=float_rounding(m)
-    )
+    theorems = theorems_of_endless(m)
+    return assemble(items, assumptions, theorems, unit, m.fingerprint, record, rounded=rounds(m))
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
@@ -164,7 +161,7 @@ def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> 
     }
 
 
-def float_rounding(m: Part) -> float | None:
+def rounds(m: Part) -> float | None:
     """Contributions in a sum of floating-point numbers; None if sums are integers."""
     return None if m.grid_bits is not None else m.expected_batch_size
 
@@ -189,7 +186,7 @@ def _noise(m: Part, sensitivity: float, reference: str) -> dict[str, Any]:
     }
 
 
-def complete_statement(
+def assemble(
     items: tuple[tuple[str, str], ...],
     assumptions: tuple[Assumption, ...],
     proofs: tuple[Theorem, ...],
@@ -406,8 +403,8 @@ def _(composition: Composition) -> Statement:
         ],
     }
     fingerprint = "none: each part has its own"
-    floats = [float_rounding(part) for part, _ in c.parts]
+    floats = [rounds(part) for part, _ in c.parts]
     largest = max((count for count in floats if count is not None), default=None)
-    return complete_statement(
+    return assemble(
         tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=largest
     )

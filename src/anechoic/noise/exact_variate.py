@@ -1,4 +1,4 @@
-"""The variates as real numbers: as many digits as wanted, and decisions that float64 leaves open.
+"""Variates as real numbers: as many digits as wanted, and decisions that float64 leaves open.
 
 A variate is start + (place + u) * step with integers start, place, step and a number u of [0, 1) whose
 binary digits are read from the keystream, as far as they are asked for. A proposal is accepted where such a

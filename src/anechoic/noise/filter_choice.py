@@ -1,4 +1,4 @@
-"""The filter of each kind of recurrence, in floats and on a grid: it stores rows, or makes them again."""
+"""Choice of the filter for a recurrence: in floats or on a grid, rows stored or regenerated."""
 
 from __future__ import annotations
 

@@ -181,9 +181,8 @@ class NoiseStream:
             make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
         )
         std = self.std if self.grid is None else self.std / self.grid
-        kept = select_filter(
-            memory, strategy.recurrence(), std, self.dimension, self.length, self.arrays.precision
-        )
+        shape = self.dimension, self.length
+        kept = select_filter(memory, strategy.recurrence(), std, *shape, self.arrays.precision)
         self.memory: str = kept[0]
         self.filter: Any = kept[1]
         if self.grid is not None:

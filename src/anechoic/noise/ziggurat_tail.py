@@ -1,4 +1,4 @@
-"""The three indices in 2,048 that no rectangle stands for: a sampler of what they leave of the curve.
+"""Sampler of the three indices in 2,048 that no rectangle of the ziggurat stands for.
 
 Proposals are compared in float64. Where the comparison is closer than float64 and the exponential function
 of any machine could be wrong, `anechoic.noise.exact_variate` decides: so every machine takes the same ones,

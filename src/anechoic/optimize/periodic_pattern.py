@@ -1,4 +1,4 @@
-"""What an optimiser needs of a participation schema: the comb of steps that is the worst pattern."""
+"""Periodic pattern of steps that is a schema's worst one, for optimisers."""
 
 from __future__ import annotations
 

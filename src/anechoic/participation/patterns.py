@@ -1,4 +1,4 @@
-"""A list of patterns."""
+"""Participation by an explicit list of patterns."""
 
 from __future__ import annotations
 

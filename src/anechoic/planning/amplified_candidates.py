@@ -1,4 +1,4 @@
-"""The candidates where batches may be drawn: independent noise, and bands by their predicted error."""
+"""Candidates for secret batches: independent noise, and bands by their predicted error."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class AmplifiedCandidates:
         return fixed if sampling.rate == 1.0 and self.goal.adjacency != "add_or_remove" else sampling
 
     @cached_property
-    def least_noise_by_groups(self) -> dict[int, tuple[float, int]]:
+    def least_noise(self) -> dict[int, tuple[float, int]]:
         """The least noise of at least b groups, and their number, for every b of the grid from 2 on."""
         found: dict[int, tuple[float, int]] = {}
         best = (float("inf"), 0)
@@ -132,11 +132,7 @@ class AmplifiedCandidates:
             return
         most = self.setting.designs.most_bands(self.most_groups)
         curve = self.setting.designs.curve(most)
-        score = {
-            bands: curve(bands) * noise
-            for bands, (noise, _) in self.least_noise_by_groups.items()
-            if bands <= most
-        }
+        score = {b: curve(b) * noise for b, (noise, _) in self.least_noise.items() if b <= most}
         wanted, free = set(frontier(score)), set[int]()
         for limit in {self.room.rows, None}:
             fitting = {b: value for b, value in score.items() if limit is None or b <= limit}
@@ -145,12 +141,10 @@ class AmplifiedCandidates:
                 wanted |= {b for b, value in fitting.items() if value <= NEAR * least}
                 free |= {b for b, value in fitting.items() if b in FREE and value <= FREE_NEAR * least}
         for bands in sorted(wanted | free):
-            yield from self._with(bands, *self.least_noise_by_groups[bands], free=bands in free)
+            yield from self._with(bands, *self.least_noise[bands], free=bands in free)
         rows = self.room.rows
-        if rows is not None and 1 < rows < most and rows not in self.least_noise_by_groups:
-            yield from self._with(
-                rows, *self.least_noise_by_groups[min(b for b in self.least_noise_by_groups if b > rows)]
-            )
+        if rows is not None and 1 < rows < most and rows not in self.least_noise:
+            yield from self._with(rows, *self.least_noise[min(b for b in self.least_noise if b > rows)])
 
     def _with(self, bands: int, noise: float, groups: int, *, free: bool = False) -> Iterable[Candidate]:
         designs = self.setting.designs

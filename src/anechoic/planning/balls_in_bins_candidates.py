@@ -1,4 +1,4 @@
-"""The candidates in balls in bins, by the bounds without sampling error."""
+"""Candidates for balls in bins, by the bounds without sampling error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a candidate to a mechanism that keeps the goal, and to a row of the table."""
+"""Calibration of a candidate to the goal, and its row of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From candidates to the rows of the table, and from rows to the choice and its reason."""
+"""Choice among candidates: rows of the table, the best of them, and the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORTH, _NEARLY_ALL = 0.03, 0.9
 
 
 @dataclass(frozen=True)
-class ScoredCandidate:
+class Score:
     """A candidate with about its predicted error, before it is calibrated."""
 
     candidate: Candidate
@@ -48,21 +48,15 @@ class ScoredCandidate:
         return family(self.candidate.strategy), type(self.candidate.sampling).__name__
 
 
-def score_candidates(
-    setting: RunShape, candidates: Iterable[Candidate], room: MemoryBudget
-) -> list[ScoredCandidate]:
+def score_candidates(setting: RunShape, candidates: Iterable[Candidate], room: MemoryBudget) -> list[Score]:
     """Candidates of a setting with their errors."""
     return [
-        ScoredCandidate(
-            one, setting, setting.designs.of(one.strategy), room.storage(one.strategy.recurrence())[1]
-        )
+        Score(one, setting, setting.designs.of(one.strategy), room.storage(one.strategy.recurrence())[1])
         for one in candidates
     ]
 
 
-def rows_of(
-    found: list[ScoredCandidate], goal: Goal, room: MemoryBudget, *, quiet: bool = False
-) -> list[PlanRow]:
+def rows_of(found: list[Score], goal: Goal, room: MemoryBudget, *, quiet: bool = False) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
 
     Where `quiet`, the choice may be any of them.
@@ -72,7 +66,7 @@ def rows_of(
     """
     made: dict[int, PlanRow] = {}
 
-    def row(one: ScoredCandidate, compared: bool = False) -> PlanRow:
+    def row(one: Score, compared: bool = False) -> PlanRow:
         if id(one) not in made:
             mechanism = calibrate_candidate(one.candidate, goal, compared=compared)
             made[id(one)] = row_of(mechanism, one.setting.designs, room)
@@ -99,9 +93,9 @@ def rows_of(
     return list(made.values())
 
 
-def _frontier(found: list[ScoredCandidate]) -> list[ScoredCandidate]:
+def _frontier(found: list[Score]) -> list[Score]:
     """Those with a smaller error than all with less noise state, by more than some per cent."""
-    result: list[ScoredCandidate] = []
+    result: list[Score] = []
     for one in sorted(found, key=lambda one: (one.history, one.expected)):
         if not result or one.expected < (1 - _STEP) * result[-1].expected:
             if result and result[-1].history == one.history:
@@ -110,7 +104,7 @@ def _frontier(found: list[ScoredCandidate]) -> list[ScoredCandidate]:
     return result
 
 
-def worthwhile_memory(found: list[ScoredCandidate], room: MemoryBudget, best: PlanRow) -> str:
+def more_memory(found: list[Score], room: MemoryBudget, best: PlanRow) -> str:
     """The least memory that gives nearly all that more would, by the estimates; "" where that is nothing."""
     steps = best.mechanism.steps
     beyond = [one for one in found if not room.fits(one.history) and one.setting.fixed.steps == steps]
@@ -127,9 +121,7 @@ def worthwhile_memory(found: list[ScoredCandidate], room: MemoryBudget, best: Pl
     )
 
 
-def unnoticed_independent_noise(
-    rows: list[PlanRow], update: UpdateRule, dimension: int | None
-) -> PlanRow | None:
+def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> PlanRow | None:
     """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less

@@ -1,4 +1,4 @@
-"""From a training setting to a ranked table of mechanisms and a chosen one."""
+"""Comparison of mechanisms for a training setting: the ranked table of `plan`, and its choice."""
 
 from __future__ import annotations
 
@@ -18,15 +18,8 @@ from anechoic.planning.amplified_candidates import AmplifiedCandidates
 from anechoic.planning.balls_in_bins_candidates import BallsInBinsCandidates
 from anechoic.planning.bands import powers_of_two
 from anechoic.planning.calibration import calibrate_to_goal
-from anechoic.planning.choice import (
-    ScoredCandidate,
-    choose,
-    rows_of,
-    score_candidates,
-    unnoticed_independent_noise,
-    worthwhile_memory,
-)
-from anechoic.planning.families import CHOICES, StrategyName
+from anechoic.planning.choice import Score, choose, more_memory, rows_of, score_candidates, unnoticed_noise
+from anechoic.planning.families import PLAN_CHOICES, StrategyName
 from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
 from anechoic.planning.memory_budget import MemoryBudget, memory_limit
 from anechoic.planning.objective import Kept
@@ -34,12 +27,7 @@ from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import RunShape
 from anechoic.planning.update import Interval, update_of, with_schedule
-from anechoic.planning.user_choices import (
-    PlanRestriction,
-    SchemeName,
-    amplified_registered,
-    candidates_under_sampling,
-)
+from anechoic.planning.user_choices import Restriction, SchemeName, amplified, under_sampling
 from anechoic.sampling import BallsInBins, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
@@ -47,7 +35,7 @@ from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload
 
 #: Names of the classes that a plan can be restricted to.
-STRATEGIES = tuple(CHOICES)
+STRATEGIES = tuple(PLAN_CHOICES)
 #: Those for which no amplification by sampling is proved: batches then come in a fixed order.
 UNAMPLIFIED = ("output", "dense")
 
@@ -145,7 +133,7 @@ def plan(
             although another strategy was asked for.
         UnsupportedError: where no theorem covers what is asked for.
     """
-    wanted = PlanRestriction.of(strategy, sampling)
+    wanted = Restriction.of(strategy, sampling)
     update = with_schedule(update_of(optimizer), scheduler, scheduler_interval)
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     flag("random_sampling", random_sampling)
@@ -160,7 +148,7 @@ def plan(
     space = memory_limit(dimension, memory_budget)
     quiet = update.kind == "adam" and strategy == "auto"
     rows: list[PlanRow] = []
-    found: list[ScoredCandidate] = []
+    found: list[Score] = []
     notes: list[str] = []
     lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
     for size, passes in product(_several("batch_size", batch_size), lengths):
@@ -199,16 +187,12 @@ def plan(
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     if weak := weak_delta(delta, examples, unit):
         notes.insert(0, f"{weak}.")
-    instead = (
-        unnoticed_independent_noise(rows, update, dimension)
-        if strategy == "auto" and workload is None
-        else None
-    )
+    instead = unnoticed_noise(rows, update, dimension) if strategy == "auto" and workload is None else None
     chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update)
     # more memory gains error of sums, by which such a choice was not made
-    room_for = "" if quiet or instead else worthwhile_memory(found, space, best)
+    room_for = "" if quiet or instead else more_memory(found, space, best)
     said = (chosen.reason, room_for, "" if advice is None else str(advice))
     return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
 
@@ -221,7 +205,7 @@ def _several(name: str, given: int | Sequence[int]) -> list[int]:
 
 
 def _candidates(
-    setting: RunShape, goal: Goal, space: MemoryBudget, wanted: PlanRestriction
+    setting: RunShape, goal: Goal, space: MemoryBudget, wanted: Restriction
 ) -> tuple[list[Candidate], list[str]]:
     """All that is permitted and asked for, and notes: what needs no secret is permitted always."""
     found: list[Candidate] = []
@@ -233,7 +217,7 @@ def _candidates(
         found += drawn.candidates(families, wanted.takes)
         if binned := wanted.takes(BallsInBins):
             found += BallsInBinsCandidates(drawn).candidates(families)
-        found += amplified_registered(given, drawn, binned=binned)
+        found += amplified(given, drawn, binned=binned)
         as_given = goal.noise_multiplier is not None and families == {"identity"}
         covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
     if covered and wanted.takes(type(unsampled)):
@@ -250,7 +234,7 @@ def _candidates(
             own += [setting.designs.toeplitz(b) for b in bands]
         else:
             own = FixedOrderCandidates(setting.designs, sampling.participation, space).of(families)
-        more, said = candidates_under_sampling(sampling, own, given, goal)
+        more, said = under_sampling(sampling, own, given, goal)
         found += more
         notes += said
     return found, notes

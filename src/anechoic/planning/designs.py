@@ -1,4 +1,4 @@
-"""Strategies of one objective by their number of bands or buffers, and their errors: computed once."""
+"""Optimised strategies of one objective by bands or buffers, and their errors: computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mechanism for batches that others form and promise: of rounds, and of streams.
+"""Plans for batches that others form and promise: of rounds, and of streams.
 
 The candidates are those that `plan` compares in a fixed order. At equal guarantee the error of one is its
 error for unit noise times its sensitivity, so that nothing is calibrated but the choice.
@@ -19,7 +19,7 @@ from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import Goal
 from anechoic.planning.run_shape import buffered_schema
-from anechoic.planning.user_choices import PlanRestriction
+from anechoic.planning.user_choices import Restriction
 from anechoic.sampling import External
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity
@@ -44,7 +44,7 @@ class ExternalSetting:
 
     objective: PlanObjective
     participation: Participation
-    wanted: PlanRestriction
+    wanted: Restriction
     room: MemoryBudget
     bounded: bool = True
     alike: float = 0.0

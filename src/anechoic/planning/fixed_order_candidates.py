@@ -1,4 +1,4 @@
-"""The strategies that are compared where batches carry no secret: by `plan`, and by `plan_rounds`."""
+"""Candidates for a fixed order of batches, of `plan` and of `plan_rounds`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much noise state a plan may take: the caller's budget, or a stated default."""
+"""Bound on the noise state of a plan: the caller's budget, or a stated default."""
 
 from __future__ import annotations
 
@@ -99,6 +99,5 @@ def memory_limit(dimension: int | None, memory_budget: float | str | None) -> Me
         )
     rows = max(MODELS, FLOOR // (BYTES * dimension))
     which = f"{MODELS} times the model" if rows == MODELS else f"{FLOOR // 2**20} MiB"
-    return MemoryBudget(
-        rows, dimension, f"No memory_budget is given: noise state of at most {which} is compared."
-    )
+    reason = f"No memory_budget is given: noise state of at most {which} is compared."
+    return MemoryBudget(rows, dimension, reason)

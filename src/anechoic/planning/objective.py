@@ -1,4 +1,4 @@
-"""What a plan minimises: the error of the iterates that a run goes through, and of the one that is kept."""
+"""Objective of a plan: the error of the iterates of a run, or of those that are kept."""
 
 from __future__ import annotations
 

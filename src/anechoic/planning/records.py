@@ -1,4 +1,4 @@
-"""What a plan is made of: candidates, the goal they are calibrated to, rows of the table, and the choice."""
+"""Records of a plan: the goal, candidates, and rows of the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies and schemes from outside, which compete with those that a plan makes itself."""
+"""Strategies and schemes that a user gives or registers, and what a plan is restricted to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anechoic.participation.base import Participation
 from anechoic.planning.amplified_candidates import AmplifiedCandidates
 from anechoic.planning.balls_in_bins_candidates import BallsInBinsCandidates
 from anechoic.planning.calibration import calibrate_to_goal
-from anechoic.planning.families import CHOICES
+from anechoic.planning.families import PLAN_CHOICES
 from anechoic.planning.records import Candidate, Goal
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
@@ -23,7 +23,7 @@ from anechoic.workloads.base import Workload
 Maker = Callable[[Workload, Participation, LossNorm], Iterable[Strategy]]
 _REGISTERED: dict[str, Maker] = {}
 #: Names that registered functions cannot have: those of `plan`, and of `plan_rounds` beside them.
-RESERVED = (*CHOICES, "tree")
+RESERVED = (*PLAN_CHOICES, "tree")
 #: Names of the schemes that a plan can be restricted to, and their classes.
 SchemeName = Literal["fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins"]
 SCHEMES: dict[SchemeName, tuple[str, ...]] = {
@@ -51,9 +51,8 @@ def register_strategies(name: str) -> Callable[[Maker], Maker]:
         ValueError: for a name that is taken.
     """
     if not isinstance(name, str) or name in RESERVED or name in _REGISTERED:
-        raise ValueError(
-            f"name={name!r} must be a new one: {', '.join([*RESERVED, *_REGISTERED])} are taken."
-        )
+        taken = ", ".join([*RESERVED, *_REGISTERED])
+        raise ValueError(f"name={name!r} must be a new one: {taken} are taken.")
 
     def keep(make: Maker) -> Maker:
         _REGISTERED[name] = make
@@ -63,7 +62,7 @@ def register_strategies(name: str) -> Callable[[Maker], Maker]:
 
 
 @dataclass(frozen=True)
-class PlanRestriction:
+class Restriction:
     """What `plan(strategy=…, sampling=…)` restricts a plan to.
 
     Attributes:
@@ -85,9 +84,9 @@ class PlanRestriction:
         cls,
         strategy: Any,
         sampling: Any = None,
-        choices: Mapping[Any, frozenset[str]] = CHOICES,
+        choices: Mapping[Any, frozenset[str]] = PLAN_CHOICES,
         argument: str = "strategy",
-    ) -> PlanRestriction:
+    ) -> Restriction:
         """From names and objects, one or several of them.
 
         Args:
@@ -101,7 +100,7 @@ class PlanRestriction:
         named: set[str] = set()
         makers: list[Maker] = []
         strategies: list[Strategy] = []
-        for one in _several(strategy):
+        for one in _as_list(strategy):
             if isinstance(one, Strategy):
                 strategies.append(one)
                 continue
@@ -110,7 +109,7 @@ class PlanRestriction:
             makers += [make for name, make in _REGISTERED.items() if one in (name, "auto")]
         schemes: set[str] = set()
         samplings: list[Sampling] = []
-        for each in [] if sampling is None else _several(sampling):
+        for each in [] if sampling is None else _as_list(sampling):
             if isinstance(each, Sampling):
                 samplings.append(each)
             else:
@@ -145,30 +144,28 @@ class PlanRestriction:
         return found
 
 
-def _several(given: Any) -> Sequence[Any]:
+def _as_list(given: Any) -> Sequence[Any]:
     found = list(given) if isinstance(given, (list, tuple, set, frozenset)) else [given]
     if not found:
         raise ValueError("an empty list of strategies or schemes was given: name at least one.")
     return found
 
 
-def amplified_registered(
-    strategies: Iterable[Strategy], drawn: AmplifiedCandidates, *, binned: bool
-) -> Iterable[Candidate]:
+def amplified(found: Iterable[Strategy], drawn: AmplifiedCandidates, *, binned: bool) -> Iterable[Candidate]:
     """Strategies with groups for their bands and, if `binned`, in bins without a negative coefficient."""
     if drawn.goal.epsilon is None:
         return
     bins = BallsInBinsCandidates(drawn)
-    for strategy in strategies:
+    for strategy in found:
         bands = strategy.structure.bands
-        groups = [b for b in drawn.least_noise_by_groups if bands is not None and b >= bands]
+        groups = [b for b in drawn.least_noise if bands is not None and b >= bands]
         if groups:
-            yield drawn.in_groups(strategy, *drawn.least_noise_by_groups[min(groups)])
+            yield drawn.in_groups(strategy, *drawn.least_noise[min(groups)])
         if binned and bins.apply and strategy.structure.nonnegative:
             yield bins.candidate(strategy)
 
 
-def candidates_under_sampling(
+def under_sampling(
     sampling: Sampling, own: Iterable[Strategy], given: Iterable[Strategy], goal: Goal
 ) -> tuple[list[Candidate], list[str]]:
     """Each strategy under a given scheme, and a note of each given one that no theorem covers there.

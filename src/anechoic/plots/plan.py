@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Mark and name of the families of strategies, colour of the schemes, and lines over the steps.
-_FAMILIES = {
+_MARKS = {
     "identity": ("o", "independent"),
     "banded_toeplitz": ("s", "banded"),
     "blt": ("^", "BLT"),
@@ -108,7 +108,7 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     colors = _colors(rows)
     for row, *point in zip(rows, x, y, strict=True):
         look: dict[str, Any] = {"ms": 7, "color": colors[row.sampling], "mec": "white", "zorder": 3}
-        axes.plot(*point, _FAMILIES[row.family][0], **look, label="_row")
+        axes.plot(*point, _MARKS[row.family][0], **look, label="_row")
         if row.chosen:
             axes.plot(*point, **_RING, label="_chosen")
             below: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top"}
@@ -149,9 +149,7 @@ def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None
     found = {row.family for row in rows}
     named: list[tuple[str, dict[str, Any]]]
     named = [(name, {"marker": "o", "color": color}) for name, color in colors.items()]
-    named += [
-        (name, {"marker": mark, "color": SOFT}) for key, (mark, name) in _FAMILIES.items() if key in found
-    ]
+    named += [(name, {"marker": mark, "color": SOFT}) for key, (mark, name) in _MARKS.items() if key in found]
     handles = [Line2D([], [], label=name, ls="none", **look) for name, look in named]
     handles.append(Line2D([], [], label="best within memory", color=SOFT, lw=1.0))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=3, columnspacing=0.9)
@@ -173,7 +171,7 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
             color=colors[row.sampling],
             linestyle=dashes,
             linewidth=2.6 if row.chosen else 1.4,
-            marker=_FAMILIES[row.family][0],
+            marker=_MARKS[row.family][0],
             markevery=max(1, len(steps) // 4),
             markeredgecolor="white",
             zorder=4 if row.chosen else 3,

@@ -15,12 +15,7 @@ import numpy as np
 
 from anechoic._validate import fraction, known_keywords, one_of, positive_float
 from anechoic.accounting import Verified
-from anechoic.accounting.loss_distributions.profile import (
-    Profile,
-    gaussian_bound,
-    profile_of_bounds,
-    profile_of_points,
-)
+from anechoic.accounting.loss_distributions import profile as profiles
 from anechoic.accounting.search import least_noise
 from anechoic.accounting.selection import selection_epsilon
 from anechoic.errors import GuaranteeError, UnsupportedError
@@ -104,13 +99,14 @@ class Selection:
     def _epsilons(self) -> dict[float, float]:
         return {}
 
-    def _profile(self, delta: float) -> Profile:
+    def _profile(self, delta: float) -> profiles.Profile:
         """Bounds of one run, from far above `delta` to what can be left out next to it."""
         one, tail = self.one_run, delta * _TAIL / max(1.0, self.repetitions.mean)
         if not one.amplified:
-            return profile_of_bounds([gaussian_bound(one.gdp())], 2.0 * one.epsilon(delta), tail)
+            bound = profiles.gaussian_bound(one.gdp())
+            return profiles.profile_of_bounds([bound], 2.0 * one.epsilon(delta), tail)
         deltas = [*np.geomspace(tail, _MANY, _POINTS).tolist(), *np.linspace(_MANY, 0.95, 8)[1:].tolist()]
-        return profile_of_points((one.epsilon(each), each) for each in deltas)
+        return profiles.profile_of_points((one.epsilon(each), each) for each in deltas)
 
     def run(
         self,

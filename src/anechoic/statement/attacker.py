@@ -1,4 +1,4 @@
-"""What an attacker gains at most: from the trade-off curve to rates of success.
+"""Success rates of the best attacker, from the trade-off curve.
 
 The attacker sees everything that is released and knows everything but one unit. Whatever it computes, its
 true and false positive rates lie below a curve: that of N(mu, 1) against N(0, 1) for a mu-GDP release, which
@@ -84,12 +84,8 @@ class Attacker:
                 }
                 for p in PRIORS
             ],
-            "rates": [
-                {"false_positive": each, "true_positive": self.true_positive_rate(each)} for each in ACCUSED
-            ],
-            "attribute": [
-                {"values": k, "right": self.guessing_rate(k), "by_chance": 1.0 / k} for k in VALUES
-            ],
+            "rates": [{"false_positive": r, "true_positive": self.true_positive_rate(r)} for r in ACCUSED],
+            "attribute": [{"values": k, "right": self.guessing_rate(k), "by_chance": 1 / k} for k in VALUES],
         }
 
     def sentence(self, unit: str) -> str:
@@ -97,10 +93,10 @@ class Attacker:
         whether = f"which of two {unit} records is in" if self.replaced else f"whether one {unit} is in"
         return (
             f"who sees all releases and knows everything but {whether}, which is as likely as not, is right"
-            f" with probability at most {round_up(self.right(0.5))} (0.5 by chance), and finds at most"
-            f" {round_up(100 * self.found(0.01))} % of those who are in where 1 % of the others are accused"
-            f" too; which of 10 equally likely values one {unit} has is guessed with probability at most"
-            f" {round_up(self.guessed(10))} (0.1 by chance)"
+            f" with probability at most {round_up(self.accuracy(0.5))} (0.5 by chance), and finds at most"
+            f" {round_up(100 * self.true_positive_rate(0.01))} % of those who are in where 1 % of the others"
+            f" are accused too; which of 10 equally likely values one {unit} has is guessed with probability"
+            f" at most {round_up(self.guessing_rate(10))} (0.1 by chance)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The explicit BLT of Theorem 2.18: 1 / sqrt(1 - x) as a sum of few simple fractions."""
+"""BLT in closed form (Theorem 2.18): 1 / sqrt(1 - x) as a sum of few simple fractions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies made from another one: columns scaled (normalised), or restarted."""
+"""Strategies with scaled columns: C D, and columns normalised to length 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The square root of a mixture of geometric sequences, for ever: the optimal noise of a learning problem."""
+"""Endless square root of a mixture of geometric sequences: the optimal noise of a learning problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int
 from anechoic.algebra import toeplitz
 from anechoic.algebra.circle import away_from_one, circle
-from anechoic.strategies.endless import EndlessStrategy
+from anechoic.strategies.endless import Endless
 from anechoic.strategies.toeplitz import Toeplitz
 
 BLOCK = 1 << 20  # entries of one block of powers
@@ -23,7 +23,7 @@ ROUNDING = 1e-10  # relative excess that covers the quadrature (12 points an oct
 
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
-class MixtureRoot(EndlessStrategy):
+class MixtureRoot(Endless):
     """C(x)^2 = sum_j weight_j / (1 - decay_j x), without horizon; one decay gives the damped square root.
 
     Where all decays are positive C is the root of a Stieltjes function: its coefficients are moments of a

@@ -1,4 +1,4 @@
-"""Tree aggregation with the best linear estimate from all nodes, as a lower-triangular strategy."""
+"""Tree with the best linear estimate from all nodes, as a square lower-triangular strategy."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from anechoic.planning.memory_budget import BYTES, MODELS, memory_limit
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import Goal
 from anechoic.planning.result import mechanism_in
-from anechoic.planning.user_choices import PlanRestriction
+from anechoic.planning.user_choices import Restriction
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
@@ -105,7 +105,7 @@ def planned_mechanism(
         found = ExternalSetting(
             _objective(over, n, loss),
             participation,
-            PlanRestriction.of("identity" if buffered else "auto"),
+            Restriction.of("identity" if buffered else "auto"),
             memory_limit(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None),
             alike=_ALIKE,
             few=buffered or n > _ALL_UP_TO,  # few numbers say what they are, however many steps

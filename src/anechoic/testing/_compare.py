@@ -1,4 +1,4 @@
-"""How the contract compares numbers, and what it raises where they differ."""
+"""Comparison of numbers in contracts, and the error where they differ."""
 
 from __future__ import annotations
 

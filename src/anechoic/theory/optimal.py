@@ -21,7 +21,7 @@ from anechoic.algebra.circle import Circle, gap_power
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.result import Optimized
 from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, make_endless
-from anechoic.strategies.endless import EndlessStrategy
+from anechoic.strategies.endless import Endless
 from anechoic.strategies.endless_mixture_root import MixtureRoot
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import Spectrum, poisson_means, spectrum
@@ -40,12 +40,12 @@ class OptimizedNoise(Optimized):
     """An optimised strategy without horizon; `strategy.at(n)` is the one of n steps.
 
     Attributes:
-        strategy: `EndlessStrategy`, taken by `EndlessMechanism` and `calibrate_endless`.
+        strategy: `Endless`, taken by `EndlessMechanism` and `calibrate_endless`.
         loss: gamma_inf sqrt(mean |B|^2 Psi), root scale: see `suboptimality`.
         problem: what it was optimised for.
     """
 
-    strategy: EndlessStrategy  # type: ignore[assignment]
+    strategy: Endless  # type: ignore[assignment]
     problem: LearningProblem | None = None
 
     def suboptimality(self, rho: float, clip_norm: float = 1.0) -> float:
@@ -56,7 +56,7 @@ class OptimizedNoise(Optimized):
         return self.problem.floor + scale**2 * self.loss**2 / (2.0 * moderate("rho", rho))
 
 
-def asymptotic_loss(problem: LearningProblem, noise: EndlessStrategy) -> float:
+def asymptotic_loss(problem: LearningProblem, noise: Endless) -> float:
     """gamma_inf sqrt(mean |B|^2 Psi): sensitivity times stationary error, root scale."""
     found = spectrum(noise)
     return found.gamma * math.sqrt(float(problem.weights @ found.exposure(problem.gaps)))
@@ -128,9 +128,7 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
     return _finish(problem, strategy, evaluations, started)
 
 
-def best_blt(
-    points: Circle, density: Array, slowest: float, buffers: int
-) -> tuple[EndlessStrategy, Array, int]:
+def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tuple[Endless, Array, int]:
     """The BLT of least mean(density |B|^2) mean(1 / |B|^2) that L-BFGS finds, its rates, and evaluations.
 
     Args:
@@ -171,7 +169,7 @@ def best_blt(
     return blt_of(rates), rates, evaluations
 
 
-def blt_of(rates: Array) -> EndlessStrategy:
+def blt_of(rates: Array) -> Endless:
     """The BLT of rates that rise: decays e^-rate of C and of C^-1 by turns. Neighbours that agree cancel."""
     kept: list[float] = []
     for decay in np.exp(-rates).tolist():
@@ -213,7 +211,7 @@ def banded_inverse_noise(problem: LearningProblem, *, bands: int) -> OptimizedNo
 
 
 def _moving_average(
-    problem: LearningProblem, bands: int, make: Callable[[Array], EndlessStrategy], *, inverse: bool
+    problem: LearningProblem, bands: int, make: Callable[[Array], Endless], *, inverse: bool
 ) -> OptimizedNoise:
     started = time.perf_counter()
     bands = positive_int("bands", bands)
@@ -229,7 +227,7 @@ def _moving_average(
     return _finish(problem, make(factor / factor[0]), evaluations, started)
 
 
-def _one_parameter(problem: LearningProblem, make: Callable[[float], EndlessStrategy]) -> OptimizedNoise:
+def _one_parameter(problem: LearningProblem, make: Callable[[float], Endless]) -> OptimizedNoise:
     started = time.perf_counter()
     gaps = problem.gaps
     points = problem.points()
@@ -247,7 +245,7 @@ def _one_parameter(problem: LearningProblem, make: Callable[[float], EndlessStra
                 return math.inf
             raise
 
-    def made(log_nu: float, over: bool) -> EndlessStrategy:
+    def made(log_nu: float, over: bool) -> Endless:
         return make(2.0 - math.exp(log_nu) if over else math.exp(log_nu))
 
     # the points of the problem resolve dampings that are not far below the slowest mode
@@ -268,9 +266,7 @@ def least_near(function: Callable[[float], float], grid: Array, *, within: float
     return min((values[i], float(grid[i])), (float(found.fun), float(found.x)))
 
 
-def _finish(
-    problem: LearningProblem, strategy: EndlessStrategy, evaluations: int, started: float
-) -> OptimizedNoise:
+def _finish(problem: LearningProblem, strategy: Endless, evaluations: int, started: float) -> OptimizedNoise:
     loss = asymptotic_loss(problem, strategy)
     bound = Bound(problem.smallest_loss, BOUND, COVERS)
     found = OptimizedNoise(

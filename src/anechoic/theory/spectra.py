@@ -22,11 +22,11 @@ from anechoic.errors import UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.strategies.endless import (
     EXACT,
+    Endless,
     EndlessBands,
     EndlessBLT,
     EndlessDamped,
     EndlessInverse,
-    EndlessStrategy,
 )
 from anechoic.strategies.endless_mixture_root import MixtureRoot
 
@@ -47,7 +47,7 @@ class Spectrum:
         noise: the strategy.
     """
 
-    noise: EndlessStrategy
+    noise: Endless
 
     def __post_init__(self) -> None:
         check_stable(self.noise)
@@ -63,7 +63,7 @@ class Spectrum:
 
     @property
     def gamma(self) -> float:
-        """gamma_inf, the limit of the column norms of C: `EndlessStrategy.limiting_norm`."""
+        """gamma_inf, the limit of the column norms of C: `Endless.limiting_norm`."""
         return self.noise.limiting_norm
 
     @cached_property
@@ -156,7 +156,7 @@ def spectrum(noise: Any) -> Spectrum:
 
 
 @spectrum.register
-def _(noise: EndlessStrategy) -> Spectrum:
+def _(noise: Endless) -> Spectrum:
     return Spectrum(noise)
 
 
@@ -204,7 +204,7 @@ def _(noise: MixtureRoot, away: Complex) -> Complex:
 
 
 @singledispatch
-def check_stable(noise: EndlessStrategy) -> None:
+def check_stable(noise: Endless) -> None:
     """Refuse noise whose injected rows grow for ever; C itself is square-summable already."""
 
 

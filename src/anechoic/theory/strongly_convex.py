@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
 from anechoic.strategies import BandedInverse, endless, make_endless
-from anechoic.strategies.endless import EndlessStrategy
+from anechoic.strategies.endless import Endless
 from anechoic.theory.multipliers import (
     Basis,
     Complex,
@@ -126,7 +126,7 @@ class StronglyConvexBound:
 
 def strongly_convex_bound(
     problem: StronglyConvex,
-    noise: EndlessStrategy,
+    noise: Endless,
     *,
     rho: float,
     clip_norm: float = 1.0,
@@ -177,7 +177,7 @@ class OptimizedBound:
         history: the least bound after the starts, and after each turn that lowered it.
     """
 
-    strategy: EndlessStrategy
+    strategy: Endless
     bound: StronglyConvexBound
     history: tuple[float, ...]
 
@@ -229,7 +229,7 @@ def optimized_strongly_convex_bound(
 
 def best_damped_bound(
     problem: StronglyConvex, *, rho: float, clip_norm: float = 1.0, causal: bool = True, terms: int = TERMS
-) -> tuple[EndlessStrategy, StronglyConvexBound]:
+) -> tuple[Endless, StronglyConvexBound]:
     """The damped root of least bound: a sweep of its damping from eta mu to 1, refined around the best.
 
     Args:
@@ -246,13 +246,8 @@ def best_damped_bound(
 
 
 def _descent(
-    problem: StronglyConvex,
-    start: EndlessStrategy,
-    power: float,
-    how: tuple[bool, int],
-    turns: int,
-    buffers: int,
-) -> list[EndlessStrategy]:
+    problem: StronglyConvex, start: Endless, power: float, how: tuple[bool, int], turns: int, buffers: int
+) -> list[Endless]:
     """The BLT nearest to `start`, and the one at which L-BFGS over its decays ends.
 
     d min_x psi(x, b) / db is that of psi at the best x, which is found anew for each noise b.

@@ -17,7 +17,7 @@ from anechoic.accounting.accountant import (
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.loss_distributions.importance_sampling import TiltedPair
-from anechoic.accounting.loss_distributions.profile import ProfileBound
+from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.sampling import BallsInBins
 from anechoic.statement.theorem import Theorem
@@ -56,7 +56,7 @@ class BallsInBinsAccountant(MonteCarloAccountant):
     def amplified_bound(self, delta: float, std: float) -> float:
         return self.deterministic.epsilon(delta, std)
 
-    def profile_bounds(self, delta: float, std: float) -> list[ProfileBound]:
+    def profile_bounds(self, delta: float, std: float) -> list[Bounds]:
         return self.deterministic.profile_bounds(delta, std)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:

@@ -1,1 +1,1 @@
-"""Laws of likelihood ratios: held, composed and read, always more spread out than the true ones."""
+"""Distributions of privacy losses: composed and read, always more spread out than the true ones."""

@@ -1,4 +1,4 @@
-"""The law of a likelihood ratio, on a geometric grid, always more spread out than the true one.
+"""Law of a likelihood ratio on a geometric grid, always more spread out than the true one.
 
 For a pair (P, Q) of output distributions let R = dP/dQ under Q. Both directions of the hockey-stick
 divergence are expectations of convex functions of R,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 #: epsilon >= 0 -> upper bounds on (remove, add).
-ProfileBound = Callable[[float], tuple[float, float]]
+Bounds = Callable[[float], tuple[float, float]]
 
 _KNOTS = 400
 _LARGEST = 600.0  # epsilon: e^epsilon is held as a float64
@@ -53,20 +53,19 @@ class Profile:
 
 
 def profile_of_bounds(
-    profile_bounds: Iterable[ProfileBound], near: float, tail: float, also: Iterable[float] = ()
+    curves: Iterable[Bounds], near: float, tail: float, also: Iterable[float] = ()
 ) -> Profile:
-    """The profile of a pair that each of the `laws` bounds from above.
+    """Return the profile of a pair that each of the `curves` bounds from above, at least one.
 
     Args:
-        laws: at least one.
         near: the epsilon about which it should be sharp, >= 0.
         tail: a delta that may be moved to infinity.
-        also: epsilons at which a law jumps.
+        also: epsilons at which a curve jumps.
     """
-    profile_bounds = tuple(profile_bounds)
+    curves = tuple(curves)
 
     def at(epsilon: float) -> tuple[float, float]:
-        both = [law(epsilon) for law in profile_bounds]
+        both = [curve(epsilon) for curve in curves]
         return min(pair[0] for pair in both), min(pair[1] for pair in both)
 
     near = min(1.5 * near + 1e-3, _LARGEST / 4)
@@ -95,7 +94,7 @@ def profile_of_points(points: Iterable[tuple[float, float]]) -> Profile:
     return Profile(epsilons, deltas, deltas.copy())
 
 
-def bound_of_points(points: Iterable[tuple[float, float]]) -> tuple[ProfileBound, list[float]]:
+def bound_of_points(points: Iterable[tuple[float, float]]) -> tuple[Bounds, list[float]]:
     """The law of what is (epsilon, delta)-DP, in both directions, for each point, and where it jumps."""
     profile = profile_of_points(points)
 
@@ -106,7 +105,7 @@ def bound_of_points(points: Iterable[tuple[float, float]]) -> tuple[ProfileBound
     return law, profile.epsilons.tolist()
 
 
-def gaussian_bound(mu: float) -> ProfileBound:
+def gaussian_bound(mu: float) -> Bounds:
     """Both directions of a mu-GDP Gaussian."""
 
     def law(epsilon: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from anechoic.accounting.accountant import (
     only_deterministic,
     refuse_replacing,
 )
-from anechoic.accounting.loss_distributions.profile import ProfileBound
+from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.random_allocation.epsilon import (
     LEAST_NOISE,
     allocation_ratio,
@@ -54,11 +54,11 @@ class RandomAllocationAccountant(Accountant):
 
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, period = std / self.strategy.largest_column_norm(), self.sampling.period
-        profile_bounds: list[ProfileBound] = []
+        bounds: list[Bounds] = []
         if period > 1 and sigma >= LEAST_NOISE:
             ratio = allocation_ratio(sigma, period, self.sampling.steps)
-            profile_bounds = [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
-        return term_of_bounds(profile_bounds, [], self.bound(delta, std), delta, mu)
+            bounds = [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
+        return term_of_bounds(bounds, [], self.bound(delta, std), delta, mu)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = random_allocation_noise_multiplier(epsilon, delta, self.sampling.period, self.sampling.steps)

@@ -1,4 +1,4 @@
-"""Noise rows from rows that are mixed: fading sums, states, and the stacks of trees."""
+"""Filters over a state of mixed rows: buffered (BLT), state-space and nested (tree) recurrences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row of noise, rounded to integers exactly: what the kinds of recurrences share.
+"""Base of the filters that round one row of noise to integers exactly.
 
 Before rounding, entry i of row t is
 

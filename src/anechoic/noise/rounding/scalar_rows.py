@@ -1,4 +1,4 @@
-"""Rows of few entries, many at once: floats of Python in the place of arrays, which cost more.
+"""Narrow rows, many at once: Python floats in place of arrays, which cost more.
 
 float64 decides here as in `base.advance`, by the same bound on its error and with the same memory, by the
 operations of `split_sums`, one by one: rows and memory are the same bits. Of filters that have no

@@ -1,4 +1,4 @@
-"""Rounded rows of what is mixed: fading sums, states, and the stacks of trees.
+"""Rounded rows over a state: buffered (BLT), state-space and nested (tree) recurrences.
 
 Where all factors are integers and there are no gains, memory holds sums of rounded rows, which are integers.
 Elsewhere it is no integer, so it is kept in split parts (fading sums) or in pairs.

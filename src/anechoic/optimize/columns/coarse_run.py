@@ -1,4 +1,4 @@
-"""Many bands of a long run from the columns of a coarse one.
+"""Refinement of many bands of a long run from the columns of a coarse one.
 
 A banded C for prefix sums under minimum separation has n bands numbers, and each evaluation takes n bands^2.
 But its columns, over those of the square root of A, hardly change with the grain: they are those of a run of

@@ -1,4 +1,4 @@
-"""Strategies that take no search, for optimisers of larger classes: none may return worse."""
+"""Candidates that take no search, for optimisers of larger classes: none may return worse."""
 
 from __future__ import annotations
 

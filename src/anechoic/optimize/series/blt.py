@@ -127,9 +127,8 @@ def _objective_of(
     progress: Callable[[int, float], None] | None,
 ) -> BLTObjective:
     kind, squared_error = _error_of(workload, loss)
-    return BLTObjective(
-        workload.n, *periodic_pattern(participation, workload.n), kind, squared_error, progress
-    )
+    pattern = periodic_pattern(participation, workload.n)
+    return BLTObjective(workload.n, *pattern, kind, squared_error, progress)
 
 
 def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
