@@ -79,10 +79,10 @@ class ProfileTerm(Term):
 def term_of_bounds(
     bounds: list[profiles.Bounds], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
 ) -> ProfileTerm:
-    """The term of a run that every one of the `laws` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
+    """The term of a run that every one of the `bounds` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
 
     Args:
-        laws: bounds of its profile.
+        bounds: of its profile.
         points: (epsilon_i, delta_i).
         epsilon: of the run alone at delta.
         delta: its part of that of the composition.
