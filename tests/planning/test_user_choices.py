@@ -129,7 +129,7 @@ def test_a_registered_class_competes_in_every_plan(registered):
     plan(**RUN, epsilon=4.0, random_sampling=False, strategy="identity")
     assert len(asked) == 2
     for taken in ("roots", "tree", "blt"):
-        with pytest.raises(ValueError, match=f"name='{taken}' must be a new one"):
+        with pytest.raises(ValueError, match=f"name='{taken}' must be new"):
             register_strategies(taken)
     register_strategies("wrong")(lambda workload, participation, loss: [3])
     with pytest.raises(ValueError, match="made 3, which is no Strategy"):

@@ -79,11 +79,9 @@ class ProfileTerm(Term):
 def term_of_bounds(
     bounds: list[profiles.Bounds], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
 ) -> ProfileTerm:
-    """The term of a run that every one of the `bounds` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
+    """Return the term of a run with these `bounds` of its profile, (epsilon_i, delta_i)-DP at `points`.
 
     Args:
-        bounds: of its profile.
-        points: (epsilon_i, delta_i).
         epsilon: of the run alone at delta.
         delta: its part of that of the composition.
         mu: such that it is mu-GDP.

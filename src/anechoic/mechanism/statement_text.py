@@ -143,8 +143,7 @@ def _(mechanism: EndlessMechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    theorems = theorems_of_endless(m)
-    return assemble(items, assumptions, theorems, unit, m.fingerprint, record, rounded=rounds(m))
+    return assemble(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounds(m))
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
@@ -193,7 +192,6 @@ def assemble(
     unit: str,
     fingerprint: str,
     record: dict[str, Any],
-    *,
     rounded: float | None,
 ) -> Statement:
     """With what every statement says: duties, what is not covered, and the software.

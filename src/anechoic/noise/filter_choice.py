@@ -48,9 +48,7 @@ BYTES = {"float32": 4, "float64": 8, "integers": 8}
 def select_filter(
     memory: str | float, recurrence: Recurrence, std: float, dimension: int, length: int, precision: str
 ) -> tuple[str, Any]:
-    """A word of MEMORY, and the filter of that kind which emits `recurrence`'s rows times `std`.
-
-    The one that stores, where the bytes are enough.
+    """Select a word of MEMORY, and its filter for rows times `std`: the one that stores, if bytes suffice.
 
     Args:
         memory: one of MEMORY, or bytes, as a number or a text.

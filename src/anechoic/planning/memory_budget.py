@@ -61,11 +61,7 @@ class MemoryBudget:
         return None if self.dimension is None else BYTES * self.dimension * rows
 
     def storage(self, recurrence: Recurrence, rows: int | None = None) -> tuple[str, int]:
-        """A word for `NoiseStream(memory=…)`, and the rows of noise state that it then has.
-
-        Args:
-            rows: that it has where it stores them; None for those of float32.
-        """
+        """Return a word for `NoiseStream(memory=…)` and the rows that it keeps: `rows` if stored."""
         rows = recurrence.rows if rows is None else rows
         few = recurrence.sources is not None and recurrence.sources <= MOST_AGAIN
         return ("regenerate", 0) if few and not self.fits(rows) else ("store", rows)

@@ -51,8 +51,7 @@ def register_strategies(name: str) -> Callable[[Maker], Maker]:
         ValueError: for a name that is taken.
     """
     if not isinstance(name, str) or name in RESERVED or name in _REGISTERED:
-        taken = ", ".join([*RESERVED, *_REGISTERED])
-        raise ValueError(f"name={name!r} must be a new one: {taken} are taken.")
+        raise ValueError(f"name={name!r} must be new: {', '.join([*RESERVED, *_REGISTERED])} are taken.")
 
     def keep(make: Maker) -> Maker:
         _REGISTERED[name] = make

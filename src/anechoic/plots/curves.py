@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from anechoic.plots.style import BLUE, ORANGE, ROLES, as_shown_figure, blank, in_style
+from anechoic.plots.style import BLUE, ORANGE, ROLES, blank, in_style, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def line_figure(
         handles = draw_curves(figure.add_subplot(), lines, levels, x, y, title)
         columns = 2 if len(handles) <= 4 else 3  # two rows
         figure.legend(handles=handles, loc="outside upper left", ncols=columns, borderaxespad=0)
-        return as_shown_figure(figure, title)
+        return shown(figure, title)
 
 
 def heat_figure(matrix: ArrayLike, *, label: str, title: str) -> Figure:
@@ -106,7 +106,7 @@ def heat_figure(matrix: ArrayLike, *, label: str, title: str) -> Figure:
         bar.set_ticks(ticks, labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
         bar.ax.minorticks_off()
         bar.ax.grid(False)
-        return as_shown_figure(figure, title)
+        return shown(figure, title)
 
 
 def draw_curves(

@@ -8,7 +8,7 @@ from anechoic.accounting.accountant import accountant_of
 from anechoic.algebra.thinning import thinned
 from anechoic.losses.dispatch import error
 from anechoic.plots.curves import Axis, Line, draw_curves
-from anechoic.plots.style import as_shown_figure, blank, in_style
+from anechoic.plots.style import blank, in_style, shown
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Identity
 from anechoic.workloads.sums import prefix_sum
@@ -58,7 +58,7 @@ def mechanism_figure(mechanism: Any, releases: int | None = None) -> Figure:
             axes.set_title(heading)
             if len(handles) > 1:
                 axes.legend(handles=handles, loc="best")
-        return as_shown_figure(figure, words)
+        return shown(figure, words)
 
 
 def epsilon_stairs(mechanism: Any, releases: int | None = None) -> tuple[list[float], list[float]]:

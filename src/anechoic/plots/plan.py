@@ -18,9 +18,9 @@ from anechoic.plots.style import (
     SOFT,
     VIOLET,
     as_image,
-    as_shown_figure,
     blank,
     in_style,
+    shown,
 )
 from anechoic.statement.rounding import size
 
@@ -78,7 +78,7 @@ def plan_figure(rows: Sequence[Any], axes: Any = None) -> Figure:
             raise ValueError(f"axes={axes!r} must be two axes of matplotlib, as of plt.subplots(1, 2)[1].")
         words = [draw(one, rows) for draw, one in zip((draw_memory, draw_steps), axes, strict=True)]
         found: Figure = axes[0].figure
-        return as_shown_figure(found, " ".join(words)) if own else found
+        return shown(found, " ".join(words)) if own else found
 
 
 def plan_images(rows: Sequence[Any]) -> list[tuple[str, str]]:

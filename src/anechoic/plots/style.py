@@ -86,7 +86,7 @@ def blank(inches: tuple[float, float]) -> Figure:
     return Figure(figsize=inches, layout="constrained")
 
 
-def as_shown_figure(figure: Figure, title: str) -> Figure:
+def shown(figure: Figure, title: str) -> Figure:
     """Return the figure, which notebooks show from now on as `as_image` does."""
     vars(figure)["_repr_html_"] = partial(as_image, figure, title)
     return figure

@@ -81,8 +81,7 @@ class Selection:
     def epsilon(self, delta: float | None = None) -> float:
         """An epsilon such that the best run, its candidate and its score are (epsilon, delta)-DP, rounded up.
 
-        The least of what is proved; it is inf where nothing up to 400 is shown. Where secret batches amplify
-        one run it takes seconds, since their guarantee is evaluated at 33 deltas.
+        It is inf where nothing up to 400 is shown. Where secret batches amplify one run it takes seconds.
 
         Args:
             delta: in (0, 1); None for the selection's own.

@@ -46,9 +46,7 @@ def sensitivity(strategy: Strategy, participation: Participation = SINGLE) -> Se
 
 @singledispatch
 def sensitivity_of(participation: Participation, strategy: Strategy) -> Sensitivity:
-    """Return sens(C, Pi) for one schema: each registers its theorem in a file of its own, and so may yours.
-
-    Args: participation, which decides the function that answers, and strategy, C with n steps.
+    """Return sens(C, Pi) of a `strategy` by the theorem registered for its `participation`; yours may too.
 
     Raises:
         UnsupportedError: for a schema that has registered none.

@@ -5,8 +5,7 @@ disjoint rows of C G + Z, so the run is no less private than ceil(n / b) adaptiv
 one Poisson-sampled Gaussian at rate B b / N, whose noise multiplier is the noise std over the
 largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I is b = 1.
 
-One release is discretised by `accounting.loss_distributions.sampled_gaussian`, then composed
-by `accounting.loss_distributions.composition`.
+One release is discretised and composed by `sampled_gaussian` and `composition` of `loss_distributions`.
 Connecting the dots of a grid of width h adds h^2 / 6 or so to the variance of each loss, whence the noise
 multiplier comes out too large by about (h / std of the loss)^2 / 12 (relative).
 """

@@ -165,8 +165,7 @@ def refine_columns(
 ) -> Banded | None:
     """A banded strategy after some seconds of L-BFGS over its columns; not yet the optimum of `banded`.
 
-    As many iterations as `FREED_WORK` pays for, or None if they are too few. From columns that are scaled
-    well, ten find about half of what there is to gain.
+    As many iterations as `FREED_WORK` pays for, or None if too few: ten find about half of the gain.
     """
     columns = columns_of(strategy)
     n, bands = columns.shape
