@@ -29,7 +29,7 @@ from anechoic.demo.flights import flights_design
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.rational import rational_blt
+from anechoic.strategies.blt_rational import rational_blt
 from anechoic.theory.mirror import Entropy, Euclidean
 from studies.data.fashion_mnist import fashion_mnist
 from studies.published.exhibit import Curve, Exhibit, Panel

@@ -21,10 +21,10 @@ from anechoic import optimize
 from anechoic.participation import Cyclic, Single
 from anechoic.participation.base import Participation
 from anechoic.planning.designs import Designs
-from anechoic.planning.families import CHOICES, label
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.families import PLAN_CHOICES, label
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.strategies import Strategies
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.workloads.base import Workload
@@ -55,7 +55,9 @@ def classes(separation: int, n: int) -> dict[str, Callable[..., object]]:
 def planned(objective: PlanObjective, schema: Participation) -> tuple[float, str]:
     """The least loss of what a plan compares in any room, the best matrix apart, and whose it is."""
     designs = Designs(objective)
-    compared = Strategies(designs, schema, Room(None, None)).of(CHOICES["auto"] - {"dense"})
+    compared = FixedOrderCandidates(designs, schema, MemoryBudget(None, None)).of(
+        PLAN_CHOICES["auto"] - {"dense"}
+    )
     return min((designs.of(one) * sensitivity(one, schema).value, label(one)) for one in compared)
 
 

@@ -115,7 +115,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {
     "Array": "Array",
-    "LossKind": "LossKind",
+    "LossNorm": "LossNorm",
     "Adjacency": "Adjacency",
     "NDArray[Any]": "Array",
 }

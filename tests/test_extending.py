@@ -1,4 +1,4 @@
-"""The worked strategy of docs/extending.md, run as it stands; tests/test_open.py runs what else is there."""
+"""The worked strategy of docs/extending.md, run as it stands; tests/test_outside_nouns.py runs the rest."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anechoic import _serialize
-from anechoic.planning import given
+from anechoic.planning import user_choices
 from anechoic.testing._compare import ContractError
 from anechoic.testing.matrix import check_varied
 from tests.contracts import check_strategy
@@ -21,11 +21,11 @@ def definitions():
     """All names that the page defines."""
     scope = {}
     exec("import anechoic as an", scope)
-    registered = dict(given._REGISTERED)
+    registered = dict(user_choices._REGISTERED)
     for block in DEFINED:
         exec(block, scope)
-    given._REGISTERED.clear()
-    given._REGISTERED.update(registered)
+    user_choices._REGISTERED.clear()
+    user_choices._REGISTERED.update(registered)
     return scope
 
 

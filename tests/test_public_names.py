@@ -37,7 +37,7 @@ PUBLIC = {
         ParticipationLaw Recurrence Sampling Sensitivity SquareStrategy StateSpace
         Strategy Structure Theorem Workload accountant_of batches_of below composed_epsilon
         first_step integers law_of least_noise log_mix only_deterministic
-        refuse_replacing register_sensitivity register_strategies serializable
+        refuse_replacing register_strategies sensitivity_of serializable
     """,
     "federated": """
         Cohorts CoolDown Discipline FedAdam SGD Server ServerOptimizer Starved plan_rounds to_grid
@@ -57,7 +57,7 @@ PUBLIC = {
     "sampling": "BallsInBins CyclicPoisson External FixedOrder MinSepSampling Poisson RandomAllocation",
     "strategies": """
         BLT Banded BandedInverse BandedToeplitz ColumnNormalized Dense FullTree Identity Output
-        Restarted Toeplitz Tree endless from_factorization without_horizon
+        Restarted Toeplitz Tree endless from_factorization make_endless
     """,
     "streaming": """
         Accumulator Count Distribution Grouped Histogram Mean PartitionSelectionHistogram Quantiles

@@ -17,9 +17,9 @@ from anechoic.strategies import (
     Toeplitz,
     Tree,
 )
+from anechoic.strategies.blt_rational import rational_blt
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.rational import rational_blt
-from anechoic.strategies.scaled import ColumnScaled
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from tests.marks import mostly_slow
 

@@ -23,7 +23,7 @@ def serializable(cls: T) -> T:
     """Register a dataclass under its own name, so that it can be written and read back.
 
     Args:
-        cls: a frozen dataclass, whose name no other registered class has.
+        cls: a frozen dataclass; a class registered before under the same name is replaced.
 
     Returns:
         The class itself, so that it decorates.

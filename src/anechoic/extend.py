@@ -8,23 +8,20 @@ what the others rely on. What a registered function answers is taken as it is, a
 
 from anechoic._serialize import serializable
 from anechoic.accounting.accountant import Accountant, accountant_of, only_deterministic, refuse_replacing
-from anechoic.accounting.laws.composed import composed_epsilon
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.search import least_noise
-from anechoic.audit.law import Counts, ParticipationLaw, law_of, log_mix
+from anechoic.audit.participation_law import Counts, ParticipationLaw, law_of, log_mix
 from anechoic.batches.base import Batches, batches_of, below, integers
 from anechoic.noise.recurrence import Autoregressive, Buffered, MovingAverage, Recurrence, StateSpace
 from anechoic.participation.accounts import first_step
 from anechoic.participation.base import Participation
-from anechoic.planning.given import register_strategies
+from anechoic.planning.user_choices import register_strategies
 from anechoic.sampling.base import Sampling
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.statement.theorem import Theorem
 from anechoic.strategies.base import SquareStrategy, Strategy, Structure
 from anechoic.workloads.base import GeneralWorkload, Workload
-
-#: Decorates a function of (participation, strategy) that gives the sensitivity under a schema of yours.
-register_sensitivity = under.register
 
 __all__ = [
     # strategies, and how their noise is made
@@ -43,7 +40,7 @@ __all__ = [
     "Sensitivity",
     "Theorem",
     "first_step",
-    "register_sensitivity",
+    "sensitivity_of",
     # sampling schemes, their batches and accountants
     "Accountant",
     "Batches",

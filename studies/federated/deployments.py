@@ -9,7 +9,7 @@ from typing import Literal
 from anechoic.federated import CoolDown, plan_rounds
 from anechoic.federated.planning import BYTES
 from anechoic.losses.dispatch import loss
-from anechoic.losses.kinds import LossKind
+from anechoic.losses.norms import LossNorm
 from anechoic.workloads import prefix_sum
 from studies.comparison.study import KINDS, Kind
 from studies.federated.arms import NOISE
@@ -31,7 +31,7 @@ class Deployment:
     separation: int
     participations: int
     scale: float = 1.0
-    printed: Mapping[tuple[Kind, LossKind], float] = field(default_factory=dict)
+    printed: Mapping[tuple[Kind, LossNorm], float] = field(default_factory=dict)
 
 
 #: The monograph refers to them (Section 3.1, Example 3.1; Section 4.4) and prints no table of its own.
@@ -86,7 +86,7 @@ class Predicted:
 
     deployment: Deployment
     kind: Kind
-    loss: LossKind
+    loss: LossNorm
     found: float
     printed: float | None
 

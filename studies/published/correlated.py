@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.strategies import BandedInverse, Toeplitz, endless, without_horizon
-from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies import BandedInverse, Toeplitz, endless, make_endless
+from anechoic.strategies.endless import Endless
 from anechoic.theory.optimal import (
     anti_pgd_noise,
     asymptotic_loss,
@@ -30,7 +30,7 @@ from anechoic.theory.strongly_convex import (
 from studies.published.exhibit import Curve, Exhibit, Panel, slope
 
 PAPER = "Correlated Noise Provably Beats Independent Noise for Differentially Private Learning (ICLR 2024)"
-PLAIN = without_horizon(BandedInverse(1, [1.0]))
+PLAIN = make_endless(BandedInverse(1, [1.0]))
 ETA, DIMENSION = 0.02, 128
 #: Runs that are carried out beside an exact value, their steps, and those that are left out at the start.
 RUNS, STEPS, BEFORE = 6, 16_000, 9_000
@@ -86,7 +86,7 @@ def figure_1() -> Exhibit:
     )
 
 
-def simulated(problem: LinearRegression, noise: HorizonFree, *, seed: int) -> tuple[float, float]:
+def simulated(problem: LinearRegression, noise: Endless, *, seed: int) -> tuple[float, float]:
     """Mean and standard error of F - F* in `RUNS` runs of Noisy-FTRL from the optimum, after `BEFORE` steps.
 
     Residuals are 0, so that all of it is due to the noise, of 2 rho = G = 1.
@@ -421,7 +421,7 @@ def directions() -> Exhibit:
     """Remark C.16: what each eigendirection contributes."""
     problem = LinearRegression(harmonic(), ETA)
     values, gaps = harmonic(), problem.gaps
-    noises: dict[str, HorizonFree] = {
+    noises: dict[str, Endless] = {
         "independent": PLAIN,
         "ν = ημ": endless.damped(ETA / DIMENSION),
         "Anti-PGD, best damping": anti_pgd_noise(problem).strategy,
@@ -453,7 +453,7 @@ def click() -> Exhibit:
     problem = LinearRegression(harmonic(), ETA)
     omega = np.geomspace(1e-5, math.pi, 300)
     psi = problem.density(np.square(np.sin(omega / 2)))
-    noises: dict[str, HorizonFree] = {
+    noises: dict[str, Endless] = {
         "independent": PLAIN,
         "ν = ημ": endless.damped(ETA / DIMENSION),
         "best ν": damped_noise(problem).strategy,

@@ -13,7 +13,7 @@ import anechoic as an
 from anechoic.accounting import poisson_epsilon, poisson_noise_multiplier
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.tilted import Tilt, _values
+from anechoic.accounting.loss_distributions.importance_sampling import Tilt, _values
 from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.strategies import ColumnNormalized, Identity, Toeplitz
 from tests.marks import slow

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from anechoic.audit.draws import draw_test
-from anechoic.audit.law import law_of
+from anechoic.audit.participation_law import law_of
 from anechoic.batches.base import batches_of
 from anechoic.noise import derive
 from anechoic.sampling import (

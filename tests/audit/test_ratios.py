@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from anechoic.audit.law import ParticipationLaw, law_of
+from anechoic.audit.participation_law import ParticipationLaw, law_of
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.errors import UnsupportedError
 from anechoic.participation import MinSep

@@ -109,7 +109,7 @@ def test_p8_lags_of_the_multiplier_are_subtracted():
 @pytest.mark.slow
 def test_p9_the_programme_of_figure_3_gives_dp_sgd_more_than_it_has():
     problem = theory.StronglyConvex(condition=100.0, learning_rate=1.0)
-    plain = strategies.without_horizon(strategies.BandedInverse(1, [1.0]))
+    plain = strategies.make_endless(strategies.BandedInverse(1, [1.0]))
     drawn = theory.strongly_convex_bound(problem, plain, rho=0.5, causal=False).value
     contraction = 0.5 / (1 - 0.99**2)  # L / 2 E|d|^2, E|d|^2 <= (1 - eta mu)^2 E|d|^2 + eta^2 s^2
     assert problem.contraction_bound(0.5) == pytest.approx(contraction)
@@ -288,7 +288,7 @@ def test_p23_the_damping_of_anti_pgd_is_eta_lambda():
     eta, trace = 0.01, float(np.sum(problem.eigenvalues))
     shares = []
     for damping in (0.1, 1.0, 10.0):  # lambda
-        noise = strategies.without_horizon(strategies.BandedInverse(2, [1.0, -(1 - eta * damping)]))
+        noise = strategies.make_endless(strategies.BandedInverse(2, [1.0, -(1 - eta * damping)]))
         exact = asymptotic_loss(problem, noise) ** 2
         shares.append([exact / (eta * (nu * 16 + eta * trace / nu)) for nu in (eta * damping, damping)])
     right, printed = np.transpose(shares)

@@ -9,7 +9,7 @@ import anechoic as an
 import anechoic.federated.planning
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.federated import SGD, Cohorts, CoolDown, FedAdam, plan_rounds
-from anechoic.federated.planning import CHOICES
+from anechoic.federated.planning import ROUND_CHOICES
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule
 
@@ -35,7 +35,7 @@ def error_of(mechanism, loss="rms"):
 def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, keep, loss):
     made = {
         choice: plan_rounds(**{**SETTING, "discipline": discipline, "mechanism": choice, "keep": keep})
-        for choice in CHOICES
+        for choice in ROUND_CHOICES
     }
     for mechanism in made.values():
         assert 3.99 < mechanism.epsilon() <= 4.0
@@ -90,7 +90,7 @@ def test_auto_takes_memory_only_where_it_pays():
     assert rows(dimension=1000) >= 29 and rows(dimension=10**6) <= 4
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", ROUND_CHOICES)
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_short_runs_are_planned(choice, rounds):
     mechanism = plan_rounds(**{**SETTING, "rounds": rounds, "mechanism": choice})

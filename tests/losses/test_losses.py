@@ -11,7 +11,7 @@ from anechoic.algebra import toeplitz
 from anechoic.errors import PerformanceWarning
 from anechoic.losses import dispatch, rows
 from anechoic.losses.dispatch import error, loss
-from anechoic.losses.kinds import row_weights, tail_weights
+from anechoic.losses.norms import row_weights, tail_weights
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import (
     BLT,

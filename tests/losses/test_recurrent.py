@@ -10,8 +10,8 @@ from anechoic import optimize, workloads
 from anechoic.losses import recurrent as losses_recurrent
 from anechoic.losses.dispatch import error
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Toeplitz
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.scaled import ColumnScaled
 from tests.marks import in_turn, slow
 from tests.zoo import turning
 

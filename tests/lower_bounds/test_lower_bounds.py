@@ -21,7 +21,7 @@ from anechoic.lower_bounds.prefix_sums import (
 )
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from tests.marks import each_once, in_turn, slow
 from tests.zoo import STRATEGIES, every
 
@@ -231,7 +231,7 @@ SCHEMAS = [Cyclic(5), MinSep(5), MinSep(4, 2), OncePerEpoch(6), FullBatch()]
 @pytest.mark.slow
 def test_no_strategy_beats_the_bound_of_several_participations(schema, few, monkeypatch):
     if not few:
-        monkeypatch.setattr("anechoic.lower_bounds.several.SMALL", 1)
+        monkeypatch.setattr("anechoic.lower_bounds.several_participations.SMALL", 1)
     n = 17
     root = Toeplitz.square_root(workloads.prefix_sum(n))
     decreasing = ColumnScaled(Identity(n), np.sqrt(n - np.arange(n)))

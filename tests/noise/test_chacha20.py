@@ -8,7 +8,7 @@ import pytest
 from anechoic.keys import derive
 from anechoic.noise import exact_variate
 from anechoic.noise.chacha20 import ChaChaCounter
-from anechoic.noise.exact_variate import HEIGHT, PLACE, WORDS, Details
+from anechoic.noise.exact_variate import HEIGHT, PLACE, WORDS, FurtherDraws
 from anechoic.noise.gaussian import AES, CHACHA, CIPHERS, FreshRow, fresh_rows
 from anechoic.noise.ziggurat_tail import rest
 from tests.noise.streams import KEY, emit, make_stream
@@ -98,7 +98,7 @@ def test_no_two_numbers_of_a_coordinate_share_words(cipher):
             asked.extend(zip(high.tolist(), low.tolist(), strict=True))
             return super().at(high, low)
 
-    details, places = Details(Watched(KEY)), np.array([5, 2**40])
+    details, places = FurtherDraws(Watched(KEY)), np.array([5, 2**40])
     words = details.proposals(places, 1, 7)
     assert len(set(words.reshape(-1).tolist())) == 2 * 7 * 4
     for attempt in range(1, 8):  # one at a time, or from another one on: the same

@@ -6,7 +6,7 @@ import torch
 
 from anechoic.noise import NoiseStream, device_rows
 from anechoic.noise.chacha20 import ChaChaCounter
-from anechoic.noise.device_rows import fill_on_device, made_here, words_on_device
+from anechoic.noise.device_rows import draws_on_device, fill_on_device, words_on_device
 from anechoic.noise.gaussian import AES, CHACHA, FreshRow
 from tests.marks import each_once
 from tests.noise.streams import KEY, emit
@@ -50,14 +50,16 @@ def test_entries_of_the_rest_come_from_their_own_words(monkeypatch):
 
 
 def test_rows_by_aes_are_not_made_on_a_device():
-    assert not made_here(AES, torch.device("cuda"))
+    assert not draws_on_device(AES, torch.device("cuda"))
     with pytest.raises(ValueError, match="only rows by ChaCha20"):
         fill_on_device(FreshRow(KEY, 0), torch.empty(3), 0, 1.0)
 
 
 def test_a_device_that_makes_other_bits_is_noticed(monkeypatch, caplog):
-    assert made_here(CHACHA, CPU)
-    assert not made_here(CHACHA, torch.device("mps")) and not made_here(CHACHA, torch.device("meta"))
+    assert draws_on_device(CHACHA, CPU)
+    assert not draws_on_device(CHACHA, torch.device("mps")) and not draws_on_device(
+        CHACHA, torch.device("meta")
+    )
     ours = device_rows.words_on_device
     monkeypatch.setattr(device_rows, "words_on_device", lambda *given: ours(*given) ^ (1 << 50))
     assert not device_rows._gives_plain_bits.__wrapped__(CPU)

@@ -122,13 +122,13 @@ def test_what_float64_cannot_decide_is_decided_exactly(piece, monkeypatch):
     assert abs(gap[0, 0]) <= margin[0, 0]
     # a little off, both ways, it is clear; at the crossing further digits are read
     asked = []
-    digits = exact_variate.Details.digits
+    digits = exact_variate.FurtherDraws.digits
 
     def counted(self, coordinate, attempt, purpose, count):
         asked.append(count)
         return digits(self, coordinate, attempt, purpose, count)
 
-    monkeypatch.setattr(exact_variate.Details, "digits", counted)
+    monkeypatch.setattr(exact_variate.FurtherDraws, "digits", counted)
     accepts(DETAILS, 9, 1, Proposal(piece, 0, place, height))
     assert max(asked) >= 64
     assert accepts(DETAILS, 9, 1, Proposal(piece, 0, place, height - 2**30))

@@ -111,10 +111,10 @@ def test_sums_made_ahead_are_made_again_where_a_state_is_restored(name):
 
 def test_long_windows_are_passed_over_once_in_several_steps(monkeypatch):
     made = []
-    real = windowed.Ahead
+    real = windowed.SumsAhead
     monkeypatch.setattr(
         windowed,
-        "Ahead",
+        "SumsAhead",
         lambda first, rows, weights, since: real(
             first, rows, lambda: (made.append(weights()), made[-1])[1], since
         ),

@@ -5,7 +5,7 @@ import pytest
 
 from anechoic.noise.fresh import FreshRows
 from anechoic.strategies import ColumnNormalized, FullTree, Restarted, Tree
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from tests.noise.streams import BACKENDS, emit, make_stream
 
 TREES = {

@@ -14,9 +14,9 @@ from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.dispatch import lower_bound
-from anechoic.lower_bounds.listed import maximal
+from anechoic.lower_bounds.patterns import maximal_patterns
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import contained_patterns
+from anechoic.lower_bounds.several_participations import contained_patterns
 from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns, Single
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
@@ -91,7 +91,7 @@ def test_steps_on_which_no_error_that_counts_depends_have_no_bound(workload, pat
 
 
 def test_only_maximal_patterns_are_kept():
-    assert maximal([(0, 1), (1,), (0, 1, 3), (2,), (2, 3)]) == [(0, 1, 3), (2, 3)]
+    assert maximal_patterns([(0, 1), (1,), (0, 1, 3), (2,), (2, 3)]) == [(0, 1, 3), (2, 3)]
 
 
 def test_a_negative_gap_raises():

@@ -12,7 +12,7 @@ from anechoic.planning.designs import Designs
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.strategies import Identity
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from tests.marks import slow
 
 SGD = UpdateRule()
@@ -33,7 +33,7 @@ def test_norms_have_sensitivity_1(schema, scheduler, power):
     assert worst.exact and worst.value == pytest.approx(1.0)
     # banded columns of one unit are orthogonal: the same there
     designs = Designs(objective(n, scheduler=scheduler))
-    for strategy in designs.over_passes(designs.toeplitz(3), schema):
+    for strategy in designs.scaled_over_passes(designs.toeplitz(3), schema):
         if schema != FullBatch():
             assert sensitivity(strategy, schema).value == pytest.approx(1.0)
 

@@ -8,9 +8,9 @@ from anechoic.accounting import gaussian_mu
 from anechoic.participation import OncePerEpoch
 from anechoic.planning.designs import designs_of
 from anechoic.planning.families import family, label
-from anechoic.planning.memory_budget import room
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import memory_limit
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.strategies import Strategies
 from anechoic.sensitivity.dispatch import sensitivity
 from tests.sensitivity.brute import supremum
 
@@ -21,7 +21,9 @@ SHAPES = [(8, 4), (7, 3), (9, 2), (10, 3), (7, 6), (5, 5), (5, 24), (4, 1)]
 
 def compared(n, period, *, worst=True):
     designs = designs_of(PlanObjective(workloads.prefix_sum(n), worst=worst))
-    return designs, list(Strategies(designs, OncePerEpoch(period), room(1, None)).of(FAMILIES))
+    return designs, list(
+        FixedOrderCandidates(designs, OncePerEpoch(period), memory_limit(1, None)).of(FAMILIES)
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

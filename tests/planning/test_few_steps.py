@@ -8,9 +8,9 @@ from anechoic.accounting import gaussian_mu
 from anechoic.participation import FullBatch, MinSep, Patterns
 from anechoic.planning.designs import designs_of
 from anechoic.planning.families import family
-from anechoic.planning.memory_budget import room
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import memory_limit
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.strategies import Strategies
 from anechoic.sensitivity.dispatch import sensitivity
 from tests.sensitivity.brute import supremum
 
@@ -20,7 +20,7 @@ LISTED = Patterns([(0, 1, 2), (1, 5), (2, 3, 4), (6, 7)])
 
 def compared(n, schema):
     designs = designs_of(PlanObjective(workloads.prefix_sum(n), worst=True))
-    return list(Strategies(designs, schema, room(1, None)).of(FAMILIES))
+    return list(FixedOrderCandidates(designs, schema, memory_limit(1, None)).of(FAMILIES))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from anechoic.optimize.series.blt_objective import BLTObjective
 from anechoic.optimize.series.toeplitz_objective import ToeplitzObjective
 from anechoic.participation import Cyclic, Single
 from anechoic.planning.designs import Designs
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.strategies import Strategies
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.sensitivity.dispatch import sensitivity
 
@@ -80,7 +80,9 @@ def test_every_class_is_between_the_bound_and_its_distance(name, count):
         assert best.lower_bound * (1 - 1e-9) <= found.loss <= (1 + above[kind]) * best.loss, kind
     # what a plan compares, the best matrix apart: as near as the best of the classes that it knows
     designs = Designs(objective)
-    compared = Strategies(designs, schema, Room(None, None)).of(frozenset({"banded_toeplitz", "blt"}))
+    compared = FixedOrderCandidates(designs, schema, MemoryBudget(None, None)).of(
+        frozenset({"banded_toeplitz", "blt"})
+    )
     least = min(designs.of(one) * sensitivity(one, schema).value for one in compared)
     assert best.lower_bound * (1 - 1e-9) <= least <= (1.25 if above is UNEVEN else 1.09) * best.loss
 

@@ -13,7 +13,7 @@ from anechoic.participation import MinSep
 from anechoic.planning.bands import ends
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
-from anechoic.planning.families import CHOICES, family, label
+from anechoic.planning.families import PLAN_CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
@@ -507,7 +507,7 @@ def test_passes_are_compared_by_the_error_over_the_steps():
 
 @pytest.mark.slow
 def test_every_name_that_a_plan_takes_plans_its_family():
-    for name, families in CHOICES.items():
+    for name, families in PLAN_CHOICES.items():
         setting = {"examples": 200, "batch_size": 20, "epochs": 1, "epsilon": 4.0, "delta": 1e-5}
         found = plan(**setting, random_sampling=False, strategy=name)
         assert {family(row.mechanism.strategy) for row in found.rows} <= families

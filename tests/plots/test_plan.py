@@ -101,13 +101,13 @@ def test_curves_are_the_noise_over_the_steps(drawn):
     assert shown[0] is drawn.chosen and independent_of(drawn.rows) in shown
     assert len(curves) == len(shown) <= 4
     for curve, row in zip(curves, shown, strict=True):
-        assert curve.get_ydata() == pytest.approx(row.course()[1])
+        assert curve.get_ydata() == pytest.approx(row.noise_over_time()[1])
         assert curve.get_xdata().tolist() == list(range(1, row.mechanism.steps + 1))
 
 
 def test_what_is_kept_is_marked(fixed, independent):
     (ring,) = lines(picture(draw_steps, fixed.rows), "kept: the last iterate, weight 0.2")
-    last = fixed.chosen.course()[1][-1]
+    last = fixed.chosen.noise_over_time()[1][-1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([fixed.chosen.mechanism.steps, last])
     assert not [text for text in labels(picture(draw_steps, independent.rows)) if "kept" in text]
     averaged, worst = (
@@ -117,7 +117,7 @@ def test_what_is_kept_is_marked(fixed, independent):
     assert "kept: their mean" in labels(averaged)
     (span,) = averaged.patches
     assert (span.get_x(), span.get_x() + span.get_width()) == (13, 24)
-    (ring,), errors = lines(worst, "the largest counts"), fixed.chosen.course()[1]
+    (ring,), errors = lines(worst, "the largest counts"), fixed.chosen.noise_over_time()[1]
     assert ring.get_xydata()[0].tolist() == pytest.approx([1 + int(errors.argmax()), errors.max()])
 
 

@@ -24,7 +24,7 @@ SHAPED = re.compile(
     r"\(\w+(, \w*)*\)|shape|one (a|for|of|per)|each|every|matrix|vector|row|coefficients|numbers"
 )
 #: Who makes them is a method that says what it takes, or it is a function of functools.
-MADE_ELSEWHERE = {("runs", "Journal"), ("extend", "register_sensitivity"), ("flower", "clipped_update_mod")}
+MADE_ELSEWHERE = {("runs", "Journal"), ("flower", "clipped_update_mod")}
 
 
 def refuses(function):

@@ -97,5 +97,9 @@ def test_every_name_in_backticks_is_there(where):
 
 @pytest.mark.slow
 def test_what_is_gone_is_seen():
-    assert is_there("accounting.laws.tilted") and is_there("mechanism.epsilon") and is_there("an.plan")
+    assert (
+        is_there("accounting.loss_distributions.importance_sampling")
+        and is_there("mechanism.epsilon")
+        and is_there("an.plan")
+    )
     assert not is_there("accounting.bin_classes") and not is_there("_dense_" + "balance")

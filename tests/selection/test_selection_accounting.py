@@ -8,7 +8,7 @@ from scipy.special import ndtr
 
 import anechoic as an
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.profile import Profile, gaussian_law, profile_of_laws
+from anechoic.accounting.loss_distributions.profile import Profile, gaussian_bound, profile_of_bounds
 from anechoic.accounting.selection import selection_epsilon
 from anechoic.keys import derive
 from anechoic.selection.repetitions import Repetitions
@@ -21,7 +21,9 @@ THRESHOLDS = np.linspace(0.5, 7, 40)
 
 def bound(mu, repetitions, delta=DELTA):
     near, tail = 2 * gaussian_epsilon(delta, mu), delta * 1e-4 / max(1.0, repetitions.mean)
-    return selection_epsilon(profile_of_laws([gaussian_law(mu)], near, tail), repetitions.log_slope, delta)
+    return selection_epsilon(
+        profile_of_bounds([gaussian_bound(mu)], near, tail), repetitions.log_slope, delta
+    )
 
 
 def attack(epsilon, ahead, behind, repetitions, thresholds=THRESHOLDS):
@@ -141,7 +143,7 @@ def test_attacks_on_any_law_noise_and_delta_stay_below_the_bound(seed):
 
 
 def test_one_run_always_costs_what_one_run_costs():
-    profile = profile_of_laws([gaussian_law(0.3)], 2.0, 1e-10)
+    profile = profile_of_bounds([gaussian_bound(0.3)], 2.0, 1e-10)
     once = selection_epsilon(profile, lambda left: (np.zeros_like(left), np.zeros_like(left)), DELTA)
     exact = gaussian_epsilon(DELTA, 0.3)
     assert exact * (1 - 1e-9) <= once <= exact * 1.001
@@ -157,8 +159,8 @@ def test_a_tiny_delta_is_never_shown_too_small():
 @pytest.mark.slow
 def test_both_orders_of_the_data_are_bounded():
     """A profile that is larger in one direction gives the same number whichever of the two that is."""
-    one = profile_of_laws([gaussian_law(0.3)], 2.0, 1e-10)
-    smaller = profile_of_laws([gaussian_law(0.25)], 2.0, 1e-10, one.epsilons.tolist())
+    one = profile_of_bounds([gaussian_bound(0.3)], 2.0, 1e-10)
+    smaller = profile_of_bounds([gaussian_bound(0.25)], 2.0, 1e-10, one.epsilons.tolist())
     kept = np.isin(smaller.epsilons, one.epsilons)
     low = np.minimum(one.add, smaller.add[kept])
     law = Repetitions(10).log_slope

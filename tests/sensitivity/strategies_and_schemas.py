@@ -21,7 +21,7 @@ from anechoic.strategies import (
     Toeplitz,
     Tree,
 )
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 
 SIGNS = ("nonnegative", "falling", "mixed", "nearly")
 

@@ -13,7 +13,7 @@ from anechoic.sensitivity import epochs as epochs_file
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from tests.sensitivity.brute import supremum
 from tests.sensitivity.strategies_and_schemas import cases
 from tests.zoo import STRATEGIES, dense, every

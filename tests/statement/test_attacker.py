@@ -38,7 +38,7 @@ class TestMembership:
         seen = rng.standard_normal(DRAWS) + mu * inside
         says = mu * seen - mu**2 / 2 > math.log((1 - prior) / prior)
         share = float((says == inside).mean())
-        figure = gaussian(mu).right(prior)
+        figure = gaussian(mu).accuracy(prior)
         assert abs(share - figure) < 5 * math.sqrt(figure * (1 - figure) / DRAWS) + 1e-9
         assert figure >= max(prior, 1 - prior)
 
@@ -48,7 +48,7 @@ class TestMembership:
         rng = np.random.default_rng(int(1000 * mu + 1000 * accused))
         threshold = norm.isf(accused)
         share = float((rng.standard_normal(DRAWS) + mu > threshold).mean())
-        figure = gaussian(mu).found(accused)
+        figure = gaussian(mu).true_positive_rate(accused)
         assert abs(share - figure) < 5 * math.sqrt(figure * (1 - figure) / DRAWS)
         believed = gaussian(mu).believed(0.01, accused)
         assert believed == pytest.approx(0.01 * figure / (0.01 * figure + 0.99 * accused), rel=1e-9)
@@ -61,10 +61,10 @@ class TestMembership:
         grid = np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 4001)])
         rates = np.array([lines(min(epsilon, 700.0), delta, x) for x in grid])
         for place in range(0, len(grid), 400):
-            assert attacker.found(grid[place]) == pytest.approx(rates[place], abs=1e-9)
+            assert attacker.true_positive_rate(grid[place]) == pytest.approx(rates[place], abs=1e-9)
         for prior in (0.5, 0.2, 0.01, 0.7):
             best = float((prior * rates + (1 - prior) * (1 - grid)).max())
-            assert best - 1e-12 <= attacker.right(prior) <= best + 1e-3
+            assert best - 1e-12 <= attacker.accuracy(prior) <= best + 1e-3
 
     @pytest.mark.parametrize("mu", MUS)
     def test_the_gain_is_the_profile(self, mu):
@@ -72,18 +72,18 @@ class TestMembership:
         for prior in (0.5, 0.25, 0.1):
             strike = (1 - prior) / prior
             profile = gaussian_delta(math.log(strike), mu)
-            assert gaussian(mu).right(prior) == pytest.approx(1 - prior + prior * profile, rel=1e-9)
+            assert gaussian(mu).accuracy(prior) == pytest.approx(1 - prior + prior * profile, rel=1e-9)
 
     def test_the_lower_curve_holds(self):
         both, one, other = Attacker(((1.0, 1e-5),), 2.0), Attacker(((1.0, 1e-5),)), gaussian(2.0)
         for accused in (1e-3, 0.1, 0.5):
-            lower = min(one.found(accused), other.found(accused))
-            assert both.found(accused) == pytest.approx(lower, rel=1e-9)
-        assert both.right(0.5) < other.right(0.5)
+            lower = min(one.true_positive_rate(accused), other.true_positive_rate(accused))
+            assert both.true_positive_rate(accused) == pytest.approx(lower, rel=1e-9)
+        assert both.accuracy(0.5) < other.accuracy(0.5)
 
     def test_no_noise_hides_nothing(self):
         nothing = Attacker(((math.inf, 1e-6),))
-        assert nothing.right(0.5) == nothing.found(0.01) == nothing.guessed(10) == 1.0
+        assert nothing.accuracy(0.5) == nothing.true_positive_rate(0.01) == nothing.guessing_rate(10) == 1.0
 
 
 class TestAttributes:
@@ -93,7 +93,7 @@ class TestAttributes:
         rng = np.random.default_rng(5)
         value = rng.integers(0, 2, DRAWS) * 2 - 1
         share = float((np.sign(rng.standard_normal(DRAWS) + mu * value) == value).mean())
-        figure = gaussian(mu).guessed(2)
+        figure = gaussian(mu).guessing_rate(2)
         assert abs(share - figure) < 5 * math.sqrt(figure * (1 - figure) / DRAWS) + 1e-9
 
     @pytest.mark.parametrize("mu", MUS)
@@ -103,7 +103,7 @@ class TestAttributes:
         seen = rng.standard_normal((20_000, values))
         seen[:, 0] += mu
         share = float((seen.argmax(axis=1) == 0).mean())
-        figure = gaussian(mu).guessed(values)
+        figure = gaussian(mu).guessing_rate(values)
         assert 1 / values < figure and share <= figure + 5 * math.sqrt(figure / 20_000)
         # a line of values: the best interval about one of them
         best = minimize_scalar(lambda x: -(norm.cdf(x + mu) - norm.cdf(x)), bounds=(-8, 8), method="bounded")
@@ -112,8 +112,8 @@ class TestAttributes:
     @pytest.mark.parametrize("mu", MUS)
     def test_replacing_makes_two_values_neighbours(self, mu):
         one = gaussian(mu, replaced=True)
-        assert one.guessed(2) == pytest.approx(norm.cdf(mu / 2), rel=1e-9)
-        assert one.guessed(10) == pytest.approx(norm.cdf(norm.ppf(0.1) + mu), rel=1e-9)
+        assert one.guessing_rate(2) == pytest.approx(norm.cdf(mu / 2), rel=1e-9)
+        assert one.guessing_rate(10) == pytest.approx(norm.cdf(norm.ppf(0.1) + mu), rel=1e-9)
 
 
 class TestStatements:
@@ -124,7 +124,7 @@ class TestStatements:
         mech = self.mechanism()
         attacker = attacker_of(statement_of(mech).record)
         assert attacker == Attacker(((mech.epsilon(), 1e-5),), mech.gdp())
-        assert attacker.right(0.5) == pytest.approx(norm.cdf(0.25), rel=1e-9)
+        assert attacker.accuracy(0.5) == pytest.approx(norm.cdf(0.25), rel=1e-9)
         assert attacker_of(statement_of(self.mechanism(adjacency="replace_one")).record).replaced
 
     def test_an_amplified_run_has_points_of_its_curve(self):
@@ -138,9 +138,9 @@ class TestStatements:
         seen = rng.standard_normal(DRAWS) + mu * (inside & (rng.random(DRAWS) < rate))
         ratio = 1 - rate + rate * np.exp(mu * seen - mu**2 / 2)
         share = float(((ratio > 1) == inside).mean())
-        assert share - 0.003 < attacker.right(0.5) < share + 0.05
+        assert share - 0.003 < attacker.accuracy(0.5) < share + 0.05
         alone = Attacker(attacker.points[:1], attacker.mu)
-        assert attacker.right(0.5) < alone.right(0.5) - 0.05
+        assert attacker.accuracy(0.5) < alone.accuracy(0.5) - 0.05
 
     @pytest.mark.slow
     def test_a_selection_has_its_own_epsilon(self):
@@ -148,7 +148,7 @@ class TestStatements:
         chosen = an.select(mech, mean=3, score_on="public")
         attacker = attacker_of(statement_of(chosen).record)
         assert attacker == Attacker(((chosen.epsilon(), chosen.delta),))
-        assert attacker.right(0.5) > attacker_of(statement_of(mech).record).right(0.5)
+        assert attacker.accuracy(0.5) > attacker_of(statement_of(mech).record).accuracy(0.5)
 
     def test_rounded_up_for_people(self):
         text = dict(statement_of(self.mechanism()).pairs)["Attacker"]

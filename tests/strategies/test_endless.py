@@ -15,7 +15,7 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.endless import calibrate_endless
 from anechoic.participation import Single
 from anechoic.sensitivity.dispatch import sensitivity
-from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, without_horizon
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, make_endless
 from anechoic.strategies.endless import EndlessInverse
 from tests.floats import same_bits
 from tests.marks import in_turn, slow
@@ -27,11 +27,11 @@ FOUND = {
     "damped": endless.damped(0.05),
     "little-damped": endless.damped(1e-3),
     "rational": endless.rational(5, 300),
-    "blt": without_horizon(BLT(9, [0.3, 0.2], [0.99, 0.5])),
-    "blt-mixed": without_horizon(BLT(9, [0.9, -0.8], [0.9, 0.85])),
-    "bands": without_horizon(BandedToeplitz(11, [1.0, -0.5, 0.25])),
+    "blt": make_endless(BLT(9, [0.3, 0.2], [0.99, 0.5])),
+    "blt-mixed": make_endless(BLT(9, [0.9, -0.8], [0.9, 0.85])),
+    "bands": make_endless(BandedToeplitz(11, [1.0, -0.5, 0.25])),
     "inverse": endless.series([2.0, -1.9]),
-    "inverse-mixed": without_horizon(BandedInverse(7, [1.0, 0.5, -0.3])),
+    "inverse-mixed": make_endless(BandedInverse(7, [1.0, 0.5, -0.3])),
     "inverse-1": endless.series([2.0]),
 }
 STREAMED = ["rational", "blt", "blt-mixed", "bands", "inverse", "inverse-mixed", "inverse-1"]
@@ -52,9 +52,9 @@ def test_limits_in_closed_form():
     # sum_t lambda^(2t); 1 + alpha^2 / (1 - lambda^2); a sum of squares
     inverse = endless.series([1.0, -0.9])
     assert inverse.limiting_norm == pytest.approx(1 / math.sqrt(1 - 0.81), rel=1e-11)
-    blt = without_horizon(BLT(1, [0.5], [0.9]))
+    blt = make_endless(BLT(1, [0.5], [0.9]))
     assert blt.limiting_norm == pytest.approx(math.sqrt(1 + 0.25 / 0.19), rel=1e-11)
-    assert without_horizon(BandedToeplitz(2, [3.0, 4.0])).limiting_norm == pytest.approx(5.0)
+    assert make_endless(BandedToeplitz(2, [3.0, 4.0])).limiting_norm == pytest.approx(5.0)
     # sqrt(2/pi K(m)) at m = (1 - 1e-9)^2, by mpmath with 30 digits
     assert endless.damped(1e-9).limiting_norm == pytest.approx(2.69412828088100012474, rel=2e-12)
 

@@ -23,11 +23,11 @@ from anechoic.strategies import (
     Tree,
     endless,
     from_factorization,
-    without_horizon,
+    make_endless,
 )
+from anechoic.strategies.blt_rational import rational_blt
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.rational import rational_blt
-from anechoic.strategies.scaled import ColumnScaled
 from anechoic.workloads import prefix_sum
 from tests.marks import in_turn
 
@@ -92,8 +92,8 @@ BAD = [
     (endless.series, ([-1.0, 0.5],), r"coefficients\[0\]=-1.0"),
     (endless.series, (np.append(1.0, -np.ones(99) / 99),), "not proven to have no zero"),
     (endless.damped, (0.0,), "Without damping C is not square-summable"),
-    (without_horizon, (Identity(3),), "does not say how C goes on"),
-    (without_horizon(BLOCK).at, (0,), "n=0 must be at least 1"),
+    (make_endless, (Identity(3),), "does not say how C goes on"),
+    (make_endless(BLOCK).at, (0,), "n=0 must be at least 1"),
     (ConstantRecurrent, (5, [1.0], [[1.0]], [1.0]), "spectral radius 1.0"),
     (ConstantRecurrent, (5, [1.0, 0.0], TURN, [1.0, 0.0]), "spectral radius 1.0"),
     (ConstantRecurrent, (5, [1.0], [[0.5, 0.1]], [1.0]), r"shape \(1, 2\)"),

@@ -10,7 +10,7 @@ from anechoic import workloads
 from anechoic.algebra import generating, toeplitz
 from anechoic.losses.dispatch import error
 from anechoic.strategies import Toeplitz
-from anechoic.strategies.rational import rational_blt
+from anechoic.strategies.blt_rational import rational_blt
 from tests.marks import in_turn
 
 WORKLOADS = {

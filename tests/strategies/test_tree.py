@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from anechoic import error, loss, sensitivity, workloads
 from anechoic.noise import NoiseStream
 from anechoic.participation import Cyclic, MinSep, Single
-from anechoic.sensitivity import nodes as nodes_room
+from anechoic.sensitivity import trees as nodes_room
 from anechoic.strategies import FullTree, Tree
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from tests.marks import every_other, in_turn

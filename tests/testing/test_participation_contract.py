@@ -10,7 +10,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.participation.accounts import NEVER, first_step
 from anechoic.participation.base import Participation
-from anechoic.sensitivity.dispatch import sensitivity, under
+from anechoic.sensitivity.dispatch import sensitivity, sensitivity_of
 from anechoic.testing import ParticipationContract
 from anechoic.testing._compare import ContractError
 from tests.contracts import check_participation
@@ -119,7 +119,7 @@ def registered(change):
     class Lying(Sound):
         pass
 
-    @under.register
+    @sensitivity_of.register
     def _(participation: Lying, strategy):
         return change(sensitivity(strategy, MinSep(participation.separation)))
 

@@ -9,8 +9,8 @@ import anechoic as an
 from anechoic import calibrate_endless, theory
 from anechoic.algebra.circle import circle
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.strategies import BandedToeplitz, Toeplitz, endless, without_horizon
-from anechoic.strategies.mixture_root import MixtureRoot
+from anechoic.strategies import BandedToeplitz, Toeplitz, endless, make_endless
+from anechoic.strategies.endless_mixture_root import MixtureRoot
 from anechoic.theory.optimal import (
     anti_pgd_noise,
     asymptotic_loss,
@@ -123,8 +123,8 @@ def test_banded_classes_against_a_plain_search(bands):
     from scipy.optimize import minimize
 
     for make, best in (
-        (lambda c: without_horizon(BandedToeplitz(len(c), c)), banded_noise),
-        (lambda c: without_horizon(an.strategies.BandedInverse(len(c), c)), theory.banded_inverse_noise),
+        (lambda c: make_endless(BandedToeplitz(len(c), c)), banded_noise),
+        (lambda c: make_endless(an.strategies.BandedInverse(len(c), c)), theory.banded_inverse_noise),
     ):
 
         def loss(rest, make=make):

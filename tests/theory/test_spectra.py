@@ -7,14 +7,7 @@ import pytest
 
 from anechoic import calibrate_endless
 from anechoic.errors import UnsupportedError
-from anechoic.strategies import (
-    BLT,
-    BandedInverse,
-    BandedToeplitz,
-    Identity,
-    endless,
-    without_horizon,
-)
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, Identity, endless, make_endless
 from anechoic.theory.spectra import spectrum
 from tests.theory.noises import NOISES, column
 
@@ -62,7 +55,7 @@ def test_a_mechanism_has_the_spectrum_of_its_strategy():
 def test_narrow_features_away_from_one_are_found():
     """A pair of zeros 1e-4 off the circle at the angle 1: panels are halved there."""
     z = (1 + 1e-4) * np.exp(1j)
-    noise = without_horizon(BandedInverse(3, [1.0, -2 * (1 / z).real, abs(1 / z) ** 2]))
+    noise = make_endless(BandedInverse(3, [1.0, -2 * (1 / z).real, abs(1 / z) ** 2]))
     found = spectrum(noise)
     points = found.points(0.1)
     assert points.mean(1 / found.power(points.angles)) == pytest.approx(noise.limiting_norm**2, rel=1e-10)
@@ -71,14 +64,10 @@ def test_narrow_features_away_from_one_are_found():
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: without_horizon(BandedToeplitz(2, [1.0, 1.5])), ValueError, "rows of C\\^-1 Z grow"),
-        (lambda: without_horizon(BandedToeplitz(2, [1.0, -1.0])), ValueError, "rows of C\\^-1 Z grow"),
-        (
-            lambda: without_horizon(BandedToeplitz(70, [1.0] + [3.0] * 69)),
-            ValueError,
-            "rows of C\\^-1 Z grow",
-        ),
-        (lambda: without_horizon(BLT(1, [2.5], [0.9])), ValueError, "decay of modulus 1.6 >= 1"),
+        (lambda: make_endless(BandedToeplitz(2, [1.0, 1.5])), ValueError, "rows of C\\^-1 Z grow"),
+        (lambda: make_endless(BandedToeplitz(2, [1.0, -1.0])), ValueError, "rows of C\\^-1 Z grow"),
+        (lambda: make_endless(BandedToeplitz(70, [1.0] + [3.0] * 69)), ValueError, "rows of C\\^-1 Z grow"),
+        (lambda: make_endless(BLT(1, [2.5], [0.9])), ValueError, "decay of modulus 1.6 >= 1"),
         (lambda: Identity(5), UnsupportedError, "no spectrum"),
         (lambda: [1.0, -0.5], UnsupportedError, "no spectrum"),
     ],
@@ -96,6 +85,6 @@ def test_modes_that_do_not_fade_have_no_exposure(gaps):
 
 def test_a_non_minimum_phase_inverse_is_refused_where_it_is_made():
     with pytest.raises(ValueError, match="zero in the closed unit disc"):
-        spectrum(without_horizon(BandedInverse(2, [1.0, -2.0])))
+        spectrum(make_endless(BandedInverse(2, [1.0, -2.0])))
     with pytest.raises(ValueError, match="Without damping"):
         spectrum(endless.damped(0.0))

@@ -435,10 +435,10 @@ def test_parts_keep_items_whole(items, most):
 
 def test_given_batches_may_be_empty():
     pytest.importorskip("torch")
-    from anechoic.batches.given import Given
+    from anechoic.batches.external import ExternalBatches
 
     units = Units([0, 1, 0])
-    given_batches = UnitBatches(units, Given([[0, 2], [], [1]], 3), KEY, given=True)
+    given_batches = UnitBatches(units, ExternalBatches([[0, 2], [], [1]], 3), KEY, given=True)
     assert [given_batches.unit_batch(t).count for t in range(3)] == [1, 0, 1]
     assert [given_batches.units_of(t).tolist() for t in range(3)] == [[0], [], [1]]
     assert (given_batches.largest_item, given_batches.unreachable) == (2, 0)

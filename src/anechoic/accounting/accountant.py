@@ -12,10 +12,10 @@ from functools import cached_property, singledispatch
 from typing import ClassVar, Literal
 
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.laws.tilted import POINT, TiltedPair
+from anechoic.accounting.loss_distributions.importance_sampling import POINT, TiltedPair
+from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.monte_carlo.verified import ATTEMPTS, Verified
-from anechoic.accounting.terms import Term, points_of, term_of_laws
+from anechoic.accounting.terms import Term, points_of, term_of_bounds
 from anechoic.errors import UnsupportedError
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
@@ -130,7 +130,7 @@ class Accountant(ABC):
             verified: whether what Monte Carlo verified may be used; the composition pays for its failure.
         """
         points = points_of(lambda each: self.bound(each, std), delta)
-        return term_of_laws([], points, self.bound(delta, std), delta, mu)
+        return term_of_bounds([], points, self.bound(delta, std), delta, mu)
 
 
 def adjacency_factor(adjacency: str) -> float:
@@ -192,7 +192,7 @@ def only_deterministic(sampling: Sampling, accounting: Accounting) -> None:
 
 
 @dataclass(frozen=True)
-class SampledAccountant(Accountant):
+class MonteCarloAccountant(Accountant):
     """Base of those that offer Monte Carlo: a mixture of Gaussians against one."""
 
     @property
@@ -226,18 +226,18 @@ class SampledAccountant(Accountant):
         )
         return least if found is None else min(least, found.epsilon)
 
-    def laws(self, delta: float, std: float) -> list[Law] | None:
+    def profile_bounds(self, delta: float, std: float) -> list[Bounds] | None:
         """Bounds of the privacy profile without sampling error, sharp at `delta`; None for none known."""
         return None
 
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
-        epsilon, laws = self.bound(delta, std), self.laws(delta, std)
-        points = points_of(lambda each: self.bound(each, std), delta) if laws is None else []
+        epsilon, profile_bounds = self.bound(delta, std), self.profile_bounds(delta, std)
+        points = points_of(lambda each: self.bound(each, std), delta) if profile_bounds is None else []
         if verified and isinstance(self.accounting, Verified):
             shown = self._verified_points(self.accounting, delta, std)
             points += shown
             epsilon = min([epsilon, *(found for found, at in shown if at <= delta)])
-        return term_of_laws(laws or [], points, epsilon, delta, mu)
+        return term_of_bounds(profile_bounds or [], points, epsilon, delta, mu)
 
     def _verified_points(self, verified: Verified, delta: float, std: float) -> list[tuple[float, float]]:
         """(epsilon, delta) by Monte Carlo; all hold at once but for the failure probability of `verified`.

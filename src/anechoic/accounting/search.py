@@ -48,7 +48,7 @@ def least_noise(
     if math.isinf(high):
         high = low
     step = tolerance / 8
-    while epsilon_at(noise := settled(math.exp(high))) > epsilon:
+    while epsilon_at(noise := rounded_up(math.exp(high))) > epsilon:
         high, step = high + step, 2 * step
         if high > _HIGHEST:
             raise ValueError(
@@ -57,7 +57,7 @@ def least_noise(
     return noise
 
 
-def settled(noise: float) -> float:
+def rounded_up(noise: float) -> float:
     """Rounded up by at most 2e-10: elsewhere a search ends some 1e-15 apart, and a plan should not."""
     mantissa, exponent = math.frexp(noise)
     return math.ldexp(math.ceil(mantissa * 2**_BITS), exponent - _BITS)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from anechoic._validate import Array
-from anechoic.accounting.laws.profile import Profile, curve
+from anechoic.accounting.loss_distributions.profile import Profile, curve
 
 #: 1 - q in; log f'(q) and its derivative by q out.
 LogSlope = Callable[[Array], tuple[Array, Array]]

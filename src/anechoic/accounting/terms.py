@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anechoic.accounting.laws.profile import Law, Profile, gaussian_law, law_of_points, profile_of_laws
-from anechoic.accounting.laws.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from anechoic.accounting.loss_distributions import profile as profiles
+from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -66,7 +66,7 @@ class SampledGaussianTerm(Term):
 class ProfileTerm(Term):
     """A run that is known by upper bounds of its privacy profile."""
 
-    profile: Profile
+    profile: profiles.Profile
 
     @property
     def reach(self) -> float:
@@ -76,21 +76,19 @@ class ProfileTerm(Term):
         return self.profile.pld(width), 1
 
 
-def term_of_laws(
-    laws: list[Law], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
+def term_of_bounds(
+    bounds: list[profiles.Bounds], points: list[tuple[float, float]], epsilon: float, delta: float, mu: float
 ) -> ProfileTerm:
-    """The term of a run that every one of the `laws` bounds, and that is (epsilon_i, delta_i)-DP at `points`.
+    """Return the term of a run with these `bounds` of its profile, (epsilon_i, delta_i)-DP at `points`.
 
     Args:
-        laws: bounds of its profile.
-        points: (epsilon_i, delta_i).
         epsilon: of the run alone at delta.
         delta: its part of that of the composition.
         mu: such that it is mu-GDP.
     """
-    stepped, jumps = law_of_points(points)
-    every = [gaussian_law(mu), *laws, stepped]
-    return ProfileTerm(epsilon, profile_of_laws(every, epsilon, delta * TAIL, jumps))
+    stepped, jumps = profiles.bound_of_points(points)
+    every = [profiles.gaussian_bound(mu), *bounds, stepped]
+    return ProfileTerm(epsilon, profiles.profile_of_bounds(every, epsilon, delta * TAIL, jumps))
 
 
 def points_of(bound: Callable[[float], float], delta: float) -> list[tuple[float, float]]:

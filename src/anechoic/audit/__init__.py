@@ -1,4 +1,4 @@
-"""Audits: can the guarantee of a run be refuted from what it released?
+"""Audits: attempts to refute the guarantee of a run from what it released.
 
     report = anechoic.audit.audit_mechanism(mech)          # the noise stream of a mechanism
     report = anechoic.torch.audit_training(mech)           # the whole torch path

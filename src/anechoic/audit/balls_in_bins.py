@@ -1,4 +1,4 @@
-"""Balls in bins: the law of participation.
+"""Law of participation of balls in bins.
 
 Of b bins a unit joins step t < b of the first pass with probability 1 / (b - t) where it has joined none; its
 bin is known then. Whatever C, L = log mean_i exp((2 <m_i, Y g> - ||m_i||^2) / (2 s^2)), with m_i the sum of
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
+from anechoic.audit.participation_law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
 from anechoic.sampling import BallsInBins
 
 

@@ -1,4 +1,4 @@
-"""Is the emitted noise the noise that was promised? C times its rows must be white, of the claimed std.
+"""Test of the covariance of emitted noise: C times its rows must be white, of the claimed std.
 
 Every p-value below is exact for W = C E / s with i.i.d. standard normal entries, up to rounding:
 

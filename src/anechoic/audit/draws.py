@@ -1,7 +1,7 @@
-"""Are canaries drawn into batches as the scheme promises? Amplification rests on the law of participation.
+"""Test whether canaries are drawn into batches as the scheme promises: amplification rests on it.
 
 Canaries are drawn independently of one another, and given its own past a canary joins batch t with a
-probability that the scheme fixes (`audit.law`). That gives tests of what amplification rests on:
+probability that the scheme fixes (`audit.participation_law`). That gives tests:
 
 * batches: participations at one step, at all steps together, in a bin, at the place of an earlier epoch: the
   counts are binomial, and their p-values exact;
@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betaln, logsumexp, ndtri
 
 from anechoic._validate import Array
-from anechoic.audit.law import Hazards, law_of
+from anechoic.audit.participation_law import Hazards, law_of
 from anechoic.sampling.base import Sampling
 
 #: Numbers of draws that a prior of a bet is worth; the bets are averaged.

@@ -1,4 +1,4 @@
-"""Every test of one observed run, or of a noise stream, against what its mechanism claims."""
+"""Audits of an observed run, or of a noise stream, against what its mechanism claims."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anechoic._validate import Array, fraction, positive_int
 from anechoic.audit.bounds import epsilon_by_threshold, mu_by_fit, mu_by_threshold, upper_proportion
 from anechoic.audit.covariance import covariance_test
 from anechoic.audit.draws import draw_test
-from anechoic.audit.law import law_of
 from anechoic.audit.observation import Observation, canary_scores
+from anechoic.audit.participation_law import law_of
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.power import canaries_needed, fit_power, scale_power
 from anechoic.audit.ratios import likelihood_ratios

@@ -1,4 +1,4 @@
-"""Min-sep sampling: the law of participation.
+"""Law of participation of min-sep sampling.
 
 A unit joins with probability p from b steps after its last participation on; and with p / (1 + (b - 1 - t) p)
 at step t < b where it has joined none, which is the stationary start. With
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import (
+from anechoic.audit.participation_law import (
     Counts,
     Hazards,
     Mask,

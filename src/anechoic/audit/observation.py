@@ -1,4 +1,4 @@
-"""What an audit sees of one run, and the score of a canary in correlated noise.
+"""Observation of one run by an audit, and the score of a canary in correlated noise.
 
 A canary is a unit whose contribution to every sum it takes part in is one fixed direction g of norm 1 (in
 clip norms), orthogonal to all other directions that occur. The release R = G + s C^-1 Z is inverted:

@@ -1,4 +1,4 @@
-"""The pattern of participation that shows the most: where ||C 1_pi|| comes nearest to the sensitivity."""
+"""Pattern of participation that shows the most: where ||C 1_pi|| comes nearest to the sensitivity."""
 
 from __future__ import annotations
 

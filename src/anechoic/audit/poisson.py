@@ -1,4 +1,4 @@
-"""(Cyclic) Poisson sampling: the law of participation.
+"""Law of participation of (cyclic) Poisson sampling.
 
 A unit joins each step of its group with probability q. With e_t = (2 y_t - ||C[:, t]||^2) / (2 s^2) and
 orthogonal columns the log-likelihood ratio is the sum over the steps of the group of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.audit.law import (
+from anechoic.audit.participation_law import (
     Counts,
     Hazards,
     Mask,

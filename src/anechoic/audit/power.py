@@ -1,4 +1,4 @@
-"""How much an audit can see: the power of two of its tests, and how many canaries a given power takes.
+"""Power of the tests of an audit, and how many canaries a given power takes.
 
 An audit that finds nothing says something only with its power: the probability with which it would have
 found a mechanism whose noise is smaller than claimed by a given factor.

@@ -1,4 +1,4 @@
-"""Random allocation: the law of participation.
+"""Law of participation of random allocation.
 
 In each epoch a unit joins with probability 1 / (b - place) where it has joined none of it. With
 e_t = (2 y_t - ||C[:, t]||^2) / (2 s^2) and orthogonal columns the log-likelihood ratio is the sum over epochs
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
-from anechoic.audit.law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
+from anechoic.audit.participation_law import Counts, Hazards, Mask, ParticipationLaw, StrategyColumns, law_of
 from anechoic.sampling import RandomAllocation
 
 #: Most differences of places in two epochs that are counted.

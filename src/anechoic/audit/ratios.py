@@ -1,4 +1,4 @@
-"""The most powerful score where sampling is secret: the log-likelihood ratio over what was sampled.
+"""Log-likelihood ratios: the most powerful score where sampling is secret.
 
 The auditor knows C, the noise and the group of the unit, as the proof gives them away, but not the batches
 it was in. With y_t = <C[:, t], Y g> a unit that takes part in the steps of pi has the log ratio
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, positive_float
-from anechoic.audit.law import StrategyColumns, law_of
 from anechoic.audit.observation import inverted
+from anechoic.audit.participation_law import StrategyColumns, law_of
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy, warn_dense
 

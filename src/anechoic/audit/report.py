@@ -1,4 +1,4 @@
-"""What an audit found: one finding for each test, the verdict, and what the audit could have seen."""
+"""Report of an audit: one finding for each test, the verdict, and what could have been seen."""
 
 from __future__ import annotations
 

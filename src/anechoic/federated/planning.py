@@ -13,12 +13,12 @@ from anechoic.federated.compatibility import asked_per_round, check_rounds
 from anechoic.federated.optimizers import SGD, ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.given import Permitted
-from anechoic.planning.memory_budget import Room
+from anechoic.planning.external_batches import ExternalSetting, calibrated_in_integers
+from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.objective import Kept, PlanObjective
-from anechoic.planning.promised import PromisedSetting, calibrated_in_integers
 from anechoic.planning.records import Goal
 from anechoic.planning.update import UpdateRule, update_of
+from anechoic.planning.user_choices import Restriction
 from anechoic.sampling import External
 from anechoic.strategies.base import Strategy
 
@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 #: What `plan_rounds(mechanism=…)` takes.
 Choice = Literal["auto", "blt", "banded", "tree", "identity"]
-CHOICES: tuple[Choice, ...] = get_args(Choice)
+ROUND_CHOICES: tuple[Choice, ...] = get_args(Choice)
 #: What each compares.
-FAMILIES: dict[Choice, frozenset[str]] = {
+ROUND_FAMILIES: dict[Choice, frozenset[str]] = {
     "auto": frozenset({"identity", "banded_toeplitz", "blt", "tree"}),
     "blt": frozenset({"blt"}),
     "banded": frozenset({"banded_toeplitz"}),
@@ -115,7 +115,7 @@ def plan_rounds(
     n = positive_int("rounds", rounds)
     if not isinstance(discipline, Discipline):
         raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")
-    wanted = Permitted.of(mechanism, choices=FAMILIES, argument="mechanism")
+    wanted = Restriction.of(mechanism, choices=ROUND_FAMILIES, argument="mechanism")
     objective = PlanObjective.of(_update_of(optimizer).workload(n, n), keep)
     entries = positive_int("dimension", dimension)
     rows = _rows_within(memory_budget, entries)
@@ -136,12 +136,12 @@ def plan_rounds(
         one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove")),  # type: ignore[arg-type]
         unit,
     )
-    best = PromisedSetting(
+    best = ExternalSetting(
         objective,
         discipline.participation,
         wanted,
-        Room(rows, entries),
-        bounded=wanted.families not in (FAMILIES["blt"], FAMILIES["tree"]),
+        MemoryBudget(rows, entries),
+        bounded=wanted.families not in (ROUND_FAMILIES["blt"], ROUND_FAMILIES["tree"]),
         alike=WORTH,
         free_rows=FREE // (BYTES * entries),
     ).best()

@@ -26,8 +26,8 @@ from anechoic.federated.round import Asked, Closed, Model
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
 from anechoic.federated.store import RunStore, mechanism_in
 from anechoic.keys import derive
-from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
 from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
@@ -100,7 +100,7 @@ class Server(OfOneProcess):
         book: BudgetBook | None = None,
     ) -> None:
         check_fits(mechanism, discipline, clients_per_round, clip_norm)
-        self.mechanism, self.discipline = as_begun(mechanism, mechanism_in(state)), discipline
+        self.mechanism, self.discipline = pin_to_saved(mechanism, mechanism_in(state)), discipline
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
         self.asked_per_round = asked_per_round(self.clients_per_round, over_selection)
         self.min_replies = check_fewest(min_replies, self.clients_per_round)

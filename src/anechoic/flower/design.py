@@ -10,7 +10,7 @@ from anechoic.errors import MismatchError
 from anechoic.federated.compatibility import asked_per_round
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.participation_policy import Discipline
-from anechoic.federated.planning import CHOICES, Choice, default_delta, plan_rounds
+from anechoic.federated.planning import ROUND_CHOICES, Choice, default_delta, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.objective import Kept, PlanObjective
 from anechoic.workloads import prefix_sum
@@ -39,7 +39,7 @@ class Design:
         planned = {**needed, "delta": self.delta, "memory_budget": self.memory_budget}
         given = isinstance(self.mechanism, Mechanism)
         if not given:
-            one_of("mechanism", self.mechanism or "auto", CHOICES, remedy="Or give an anechoic.Mechanism.")
+            one_of("mechanism", self.mechanism or "auto", ROUND_CHOICES, remedy="Or give a Mechanism.")
         if any(value is not None for value in planned.values()) if given else None in needed.values():
             raise ValueError(
                 "give a Mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"

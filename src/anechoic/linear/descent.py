@@ -19,8 +19,8 @@ from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.grid import MOST
 from anechoic.planning.advice import Advice, advice_for, advice_of
 from anechoic.planning.compare import STRATEGIES, plan
+from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.on_grid import on_finest_grid
 from anechoic.planning.result import Plan, mechanism_in
 from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.units.ownership import Units

@@ -1,1 +1,1 @@
-"""Errors of a mechanism per step, and its loss: sensitivity times error."""
+"""Error of a strategy per step, and its loss: sensitivity times error."""

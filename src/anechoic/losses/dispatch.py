@@ -1,4 +1,4 @@
-"""StepErrors of a mechanism per step, and its loss.
+"""Error of a strategy per step, and its loss.
 
 B = A C^-1 maps i.i.d. noise of variance 1 to the error of the n weighted prefix sums: the error of step
 t is the norm of row t of B, a standard deviation per coordinate. Loss is sensitivity times error.
@@ -16,7 +16,7 @@ from anechoic._validate import Array, one_of
 from anechoic.algebra import banded
 from anechoic.algebra.exponentials import prefix_decoder
 from anechoic.errors import PerformanceWarning
-from anechoic.losses.kinds import KINDS, LossKind
+from anechoic.losses.norms import KINDS, LossNorm
 from anechoic.losses.recurrent import squares_with_gains, toeplitz_error
 from anechoic.losses.result import StepErrors
 from anechoic.losses.rows import restart_squares, restart_squares_of_rows, scaled_rows
@@ -26,7 +26,7 @@ from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT, FullTree, Identity, Output, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from anechoic.workloads.base import Workload, checked_workload, impulse
 from anechoic.workloads.inverses import recursion_columns
@@ -115,7 +115,7 @@ def _(strategy: BLT, workload: Workload) -> StepErrors | None:
 
 
 def loss(
-    workload: Workload, strategy: Strategy, participation: Participation = SINGLE, kind: LossKind = "rms"
+    workload: Workload, strategy: Strategy, participation: Participation = SINGLE, kind: LossNorm = "rms"
 ) -> float:
     """Sensitivity times error: what the error is per unit of noise multiplier, in root scale.
 
@@ -162,7 +162,10 @@ def _of_squares(squares: Array) -> StepErrors:
 
 def _squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """Squared row norms of B, shape (n,), by the first way that the structures allow: the cheapest first."""
-    for way in (_of_class, _of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
+    squares = own_squares(strategy, workload)
+    if squares is not None and _kept_digits(squares):
+        return squares
+    for way in (_of_toeplitz, squares_with_gains, _of_bands, _of_scaled_toeplitz):
         squares = way(workload, strategy)
         if squares is not None and (way is _of_toeplitz or _kept_digits(squares)):
             return squares
@@ -177,10 +180,6 @@ def _kept_digits(squares: Array) -> bool:
     """
     with np.errstate(invalid="ignore"):
         return bool((np.maximum.accumulate(squares) <= SHRUNK * squares).all())
-
-
-def _of_class(workload: Workload, strategy: Strategy) -> Array | None:
-    return own_squares(strategy, workload)
 
 
 @singledispatch

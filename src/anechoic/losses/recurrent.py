@@ -19,8 +19,8 @@ from anechoic.algebra.exponentials import inverse_poles
 from anechoic.algebra.systems import System, chained, power_sums, realisation, sequence
 from anechoic.strategies import BLT, BandedInverse
 from anechoic.strategies.base import Strategy
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
-from anechoic.strategies.scaled import ColumnScaled
 from anechoic.workloads.base import Workload
 from anechoic.workloads.systems import workload_system
 

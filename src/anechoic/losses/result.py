@@ -1,4 +1,4 @@
-"""Errors of a mechanism, step by step."""
+"""Errors of a strategy, step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from anechoic._validate import Array, one_of
-from anechoic.losses.kinds import KINDS, LossKind, row_weights
+from anechoic.losses.norms import KINDS, LossNorm, row_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class StepErrors:
         """StepErrors of the last step; without `per_step` where it has a closed form."""
         return float(self.per_step[-1]) if self._last is None else self._last
 
-    def of(self, kind: LossKind) -> float:
+    def of(self, kind: LossNorm) -> float:
         """The error that `kind` asks for: "rms", "max", "last", or weights w >= 0, shape (n,).
 
         Weights give sqrt(sum_t w_t e_t^2 / sum_t w_t), so that equal ones are "rms".

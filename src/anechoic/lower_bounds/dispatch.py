@@ -1,4 +1,4 @@
-"""What no mechanism can beat: lower bounds of the loss, each with its theorem and the class it covers.
+"""Lower bounds of the loss of any mechanism, each with its theorem and the class it covers.
 
 For prefix sums and one participation there are closed forms. `lower_bound` gives the best bound that is
 cheap for any workload and loss.
@@ -14,8 +14,7 @@ import numpy as np
 from anechoic._validate import Array, one_of
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind
-from anechoic.lower_bounds.listed import listed_bound
+from anechoic.losses.norms import KINDS, LossNorm
 from anechoic.lower_bounds.one_participation import (
     ARRAYS_UP_TO,
     FFT_UP_TO,
@@ -24,8 +23,9 @@ from anechoic.lower_bounds.one_participation import (
     row_bounds,
     row_sizes,
 )
+from anechoic.lower_bounds.patterns import listed_bound
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import cheap_bound
+from anechoic.lower_bounds.several_participations import cheap_bound
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
@@ -34,13 +34,13 @@ from anechoic.workloads.base import Workload
 
 
 def lower_bound(
-    workload: Workload, participation: Participation = SINGLE, kind: LossKind = "rms"
+    workload: Workload, participation: Participation = SINGLE, kind: LossNorm = "rms"
 ) -> Bound | None:
     """The best bound that is cheap at this n, or None where none is known.
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
     (`algebra.nuclear`), and the largest entry of a row. For several: the dual of Problem 4.6 at few steps
-    (`lower_bounds.several`), a nuclear norm at many, and the sums of a row over the steps of a pattern.
+    (`lower_bounds.several_participations`), a nuclear norm at many, and sums of a row over a pattern.
     Where the patterns are listed, only the columns of steps that somebody may touch count.
     Dense optimisers find better ones on their way.
 
@@ -67,7 +67,7 @@ def lower_bound(
 
 
 @singledispatch
-def bound_under(participation: Participation, workload: Workload, kind: LossKind) -> Bound | None:
+def bound_under(participation: Participation, workload: Workload, kind: LossNorm) -> Bound | None:
     """The best of the dual bound of few steps, and of a nuclear norm with an even mean of the columns.
 
     Take a cyclic schema that is contained in this one: its b patterns share the steps out. A unit with
@@ -93,7 +93,7 @@ def bound_under(participation: Participation, workload: Workload, kind: LossKind
 
 
 @bound_under.register
-def _(participation: Patterns, workload: Workload, kind: LossKind) -> Bound | None:
+def _(participation: Patterns, workload: Workload, kind: LossNorm) -> Bound | None:
     return listed_bound(workload, participation, kind)
 
 

@@ -1,4 +1,4 @@
-"""The dual of optimal factorisation under several participations: what no factorisation can beat.
+"""Dual of optimal factorisation under several participations: a lower bound for every factorisation.
 
 Let p >= 0 weigh the squared errors of the steps (sum 1), and let W = sum_pi S_pi with S_pi semidefinite and
 zero outside the pattern pi of steps. For A = B C, W = L L^T and v_pi = the largest diagonal entry of S_pi,

@@ -1,4 +1,4 @@
-"""What no mechanism can beat where each unit takes part once."""
+"""Lower bounds for one participation of each unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
 from anechoic.algebra.nuclear import MARGIN, circulant_value, dual_value, toeplitz_nuclear_norm
-from anechoic.losses.kinds import LossKind, row_weights, tail_weights
+from anechoic.losses.norms import LossNorm, row_weights, tail_weights
 from anechoic.lower_bounds.prefix_sums import prefix_sum_lower_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.workloads import prefix_sum
@@ -25,7 +25,7 @@ FFT_UP_TO = 2**20
 ARRAYS_UP_TO = 2**24  # steps up to which an array of n numbers may be made for a bound
 
 
-def even_nuclear_norm(workload: Workload, kind: LossKind) -> float | None:
+def even_nuclear_norm(workload: Workload, kind: LossNorm) -> float | None:
     """||W^(1/2) A||_* / sqrt(n), rounded down, or None where it is not cheap; even weights for "max"."""
     n = workload.n
     even = isinstance(kind, str) and kind != "last"
@@ -43,7 +43,7 @@ def even_nuclear_norm(workload: Workload, kind: LossKind) -> float | None:
     return None
 
 
-def row_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
+def row_bounds(workload: Workload, kind: LossNorm) -> list[Bound]:
     """The error of a step times the sensitivity is at least the largest entry of its row of A.
 
     For |A[t, j]| = |<B[t], C[:, j]>| <= ||B[t]|| ||C[:, j]||. For the last step alone that is the infimum:
@@ -80,7 +80,7 @@ def row_sizes(workload: Workload, t: int) -> Array:
     return np.abs(workload.adjoint_multiply(unit))
 
 
-def nuclear_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
+def nuclear_bounds(workload: Workload, kind: LossNorm) -> list[Bound]:
     """Bounds by weak duality, for every kind but "last", where that of the row is the best."""
     n = workload.n
     even = isinstance(kind, str)
@@ -106,7 +106,7 @@ def nuclear_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
     return [Bound(value, "nuclear norm of the weighted A (dual value)")]
 
 
-def _circulant_bound(workload: Workload, kind: LossKind) -> Bound:
+def _circulant_bound(workload: Workload, kind: LossNorm) -> Bound:
     """The best of a few weights v of the columns (and w of the rows, for "max")."""
     n = workload.n
     a, rates = workload.coefficients, workload.rates
@@ -131,7 +131,7 @@ def _circulant_bound(workload: Workload, kind: LossKind) -> Bound:
     return Bound(values[best], "trace of the weighted A with an orthogonal circulant, below its nuclear norm")
 
 
-def _weighted_prefix_bounds(scales: Array, kind: LossKind) -> list[Bound]:
+def _weighted_prefix_bounds(scales: Array, kind: LossNorm) -> list[Bound]:
     """Restart differences of prefix sums, of one period at most: A_pre with weighted rows."""
     squares, sums = np.square(scales), prefix_sum(len(scales))
     if kind == "max":
@@ -139,7 +139,7 @@ def _weighted_prefix_bounds(scales: Array, kind: LossKind) -> list[Bound]:
     return _scaled(nuclear_bounds(sums, squares), math.sqrt(squares.mean()))
 
 
-def _block_bounds(workload: Workload, kind: LossKind) -> list[Bound]:
+def _block_bounds(workload: Workload, kind: LossNorm) -> list[Bound]:
     """The bound of a leading block, of which C[:m, :m] and B[:m, :m] are a factorisation.
 
     C and B may be taken lower-triangular, as a rotation between them changes no norm (Remark 1.17), so that

@@ -1,4 +1,4 @@
-"""What no factorisation of prefix sums can beat, in closed form (one participation)."""
+"""Lower bounds for prefix sums and one participation, in closed form."""
 
 from __future__ import annotations
 

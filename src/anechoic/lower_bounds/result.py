@@ -1,4 +1,4 @@
-"""What every lower bound of the loss is given as."""
+"""Result of every lower bound of the loss."""
 
 from __future__ import annotations
 

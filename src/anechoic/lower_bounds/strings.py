@@ -1,4 +1,4 @@
-"""A lower bound for prefix sums under several participations whose cost does not grow with n.
+"""Lower bound for prefix sums under several participations, at a cost that does not grow with n.
 
 The bound is that of `lower_bounds.dual`. Cut the steps into k cells of m steps, the last of which may be
 shorter. A pattern c of cells stands for the m patterns of the steps u of these cells, u < m, with one matrix

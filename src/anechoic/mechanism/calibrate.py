@@ -1,4 +1,4 @@
-"""From a strategy and an epsilon to a mechanism: the least noise that gives it."""
+"""Calibration: from a strategy and an epsilon to the mechanism of least noise."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from anechoic.accounting import Verified, gaussian_mu
 from anechoic.accounting.accountant import Accounting, accountant_of, adjacency_factor
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.mechanism.compatibility import check_covered, check_strategy
-from anechoic.mechanism.guaranteed import Guaranteed
+from anechoic.mechanism.has_guarantee import HasGuarantee
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies.base import Strategy
 
-Made = TypeVar("Made", bound=Guaranteed)
+Made = TypeVar("Made", bound=HasGuarantee)
 
 
 @known_keywords
@@ -63,7 +63,7 @@ def calibrate(
             " Where somebody else forms them, or there is no training (docs/releases.md), promise how often"
             " one unit takes part: sampling.External(participation.Single(), batch_size=1, steps=n)."
         )
-    asked, by_epsilon = asked_for(epsilon, noise_multiplier)
+    asked, by_epsilon = check_goal(epsilon, noise_multiplier)
     delta = fraction("delta", delta)
     how: Accounting = Verified.within(delta) if accounting == "verified" else accounting
     check_covered(strategy, sampling, adjacency, how)
@@ -94,10 +94,10 @@ def calibrate(
             f" {GROWTH[-1]:g} times the estimated noise: give accounting=Verified(samples={4 * how.samples},"
             f" failure={how.failure:g})."
         )
-    return shown(with_std, std, asked)
+    return with_proven_noise(with_std, std, asked)
 
 
-def asked_for(epsilon: float | None, noise_multiplier: float | None) -> tuple[float, bool]:
+def check_goal(epsilon: float | None, noise_multiplier: float | None) -> tuple[float, bool]:
     """The one of the two that is given, checked, and whether it is epsilon.
 
     Raises:
@@ -112,7 +112,7 @@ def asked_for(epsilon: float | None, noise_multiplier: float | None) -> tuple[fl
     return positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0."), True
 
 
-def shown(with_std: Callable[[float], Made], std: float, epsilon: float) -> Made:
+def with_proven_noise(with_std: Callable[[float], Made], std: float, epsilon: float) -> Made:
     """The mechanism with noise `std`, or with the few roundings more at which its epsilon is at most that."""
     mechanism, excess = with_std(std), 1e-15
     while mechanism.epsilon() > epsilon:  # products of rounded numbers

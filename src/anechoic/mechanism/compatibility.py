@@ -1,4 +1,4 @@
-"""What a theorem covers: refused otherwise, before anything is computed."""
+"""Checks that a theorem covers what is asked for, before anything is computed."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ from functools import cached_property
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant
-from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, gaussian_pld
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
+from anechoic.accounting.loss_distributions.sampled_gaussian import MOST_CELLS, gaussian_pld
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
-from anechoic.mechanism.guaranteed import Guaranteed
+from anechoic.mechanism.has_guarantee import HasGuarantee
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.rounding.drift import DRIFT, before_drift
 
@@ -76,7 +76,7 @@ def compose(
 
 
 @dataclass(frozen=True, repr=False)
-class Composition(Guaranteed):
+class Composition(HasGuarantee):
     """Several mechanisms and how often each is run; make one with `compose`.
 
     Attributes:

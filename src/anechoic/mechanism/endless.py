@@ -1,4 +1,4 @@
-"""Mechanisms without a last step: noise calibrated once to the limiting sensitivity, streamed for ever.
+"""Mechanisms without a last step: noise calibrated once to the limiting sensitivity.
 
 The promise is one participation per privacy unit. Then the first n releases are a Gaussian mechanism with
 sensitivity ||C[:n, :n]|| <= gamma_inf for every n, and what has been released so far is always covered.
@@ -14,22 +14,22 @@ from anechoic._validate import one_of, plain, positive_float
 from anechoic.accounting import gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountant import adjacency_factor
 from anechoic.errors import UnsupportedError
-from anechoic.mechanism.calibrate import asked_for, shown
-from anechoic.mechanism.guaranteed import FORMAT, Recorded
+from anechoic.mechanism.calibrate import check_goal, with_proven_noise
+from anechoic.mechanism.has_guarantee import FORMAT, SavedGuarantee
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.participation import Single
 from anechoic.sampling import External
 from anechoic.sensitivity import theorems
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies.endless import Endless
 
 # More rows than any process emits: at one row a nanosecond they last 146 years.
 FOR_EVER = 2**62
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EndlessMechanism(Recorded):
+class EndlessMechanism(SavedGuarantee):
     """A horizon-free strategy with its noise and its guarantee; make one with `calibrate_endless`.
 
     The release at step t is the sum of the clipped contributions plus
@@ -58,7 +58,7 @@ class EndlessMechanism(Recorded):
     amplified: ClassVar[bool] = False
     drift: ClassVar[float] = 0.0
 
-    strategy: HorizonFree
+    strategy: Endless
     noise_std: float
     batch_size: float
     clip_norm: float = 1.0
@@ -67,7 +67,7 @@ class EndlessMechanism(Recorded):
     delta: float = 1e-6
 
     def __post_init__(self) -> None:
-        if not isinstance(self.strategy, HorizonFree):
+        if not isinstance(self.strategy, Endless):
             raise ValueError(
                 f"strategy={self.strategy!r} must be horizon-free, such as strategies.endless.damped(0.01)."
                 " A strategy with n steps goes to anechoic.calibrate."
@@ -131,11 +131,11 @@ class EndlessMechanism(Recorded):
     def _fields(self) -> dict[str, Any]:
         return {self.versioned: FORMAT, **{f.name: encode(getattr(self, f.name)) for f in fields(self)}}
 
-    def _stated(self) -> dict[str, Any]:
+    def _claims(self) -> dict[str, Any]:
         return {"sensitivity": self.sensitivity.value, "epsilon": self.epsilon()}
 
     @classmethod
-    def _made(cls, record: dict[str, Any]) -> EndlessMechanism:
+    def _from_fields(cls, record: dict[str, Any]) -> EndlessMechanism:
         if missing := {f.name for f in fields(cls)} - set(record):
             raise KeyError(sorted(missing)[0])
         return cls(**{name: decode(value) for name, value in record.items()})
@@ -148,7 +148,7 @@ class EndlessMechanism(Recorded):
 
 
 def calibrate_endless(
-    strategy: HorizonFree,
+    strategy: Endless,
     *,
     batch_size: float,
     delta: float,
@@ -175,7 +175,7 @@ def calibrate_endless(
         >>> mechanism.at(1000).epsilon() <= mechanism.epsilon() <= 1
         True
     """
-    asked, by_epsilon = asked_for(epsilon, noise_multiplier)
+    asked, by_epsilon = check_goal(epsilon, noise_multiplier)
 
     def with_std(std: float) -> EndlessMechanism:
         return EndlessMechanism(strategy, std, batch_size, clip_norm, adjacency, unit, delta)
@@ -183,4 +183,4 @@ def calibrate_endless(
     unscaled = with_std(1.0)
     if not by_epsilon:
         return with_std(asked * unscaled.sensitivity.value)
-    return shown(with_std, unscaled.gdp() / gaussian_mu(asked, delta), asked)
+    return with_proven_noise(with_std, unscaled.gdp() / gaussian_mu(asked, delta), asked)

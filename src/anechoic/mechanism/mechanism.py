@@ -17,7 +17,7 @@ from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant, Accounting, accountant_of, adjacency_factor
 from anechoic.errors import MismatchError
 from anechoic.mechanism.compatibility import check_covered
-from anechoic.mechanism.guaranteed import FORMAT, REMEDY, Recorded
+from anechoic.mechanism.has_guarantee import FORMAT, REMEDY, SavedGuarantee
 from anechoic.noise import NoiseStream
 from anechoic.noise.filter_choice import rounded_filter
 from anechoic.noise.grid import Grid, checked_bits, spacing
@@ -33,7 +33,7 @@ Adjacency = Literal["zero_out", "replace_one", "add_or_remove"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mechanism(Recorded):
+class Mechanism(SavedGuarantee):
     """A correlated noise mechanism with its guarantee.
 
     The release at step t is the sum of the clipped contributions plus
@@ -237,7 +237,7 @@ class Mechanism(Recorded):
             fields["grid_bits"] = self.grid_bits
         return fields
 
-    def _stated(self) -> dict[str, Any]:
+    def _claims(self) -> dict[str, Any]:
         return {
             "sensitivity": self.sensitivity.value,
             "exact": self.sensitivity.exact,
@@ -247,7 +247,7 @@ class Mechanism(Recorded):
         }
 
     @classmethod
-    def _made(cls, record: dict[str, Any]) -> Mechanism:
+    def _from_fields(cls, record: dict[str, Any]) -> Mechanism:
         return cls(
             decode(record["strategy"]),
             decode(record["sampling"]),
@@ -256,9 +256,9 @@ class Mechanism(Recorded):
             grid_bits=record.get("grid_bits"),
         )
 
-    def _computed(self, stated: Mapping[str, Any]) -> dict[str, float]:
+    def _recomputed_claims(self, stated: Mapping[str, Any]) -> dict[str, float]:
         if self.accountant is None or not isinstance(self.accounting, Verified):
-            return super()._computed(stated)
+            return super()._recomputed_claims(stated)
         if not self.accountant.plausible(float(stated["epsilon"]), self.delta, self.noise_std):
             raise MismatchError(
                 f"the file states epsilon={stated['epsilon']}, which its own samples contradict. {REMEDY}"

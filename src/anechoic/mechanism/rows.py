@@ -1,4 +1,4 @@
-"""Rows of a mechanism's noise as integers, to be added to sums that are integers."""
+"""Integer rows of a mechanism's noise, to be added to sums of integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the statement of a mechanism says: gathered once, laid out by `anechoic.statement`."""
+"""Text of a mechanism's statement: gathered once, laid out by `anechoic.statement`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _(mechanism: Mechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (*access_of(m.sampling, unit), *_ownership(unit))
-    return stated(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounded(m))
+    return assemble(items, assumptions, theorems_of(m), unit, m.fingerprint, record, rounded=rounds(m))
 
 
 @statement_of.register
@@ -143,7 +143,7 @@ def _(mechanism: EndlessMechanism) -> Statement:
         "arithmetic": _numbers(m),
     }
     assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
-    return stated(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounded=rounded(m))
+    return assemble(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounds(m))
 
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> 
     }
 
 
-def rounded(m: Part) -> float | None:
+def rounds(m: Part) -> float | None:
     """Contributions in a sum of floating-point numbers; None if sums are integers."""
     return None if m.grid_bits is not None else m.expected_batch_size
 
@@ -185,14 +185,13 @@ def _noise(m: Part, sensitivity: float, reference: str) -> dict[str, Any]:
     }
 
 
-def stated(
+def assemble(
     items: tuple[tuple[str, str], ...],
     assumptions: tuple[Assumption, ...],
     proofs: tuple[Theorem, ...],
     unit: str,
     fingerprint: str,
     record: dict[str, Any],
-    *,
     rounded: float | None,
 ) -> Statement:
     """With what every statement says: duties, what is not covered, and the software.
@@ -402,8 +401,8 @@ def _(composition: Composition) -> Statement:
         ],
     }
     fingerprint = "none: each part has its own"
-    floats = [rounded(part) for part, _ in c.parts]
+    floats = [rounds(part) for part, _ in c.parts]
     largest = max((count for count in floats if count is not None), default=None)
-    return stated(
+    return assemble(
         tuple(items), tuple(assumptions), tuple(proofs), c.unit, fingerprint, record, rounded=largest
     )

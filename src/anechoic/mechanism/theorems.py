@@ -1,4 +1,4 @@
-"""What the guarantee of a mechanism rests on, beside its accountant's theorem and its sensitivity's."""
+"""Theorems that the guarantee of a mechanism rests on, its accountant's and sensitivity's aside."""
 
 from __future__ import annotations
 

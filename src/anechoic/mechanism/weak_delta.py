@@ -1,4 +1,4 @@
-"""A delta or epsilon that is too large to promise anything: said wherever a guarantee is made or stated."""
+"""Warnings of a delta or epsilon that is too large to promise anything."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _CHUNK = 2**22  # entries whose words take memory at a time: about 200 bytes eac
 _WORDS, _LOW = ChaChaCounter.block_words, 2**32 - 1
 
 
-def made_here(cipher: str, device: torch.device) -> bool:
+def draws_on_device(cipher: str, device: torch.device) -> bool:
     """Whether fresh rows are made on a device, not moved there: where it has float64 and is right."""
     return cipher == CHACHA and _gives_plain_bits(device)
 
@@ -50,7 +50,7 @@ def _gives_plain_bits(device: torch.device) -> bool:
     return right
 
 
-class DrawnColumns:
+class DeviceColumns:
     """A row on a device that needs no memory: it asks for `draw` alone of `NumpyColumns`."""
 
     def __init__(self, row: torch.Tensor, fresh: FreshRows) -> None:

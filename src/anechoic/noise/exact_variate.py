@@ -1,4 +1,4 @@
-"""The variates as real numbers: as many digits as wanted, and decisions that float64 leaves open.
+"""Variates as real numbers: as many digits as wanted, and decisions that float64 leaves open.
 
 A variate is start + (place + u) * step with integers start, place, step and a number u of [0, 1) whose
 binary digits are read from the keystream, as far as they are asked for. A proposal is accepted where such a
@@ -34,7 +34,7 @@ _PROPOSAL = 4  # words of a proposal
 
 
 @dataclass(frozen=True)
-class Details:
+class FurtherDraws:
     """What is drawn beyond the one word that every coordinate has, addressed by (coordinate, attempt).
 
     Attempt 0 is the point in the rectangle; the proposals for the rest follow from 1 on. Where a block of the
@@ -93,7 +93,7 @@ class Segment:
     step: int
     attempt: int
 
-    def interval(self, details: Details, coordinate: int, extra: int) -> tuple[int, int, int]:
+    def interval(self, details: FurtherDraws, coordinate: int, extra: int) -> tuple[int, int, int]:
         """(low, high, exponent): the number before its sign lies in [low, high] * 2**-exponent."""
         place = self.place << extra | details.digits(coordinate, self.attempt, PLACE, extra)
         low = (self.start << extra) + place * self.step
@@ -110,7 +110,7 @@ class Proposal:
     height: int
 
 
-def variate(word: int, details: Details, coordinate: int) -> Segment:
+def variate(word: int, details: FurtherDraws, coordinate: int) -> Segment:
     """The variate of a coordinate, whose own word is given."""
     index = word % 2**INDEX_BITS
     if index < RECTANGLES:
@@ -140,7 +140,7 @@ def candidate(proposed: Proposal, attempt: int) -> Segment:
     return Segment(1 - 2 * (place & 1), start << _PLACE_BITS, place >> 12, length, attempt)
 
 
-def accepts(details: Details, coordinate: int, attempt: int, proposed: Proposal) -> bool:
+def accepts(details: FurtherDraws, coordinate: int, attempt: int, proposed: Proposal) -> bool:
     """Whether the proposal lies under the curve, exactly.
 
     Args:
@@ -169,7 +169,7 @@ def accepts(details: Details, coordinate: int, attempt: int, proposed: Proposal)
     raise AssertionError("unreachable")
 
 
-def floor_of(segment: Segment, details: Details, coordinate: int, bits: int) -> int:
+def floor_of(segment: Segment, details: FurtherDraws, coordinate: int, bits: int) -> int:
     """floor(x * 2**bits) of the variate x."""
     for extra in _lengths():
         low, high, exponent = segment.interval(details, coordinate, extra)

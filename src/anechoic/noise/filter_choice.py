@@ -1,11 +1,11 @@
-"""The filter of each kind of recurrence, in floats and on a grid: it stores rows, or makes them again."""
+"""Choice of the filter for a recurrence: in floats or on a grid, rows stored or regenerated."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from anechoic._validate import byte_count, one_of
-from anechoic.noise.filters.mixed import BufferedFilter, NestedFilter, StateSpaceFilter
+from anechoic.noise.filters.states import BufferedFilter, NestedFilter, StateSpaceFilter
 from anechoic.noise.filters.windowed import AutoregressiveFilter, MovingAverageFilter, RegeneratedFilter
 from anechoic.noise.recurrence import (
     Autoregressive,
@@ -16,7 +16,7 @@ from anechoic.noise.recurrence import (
     StateSpace,
 )
 from anechoic.noise.rounding.base import RoundedFilter
-from anechoic.noise.rounding.mixed import RoundedBuffered, RoundedMixed
+from anechoic.noise.rounding.states import RoundedBuffered, RoundedStates
 from anechoic.noise.rounding.windowed import (
     RegeneratedMovingAverage,
     RoundedAutoregressive,
@@ -32,25 +32,23 @@ STORED = {
     StateSpace: StateSpaceFilter,
     Nested: NestedFilter,
 }
-AGAIN = {Autoregressive: RegeneratedFilter, MovingAverage: RegeneratedFilter}
+REGENERATED = {Autoregressive: RegeneratedFilter, MovingAverage: RegeneratedFilter}
 ROUNDED = {
     Autoregressive: RoundedAutoregressive,
     MovingAverage: RoundedMovingAverage,
     Buffered: RoundedBuffered,
-    StateSpace: RoundedMixed,
-    Nested: RoundedMixed,
+    StateSpace: RoundedStates,
+    Nested: RoundedStates,
 }
-ROUNDED_AGAIN = {MovingAverage: RegeneratedMovingAverage}
+ROUNDED_REGENERATED = {MovingAverage: RegeneratedMovingAverage}
 #: Bytes of a number, by precision: "integers" are those of a grid.
 BYTES = {"float32": 4, "float64": 8, "integers": 8}
 
 
-def chosen(
+def select_filter(
     memory: str | float, recurrence: Recurrence, std: float, dimension: int, length: int, precision: str
 ) -> tuple[str, Any]:
-    """A word of MEMORY, and the filter of that kind which emits `recurrence`'s rows times `std`.
-
-    The one that stores, where the bytes are enough.
+    """Select a word of MEMORY, and its filter for rows times `std`: the one that stores, if bytes suffice.
 
     Args:
         memory: one of MEMORY, or bytes, as a number or a text.
@@ -65,7 +63,7 @@ def chosen(
     """
     on_grid = precision == "integers"
     more: Any = dimension if on_grid else precision
-    filters: Any = (ROUNDED, ROUNDED_AGAIN) if on_grid else (STORED, AGAIN)
+    filters: Any = (ROUNDED, ROUNDED_REGENERATED) if on_grid else (STORED, REGENERATED)
     if isinstance(memory, str) and not any(map(str.isdigit, memory)):
         word = one_of("memory", memory, MEMORY)
         return word, _filter_of(filters[MEMORY.index(word)], recurrence)(recurrence, std, more)
@@ -102,7 +100,7 @@ def _filter_of(filters: dict[type, Any], recurrence: Recurrence) -> Any:
     if not STORED.keys() & kinds:
         known = ", ".join(kind.__name__ for kind in STORED)
         raise ValueError(f"{name} is not a kind of recurrence that streams know: return one of {known}.")
-    if filters is AGAIN:
+    if filters is REGENERATED:
         raise ValueError(
             "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
             f" Toeplitz strategies and their inverses, but this one's noise is {name} and keeps"

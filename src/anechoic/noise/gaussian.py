@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.keys import derive, derive_each
 from anechoic.noise.chacha20 import ChaChaCounter
-from anechoic.noise.exact_variate import Details, floor_of, variate
+from anechoic.noise.exact_variate import FurtherDraws, floor_of, variate
 from anechoic.noise.keystream import BLOCK_BYTES, WORD, WORDS_PER_BLOCK, AesCounter, Keystream
 from anechoic.noise.ziggurat import INDEX_BITS, layers
 from anechoic.noise.ziggurat_tail import rest
@@ -63,7 +63,7 @@ class FreshRow:
     def __init__(self, key: bytes, step: int, cipher: str = AES) -> None:
         made, first, further = CIPHERS[cipher]
         self.words = made(derive(key, first, step, size=32))
-        self._details = Details(made(derive(key, further, step, size=32)))
+        self._details = FurtherDraws(made(derive(key, further, step, size=32)))
 
     def fill(self, out: NDArray[np.floating], start: int, scale: float = 1.0) -> None:
         """out = scale * z_t[start : start + len(out)], rounded from float64.

@@ -1,4 +1,4 @@
-"""The grid of a float-safe release: contributions as integers, and back.
+"""Grid of a float-safe release: contributions as integers, and back.
 
 With `bits` bits the spacing is clip_norm * 2**-bits. A contribution is clipped, divided by the spacing and
 rounded towards zero; sums of such integers are exact, so that they depend on no order of summation. The

@@ -1,4 +1,4 @@
-"""How row t of C^-1 Z follows from a bounded past: what a noise stream needs to know of a strategy.
+"""Recurrences: how row t of C^-1 Z follows from a bounded past.
 
 Five kinds cover the literature: two of windows of rows, three of rows that are mixed (`StackStep`). Floats
 (`filters/`) and exact rounding (`rounding/`) follow what is said here. In all of them the emitted row may be

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from anechoic._validate import one_of, positive_float, positive_int
 from anechoic.errors import CheckpointError, DesynchronizedError, HorizonError, MismatchError
 from anechoic.keys import checked_key, derive, new_key
-from anechoic.noise.filter_choice import BYTES, chosen
+from anechoic.noise.filter_choice import BYTES, select_filter
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
 from anechoic.noise.recurrence import Recurrent
@@ -181,7 +181,8 @@ class NoiseStream:
             make_arrays(backend, dtype, device) if grid is None else IntegerArrays(backend, dtype, device)
         )
         std = self.std if self.grid is None else self.std / self.grid
-        kept = chosen(memory, strategy.recurrence(), std, self.dimension, self.length, self.arrays.precision)
+        shape = self.dimension, self.length
+        kept = select_filter(memory, strategy.recurrence(), std, *shape, self.arrays.precision)
         self.memory: str = kept[0]
         self.filter: Any = kept[1]
         if self.grid is not None:

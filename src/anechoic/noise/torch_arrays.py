@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from anechoic._validate import one_of
-from anechoic.noise.device_rows import DrawnColumns, made_here
+from anechoic.noise.device_rows import DeviceColumns, draws_on_device
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.numpy_arrays import NumpyArrays, Plan, aligned_empty, checked_precision, run_on_numpy
 
@@ -54,8 +54,8 @@ class TorchArrays:
         import torch
 
         with torch.inference_mode(False), torch.no_grad():
-            if not self._on_cpu and not len(memory) and made_here(fresh.cipher, self._device):
-                drawn: Any = DrawnColumns(row, fresh)  # rows without memory ask for nothing else
+            if not self._on_cpu and not len(memory) and draws_on_device(fresh.cipher, self._device):
+                drawn: Any = DeviceColumns(row, fresh)  # rows without memory ask for nothing else
                 plan(drawn)
                 return
             made = row if self._on_cpu else torch.from_numpy(aligned_empty(tuple(row.shape), self.precision))

@@ -1,4 +1,4 @@
-"""The Gaussian curve as 2,045 rectangles of mass 2**-11 each, and what is left of it, cut into pieces.
+"""Ziggurat: the Gaussian curve as 2,045 rectangles of mass 2**-11 each, and what is left, in pieces.
 
 Let f(x) = exp(-x**2 / 2) and c = sqrt(2 pi) / 2**12. Rectangle j lies under f, over [-W_j, W_j], and is
 c / W_j high, so that each has the same mass 2**-11 of the normal law, whatever the width. They are stacked

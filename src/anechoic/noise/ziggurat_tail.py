@@ -1,4 +1,4 @@
-"""The three indices in 2,048 that no rectangle stands for: a sampler of what they leave of the curve.
+"""Sampler of the three indices in 2,048 that no rectangle of the ziggurat stands for.
 
 Proposals are compared in float64. Where the comparison is closer than float64 and the exponential function
 of any machine could be wrong, `anechoic.noise.exact_variate` decides: so every machine takes the same ones,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anechoic.noise.exact_variate import Details, accepts, proposal
+from anechoic.noise.exact_variate import FurtherDraws, accepts, proposal
 from anechoic.noise.ziggurat import PICK_BITS, TAIL_STEP, layers
 
 # Bounds on the error of both sides of a comparison, at least 100 times what IEEE arithmetic and an
@@ -19,7 +19,7 @@ _RELATIVE = 2.0**-42
 _ABSOLUTE = 2.0**-52  # of a height that is known to 53 of its binary digits
 
 
-def rest(details: Details, coordinates: NDArray[np.int64]) -> NDArray[np.float64]:
+def rest(details: FurtherDraws, coordinates: NDArray[np.int64]) -> NDArray[np.float64]:
     """The variates of coordinates whose index stands for the rest; a function of each coordinate alone."""
     values = np.empty(len(coordinates))
     left, attempt, together = np.arange(len(coordinates)), 1, details.at_once
@@ -31,7 +31,7 @@ def rest(details: Details, coordinates: NDArray[np.int64]) -> NDArray[np.float64
 
 
 def _tried(
-    details: Details, coordinates: NDArray[np.int64], attempts: range
+    details: FurtherDraws, coordinates: NDArray[np.int64], attempts: range
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The first value accepted in these attempts, and whether there is one, for each coordinate."""
     words = details.proposals(coordinates, attempts[0], len(attempts))

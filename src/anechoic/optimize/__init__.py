@@ -1,4 +1,4 @@
-"""Optimisers, one file per strategy class: each returns `Optimized`, with what is known of the optimum."""
+"""Optimisers by what is free: full matrices, columns, series (Toeplitz), bins. Each returns `Optimized`."""
 
 from anechoic.optimize.bins.balls_in_bins import balls_in_bins
 from anechoic.optimize.columns.banded import banded

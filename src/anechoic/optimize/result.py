@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
-from anechoic.losses.kinds import LossKind
+from anechoic.losses.norms import LossNorm
 from anechoic.lower_bounds.dispatch import lower_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.participation.base import Participation
@@ -91,7 +91,7 @@ def small_enough(workload: Workload, most: int = NUMBERS) -> Workload:
 
 def finish(
     strategy: Strategy,
-    asked: tuple[Workload, Participation, LossKind],
+    asked: tuple[Workload, Participation, LossNorm],
     started: float,
     evaluations: int,
     *,

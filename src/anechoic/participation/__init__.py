@@ -6,8 +6,8 @@ A schema does not know the number of steps n; it comes from the strategy. Steps 
 from anechoic.participation.cyclic import Cyclic
 from anechoic.participation.epochs import OncePerEpoch
 from anechoic.participation.full_batch import FullBatch
-from anechoic.participation.listed import Patterns
 from anechoic.participation.min_sep import MinSep
+from anechoic.participation.patterns import Patterns
 from anechoic.participation.single import Single
 
 __all__ = ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Patterns", "Single"]

@@ -1,4 +1,4 @@
-"""Who may take part again: one account a unit, of how often it took part and when last.
+"""Accounts of units: how often each took part and when last, hence who may again.
 
 Streams, federated servers and checks of batches ask this file and no other. What becomes of a unit follows
 from its own steps alone, so that one unit changes nothing about the contributions of another.

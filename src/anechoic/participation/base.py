@@ -1,4 +1,4 @@
-"""What a participation schema says."""
+"""Base class of participation schemas."""
 
 from __future__ import annotations
 

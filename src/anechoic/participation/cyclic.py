@@ -1,4 +1,4 @@
-"""The same place in every cycle."""
+"""Cyclic participation: the same place in every cycle."""
 
 from __future__ import annotations
 

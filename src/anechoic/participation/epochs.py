@@ -1,4 +1,4 @@
-"""Once in every epoch, anywhere in it."""
+"""Participation once in every epoch, anywhere in it."""
 
 from __future__ import annotations
 

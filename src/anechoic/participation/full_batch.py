@@ -1,4 +1,4 @@
-"""Every step."""
+"""Participation in every step."""
 
 from __future__ import annotations
 

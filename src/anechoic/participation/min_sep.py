@@ -1,4 +1,4 @@
-"""A least separation."""
+"""Participation with a minimum separation."""
 
 from __future__ import annotations
 

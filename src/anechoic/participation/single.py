@@ -1,4 +1,4 @@
-"""One participation."""
+"""Participation in one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of bands with the least predicted error: few bands leave amplification, many cancel noise.
+"""Numbers of bands to compare: few bands leave amplification, many cancel noise.
 
 Under cyclic Poisson sampling with as many groups as bands b, each example is exposed in T = ceil(n / b)
 releases at rate B b / N. The error falls smoothly in b, the noise grows with the rate and falls where T does:

@@ -1,4 +1,4 @@
-"""From candidates to the rows of the table, and from rows to the choice and its reason."""
+"""Choice among candidates: rows of the table, the best of them, and the reason."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from anechoic.planning.calibrated import calibrated, may_do_with, row_of
+from anechoic.planning.calibration import calibrate_candidate, may_keep_goal, row_of
 from anechoic.planning.families import family, label
-from anechoic.planning.memory_budget import BYTES, Room, nanoseconds, nanoseconds_again
+from anechoic.planning.memory_budget import BYTES, MemoryBudget, nanoseconds, nanoseconds_regenerated
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.run_shape import Setting
+from anechoic.planning.run_shape import RunShape
 from anechoic.planning.update import UpdateRule
 from anechoic.statement.rounding import size
 
@@ -24,11 +24,11 @@ _WORTH, _NEARLY_ALL = 0.03, 0.9
 
 
 @dataclass(frozen=True)
-class Scored:
+class Score:
     """A candidate with about its predicted error, before it is calibrated."""
 
     candidate: Candidate
-    setting: Setting
+    setting: RunShape
     rms: float
     history: int
 
@@ -48,15 +48,15 @@ class Scored:
         return family(self.candidate.strategy), type(self.candidate.sampling).__name__
 
 
-def scored(setting: Setting, candidates: Iterable[Candidate], room: Room) -> list[Scored]:
+def score_candidates(setting: RunShape, candidates: Iterable[Candidate], room: MemoryBudget) -> list[Score]:
     """Candidates of a setting with their errors."""
     return [
-        Scored(one, setting, setting.designs.of(one.strategy), room.kept(one.strategy.recurrence())[1])
+        Score(one, setting, setting.designs.of(one.strategy), room.storage(one.strategy.recurrence())[1])
         for one in candidates
     ]
 
 
-def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False) -> list[PlanRow]:
+def rows_of(found: list[Score], goal: Goal, room: MemoryBudget, *, quiet: bool = False) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
 
     Where `quiet`, the choice may be any of them.
@@ -66,9 +66,9 @@ def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False)
     """
     made: dict[int, PlanRow] = {}
 
-    def row(one: Scored, compared: bool = False) -> PlanRow:
+    def row(one: Score, compared: bool = False) -> PlanRow:
         if id(one) not in made:
-            mechanism = calibrated(one.candidate, goal, compared=compared)
+            mechanism = calibrate_candidate(one.candidate, goal, compared=compared)
             made[id(one)] = row_of(mechanism, one.setting.designs, room)
         return made[id(one)]
 
@@ -81,7 +81,7 @@ def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False)
         if (
             one.candidate.costly
             and best < float("inf")
-            and not may_do_with(one.candidate.sampling, one.candidate, goal, wanted)
+            and not may_keep_goal(one.candidate.sampling, one.candidate, goal, wanted)
         ):
             continue
         best = min(best, row(one).predicted)
@@ -93,9 +93,9 @@ def rows_of(found: list[Scored], goal: Goal, room: Room, *, quiet: bool = False)
     return list(made.values())
 
 
-def _frontier(found: list[Scored]) -> list[Scored]:
+def _frontier(found: list[Score]) -> list[Score]:
     """Those with a smaller error than all with less noise state, by more than some per cent."""
-    result: list[Scored] = []
+    result: list[Score] = []
     for one in sorted(found, key=lambda one: (one.history, one.expected)):
         if not result or one.expected < (1 - _STEP) * result[-1].expected:
             if result and result[-1].history == one.history:
@@ -104,7 +104,7 @@ def _frontier(found: list[Scored]) -> list[Scored]:
     return result
 
 
-def more_room(found: list[Scored], room: Room, best: PlanRow) -> str:
+def more_memory(found: list[Score], room: MemoryBudget, best: PlanRow) -> str:
     """The least memory that gives nearly all that more would, by the estimates; "" where that is nothing."""
     steps = best.mechanism.steps
     beyond = [one for one in found if not room.fits(one.history) and one.setting.fixed.steps == steps]
@@ -121,7 +121,7 @@ def more_room(found: list[Scored], room: Room, best: PlanRow) -> str:
     )
 
 
-def unnoticed(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> PlanRow | None:
+def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> PlanRow | None:
     """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
@@ -178,8 +178,8 @@ def choose(
 def noise_state(best: PlanRow) -> str:
     """How much noise state the choice holds, against the model in float32."""
     recurrence = best.mechanism.strategy.recurrence()
-    slower = (nanoseconds_again(recurrence) or 0.0) / nanoseconds(recurrence)
-    if best.way == "regenerate":
+    slower = (nanoseconds_regenerated(recurrence) or 0.0) / nanoseconds(recurrence)
+    if best.noise_storage == "regenerate":
         return f"It keeps no noise state: rows are made again in each step, in {slower:.1f} times the time."
     if best.memory is None or best.history == 0:
         return ""

@@ -1,4 +1,4 @@
-"""How long the columns of C are where a unit takes part several times, which the steps share out among them.
+"""Norms of the columns of C under several participations, shared out among the steps.
 
 For independent noise of step t over s_t the objective is sum_t q_t / s_t^2, where q_t is the weighted sum of
 squares of column t of A. Under a sensitivity of sum s_t^2 <= 1 over the steps of one unit it is least at

@@ -1,4 +1,4 @@
-"""From a training setting to a ranked table of mechanisms and a chosen one."""
+"""Comparison of mechanisms for a training setting: the ranked table of `plan`, and its choice."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from anechoic.mechanism.mechanism import Adjacency
 from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation.base import Participation
 from anechoic.planning.advice import advice_for
-from anechoic.planning.amplified import Amplified
+from anechoic.planning.amplified_candidates import AmplifiedCandidates
+from anechoic.planning.balls_in_bins_candidates import BallsInBinsCandidates
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.calibrated import calibrated_to
-from anechoic.planning.choice import Scored, choose, more_room, rows_of, scored, unnoticed
-from anechoic.planning.families import CHOICES, StrategyName
-from anechoic.planning.given import Permitted, SchemeName, under_given, where_drawn
-from anechoic.planning.in_bins import InBins
-from anechoic.planning.memory_budget import Room, room
+from anechoic.planning.calibration import calibrate_to_goal
+from anechoic.planning.choice import Score, choose, more_memory, rows_of, score_candidates, unnoticed_noise
+from anechoic.planning.families import PLAN_CHOICES, StrategyName
+from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
+from anechoic.planning.memory_budget import MemoryBudget, memory_limit
 from anechoic.planning.objective import Kept
 from anechoic.planning.records import Candidate, Goal, PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.run_shape import Setting
-from anechoic.planning.strategies import Strategies
+from anechoic.planning.run_shape import RunShape
 from anechoic.planning.update import Interval, update_of, with_schedule
+from anechoic.planning.user_choices import Restriction, SchemeName, amplified, under_sampling
 from anechoic.sampling import BallsInBins, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
@@ -35,7 +35,7 @@ from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload
 
 #: Names of the classes that a plan can be restricted to.
-STRATEGIES = tuple(CHOICES)
+STRATEGIES = tuple(PLAN_CHOICES)
 #: Those for which no amplification by sampling is proved: batches then come in a fixed order.
 UNAMPLIFIED = ("output", "dense")
 
@@ -133,7 +133,7 @@ def plan(
             although another strategy was asked for.
         UnsupportedError: where no theorem covers what is asked for.
     """
-    wanted = Permitted.of(strategy, sampling)
+    wanted = Restriction.of(strategy, sampling)
     update = with_schedule(update_of(optimizer), scheduler, scheduler_interval)
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     flag("random_sampling", random_sampling)
@@ -145,14 +145,14 @@ def plan(
     if epsilon is not None:
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit)
-    space = room(dimension, memory_budget)
+    space = memory_limit(dimension, memory_budget)
     quiet = update.kind == "adam" and strategy == "auto"
     rows: list[PlanRow] = []
-    found: list[Scored] = []
+    found: list[Score] = []
     notes: list[str] = []
     lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
     for size, passes in product(_several("batch_size", batch_size), lengths):
-        setting = Setting(
+        setting = RunShape(
             positive_int("examples", examples),
             size,
             passes,
@@ -168,7 +168,7 @@ def plan(
         notes += [note] if note else []
         candidates, unsupported = _candidates(setting, goal, space, wanted)
         notes += unsupported
-        here = scored(setting, candidates, space)
+        here = score_candidates(setting, candidates, space)
         found += here
         rows += rows_of(here, goal, space, quiet=quiet)
     if not rows and sampling is not None:
@@ -187,12 +187,12 @@ def plan(
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     if weak := weak_delta(delta, examples, unit):
         notes.insert(0, f"{weak}.")
-    instead = unnoticed(rows, update, dimension) if strategy == "auto" and workload is None else None
+    instead = unnoticed_noise(rows, update, dimension) if strategy == "auto" and workload is None else None
     chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update)
     # more memory gains error of sums, by which such a choice was not made
-    room_for = "" if quiet or instead else more_room(found, space, best)
+    room_for = "" if quiet or instead else more_memory(found, space, best)
     said = (chosen.reason, room_for, "" if advice is None else str(advice))
     return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
 
@@ -205,7 +205,7 @@ def _several(name: str, given: int | Sequence[int]) -> list[int]:
 
 
 def _candidates(
-    setting: Setting, goal: Goal, space: Room, wanted: Permitted
+    setting: RunShape, goal: Goal, space: MemoryBudget, wanted: Restriction
 ) -> tuple[list[Candidate], list[str]]:
     """All that is permitted and asked for, and notes: what needs no secret is permitted always."""
     found: list[Candidate] = []
@@ -213,19 +213,19 @@ def _candidates(
     given = wanted.made(setting.workload, unsampled.participation, setting.designs.loss)
     covered = True
     if setting.sampled:
-        drawn = Amplified(setting, goal, space)
+        drawn = AmplifiedCandidates(setting, goal, space)
         found += drawn.candidates(families, wanted.takes)
         if binned := wanted.takes(BallsInBins):
-            found += InBins(drawn).candidates(families)
-        found += where_drawn(given, drawn, binned=binned)
+            found += BallsInBinsCandidates(drawn).candidates(families)
+        found += amplified(given, drawn, binned=binned)
         as_given = goal.noise_multiplier is not None and families == {"identity"}
         covered = not as_given and goal.adjacency != "add_or_remove"  # of which a fixed order is not
     if covered and wanted.takes(type(unsampled)):
-        fixed = Strategies(setting.designs, unsampled.participation, space).of(families)
+        fixed = FixedOrderCandidates(setting.designs, unsampled.participation, space).of(families)
         for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
-            made = calibrated_to(goal, strategy, unsampled)
+            made = calibrate_to_goal(goal, strategy, unsampled)
             found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
-    found, notes = [one for one in found if wanted.permits(one)], list[str]()
+    found, notes = [one for one in found if wanted.allows_candidate(one)], list[str]()
     for sampling in wanted.samplings:
         own: Iterable[Strategy]
         if sampling.amplified:
@@ -233,21 +233,21 @@ def _candidates(
             own = [Identity(setting.fixed.steps)] if "identity" in families else []
             own += [setting.designs.toeplitz(b) for b in bands]
         else:
-            own = Strategies(setting.designs, sampling.participation, space).of(families)
-        more, said = under_given(sampling, own, given, goal)
+            own = FixedOrderCandidates(setting.designs, sampling.participation, space).of(families)
+        more, said = under_sampling(sampling, own, given, goal)
         found += more
         notes += said
     return found, notes
 
 
-def _equal_privacy(setting: Setting, asked: Goal) -> tuple[Goal, str]:
+def _equal_privacy(setting: RunShape, asked: Goal) -> tuple[Goal, str]:
     """The goal with an epsilon: that of independent noise, where its noise multiplier was given."""
     if asked.noise_multiplier is None:
         return asked, ""
     sampling: Sampling = setting.unsampled
     if setting.sampled:
         sampling = Poisson(setting.examples, setting.batch_size, setting.fixed.steps)
-    independent = calibrated_to(asked, Identity(sampling.steps), sampling)
+    independent = calibrate_to_goal(asked, Identity(sampling.steps), sampling)
     epsilon = float(independent.epsilon())
     if epsilon == 0.0:
         return asked, f"noise_multiplier={asked.noise_multiplier} gives epsilon 0: nothing is left to gain."

@@ -1,4 +1,4 @@
-"""Strategies of one objective by their number of bands or buffers, and their errors: computed once."""
+"""Optimised strategies of one objective by bands or buffers, and their errors: computed once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from itertools import islice
 
 import numpy as np
 
-from anechoic.losses.kinds import LossKind, weight_of_the_last
+from anechoic.losses.norms import LossNorm, weight_of_the_last
 from anechoic.optimize import banded, dense
-from anechoic.optimize.columns.banded import freed
+from anechoic.optimize.columns.banded import refine_columns
 from anechoic.optimize.series.banded_toeplitz import design
 from anechoic.optimize.series.blt import designs as blt_designs
 from anechoic.participation import MinSep
@@ -23,7 +23,7 @@ from anechoic.planning.column_norms import POWERS, norms_over_passes
 from anechoic.planning.objective import PlanObjective
 from anechoic.strategies import ColumnNormalized, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.workloads.optimizers import toeplitz_factor
 
 #: Work, n bands, up to which bands are tried, and where learning rates differ from step to step; and the
@@ -60,7 +60,7 @@ class Designs:
     def __init__(self, objective: PlanObjective) -> None:
         self.objective, self.workload = objective, objective.workload
         # Toeplitz optimisers know no largest error where rates differ: designs for the mean are compared
-        self.loss: LossKind = "rms" if objective.worst and not self.workload.is_toeplitz else objective.loss
+        self.loss: LossNorm = "rms" if objective.worst and not self.workload.is_toeplitz else objective.loss
         self._made: dict[int, Strategy] = {}
         self._free: dict[int, Strategy] = {}
         self._freed: dict[tuple[Strategy, Participation], Strategy | None] = {}
@@ -98,7 +98,7 @@ class Designs:
         work = EVEN_WORK if self.workload.is_toeplitz else UNEVEN_WORK
         return max(1, min(most, work // self.workload.n))
 
-    def over_passes(self, strategy: Strategy, schema: Participation) -> Iterable[Strategy]:
+    def scaled_over_passes(self, strategy: Strategy, schema: Participation) -> Iterable[Strategy]:
         """A strategy with columns as long as their steps matter; nothing where all are equally long."""
         if self.workload.is_toeplitz and self.workload.n > UNEVEN_UP_TO:
             return
@@ -133,7 +133,7 @@ class Designs:
         return self._curves[most]
 
     @property
-    def free_up_to(self) -> int:
+    def normalized_up_to(self) -> int:
         """The most bands for which `free` is quick: none with learning rates, of which `freed` knows more."""
         n = self.workload.n
         if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz or self.objective.worst:
@@ -142,24 +142,24 @@ class Designs:
 
     def free(self, bands: int) -> Strategy | None:
         """The best banded strategy with columns of norm 1, where that is quick to find."""
-        if not 1 < bands <= self.free_up_to:
+        if not 1 < bands <= self.normalized_up_to:
             return None
         if bands not in self._free:
             self._free[bands] = banded(self.workload, bands=bands, loss=self.loss).strategy
         return self._free[bands]
 
     @property
-    def freed_up_to(self) -> int:
+    def refined_up_to(self) -> int:
         """The most bands for which `freed` is quick: none where all rates are alike."""
         n = self.workload.n
         if n > FREED_STEPS_UP_TO or self.workload.is_toeplitz or self.objective.worst:
             return 0
         return FREED_UP_TO // n
 
-    def freed(self, strategy: Strategy, schema: Participation) -> Strategy | None:
+    def refined(self, strategy: Strategy, schema: Participation) -> Strategy | None:
         """A banded strategy, its columns freed for several participations, where that is quick."""
         if (strategy, schema) not in self._freed:
-            self._freed[strategy, schema] = freed(self.workload, strategy, schema, self.loss)
+            self._freed[strategy, schema] = refine_columns(self.workload, strategy, schema, self.loss)
         return self._freed[strategy, schema]
 
     def blt(self, buffers: int, schema: Participation = SINGLE) -> Strategy:
@@ -185,7 +185,7 @@ class Designs:
 
 
 @dataclass(frozen=True)
-class _Alike:
+class _ObjectiveKey:
     """An objective among others: workloads of one kind with the same numbers have the same designs."""
 
     kind: tuple[type, bool]
@@ -194,7 +194,7 @@ class _Alike:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _remembered(alike: _Alike) -> Designs:
+def _remembered(alike: _ObjectiveKey) -> Designs:
     return Designs(alike.objective)
 
 
@@ -207,4 +207,4 @@ def designs_of(objective: PlanObjective) -> Designs:
     if workload.rates is not None:
         arrays.append(workload.rates)
     numbers = tuple(array.tobytes() for array in arrays)
-    return _remembered(_Alike((type(workload), objective.worst), numbers, objective))
+    return _remembered(_ObjectiveKey((type(workload), objective.worst), numbers, objective))

@@ -1,4 +1,4 @@
-"""What a plan calls the strategies that it compares: one family a class, and a label without the steps."""
+"""Families of the strategies that plans compare, and their labels in tables and pictures."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 
 from anechoic.strategies import BLT, Banded, BandedToeplitz, Dense, Identity, Output
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 
 #: What `plan(strategy=…)` and `make_private(mechanism=…)` take, and the families that each may choose from.
 StrategyName = Literal["auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense"]
-CHOICES: dict[StrategyName, frozenset[str]] = {
+PLAN_CHOICES: dict[StrategyName, frozenset[str]] = {
     "auto": frozenset({"identity", "banded_toeplitz", "blt", "dense"}),
     "identity": frozenset({"identity"}),
     "output": frozenset({"output"}),
@@ -28,7 +28,7 @@ EVEN = 1e-6
 
 @singledispatch
 def family(strategy: Strategy) -> str:
-    """The family of a strategy, normalised or not; "" for one that no plan makes."""
+    """Return the family of a strategy, normalised or not; "" for others, such as trees."""
     return ""
 
 
@@ -37,8 +37,8 @@ def _(strategy: ColumnScaled) -> str:
     return family(strategy.base)
 
 
-#: The classes that have one of their own.
-_FAMILIES: dict[type[Strategy], str] = {
+#: Families by class.
+_FAMILY_OF: dict[type[Strategy], str] = {
     Identity: "identity",
     Output: "output",
     Banded: "banded_toeplitz",
@@ -46,13 +46,13 @@ _FAMILIES: dict[type[Strategy], str] = {
     BLT: "blt",
     Dense: "dense",
 }
-for _class, _name in _FAMILIES.items():
+for _class, _name in _FAMILY_OF.items():
     family.register(_class, partial(lambda name, strategy: name, _name))
 
 
 @singledispatch
 def label(strategy: Strategy) -> str:
-    """One line for a row of the table, without the number of steps, which is the same for all."""
+    """Return one line for a row of the table, without the number of steps, which is the same for all."""
     return strategy.describe()
 
 

@@ -1,4 +1,4 @@
-"""How much noise state a plan may take: the caller's budget, or a stated default."""
+"""Bound on the noise state of a plan: the caller's budget, or a stated default."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _(recurrence: Buffered) -> float:
     return FRESH + WRITTEN * recurrence.rows
 
 
-def nanoseconds_again(recurrence: Recurrence) -> float | None:
+def nanoseconds_regenerated(recurrence: Recurrence) -> float | None:
     """The same without noise state, where a row is a sum of few fresh ones: these are made again."""
     return None if recurrence.sources is None else FRESH * recurrence.sources
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """The bound on rows of noise state.
 
     Attributes:
@@ -60,23 +60,19 @@ class Room:
         """Bytes of so many rows; None where the dimension is unknown."""
         return None if self.dimension is None else BYTES * self.dimension * rows
 
-    def kept(self, recurrence: Recurrence, rows: int | None = None) -> tuple[str, int]:
-        """A word for `NoiseStream(memory=…)`, and the rows of noise state that it then has.
-
-        Args:
-            rows: that it has where it stores them; None for those of float32.
-        """
+    def storage(self, recurrence: Recurrence, rows: int | None = None) -> tuple[str, int]:
+        """Return a word for `NoiseStream(memory=…)` and the rows that it keeps: `rows` if stored."""
         rows = recurrence.rows if rows is None else rows
         few = recurrence.sources is not None and recurrence.sources <= MOST_AGAIN
         return ("regenerate", 0) if few and not self.fits(rows) else ("store", rows)
 
-    def seconds(self, recurrence: Recurrence, way: str) -> float | None:
+    def seconds(self, recurrence: Recurrence, storage: str) -> float | None:
         """About the time of one core for the noise of one step; None where the dimension is unknown."""
-        again = nanoseconds_again(recurrence) if way == "regenerate" else None
+        again = nanoseconds_regenerated(recurrence) if storage == "regenerate" else None
         return None if self.dimension is None else 1e-9 * self.dimension * (again or nanoseconds(recurrence))
 
 
-def room(dimension: int | None, memory_budget: float | str | None) -> Room:
+def memory_limit(dimension: int | None, memory_budget: float | str | None) -> MemoryBudget:
     """The bound that follows from the number of parameters and a budget in bytes, or from the default.
 
     Raises:
@@ -90,13 +86,14 @@ def room(dimension: int | None, memory_budget: float | str | None) -> Room:
             raise ValueError(
                 f"memory_budget={memory_budget} needs dimension, the number of trainable parameters."
             )
-        return Room(int(budget // (BYTES * dimension)), dimension)
+        return MemoryBudget(int(budget // (BYTES * dimension)), dimension)
     if dimension is None:
-        return Room(
+        return MemoryBudget(
             None,
             None,
             "No number of parameters is given (dimension=, --dimension): nothing bounds the noise state.",
         )
     rows = max(MODELS, FLOOR // (BYTES * dimension))
     which = f"{MODELS} times the model" if rows == MODELS else f"{FLOOR // 2**20} MiB"
-    return Room(rows, dimension, f"No memory_budget is given: noise state of at most {which} is compared.")
+    reason = f"No memory_budget is given: noise state of at most {which} is compared."
+    return MemoryBudget(rows, dimension, reason)

@@ -1,4 +1,4 @@
-"""What a plan minimises: the error of the iterates that a run goes through, and of the one that is kept."""
+"""Objective of a plan: the error of the iterates of a run, or of those that are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from anechoic._validate import Array, one_of
 from anechoic.losses.dispatch import error
-from anechoic.losses.kinds import LossKind
+from anechoic.losses.norms import LossNorm
 from anechoic.losses.result import StepErrors
 from anechoic.strategies.base import Strategy
 from anechoic.workloads.base import Workload
@@ -73,7 +73,7 @@ class PlanObjective:
         return weights
 
     @property
-    def loss(self) -> LossKind:
+    def loss(self) -> LossNorm:
         """For the optimisers."""
         if self.worst:
             return "max"

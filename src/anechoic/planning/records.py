@@ -1,4 +1,4 @@
-"""What a plan is made of: candidates, the goal they are calibrated to, rows of the table, and the choice."""
+"""Records of a plan: the goal, candidates, and rows of the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anechoic.planning.objective import PlanObjective
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 
-#: Steps of a course; more could not be told apart in a picture.
+#: Steps of a curve; more could not be told apart in a picture.
 _POINTS = 800
 #: What a plan knows of an optimiser: "sgd" for updates that are linear in the gradients (momentum and
 #: Nesterov too), "adam" for those that divide by the size of gradients (AdamW, RMSprop, Adagrad).
@@ -87,8 +87,8 @@ class PlanRow:
         chosen: whether this is the plan's choice.
         frontier: whether no row has both less noise state and a smaller predicted error.
         number_bytes: of one number of the noise state: 4, or 8 where noise is rounded to a grid.
-        way: the word for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the budget,
-            and are sums of few fresh ones, which are made again in each step.
+        noise_storage: for `NoiseStream(memory=…)`: "store", or "regenerate" where rows do not fit the
+            budget, and are sums of few fresh ones, which are made again in each step.
     """
 
     name: str
@@ -107,14 +107,14 @@ class PlanRow:
     chosen: bool = False
     frontier: bool = False
     number_bytes: int = 4
-    way: str = "store"
+    noise_storage: str = "store"
 
     @property
     def family(self) -> str:
         """Family of the strategy: see `planning.families`."""
         return family(self.mechanism.strategy)
 
-    def course(self) -> tuple[Array, Array]:
+    def noise_over_time(self) -> tuple[Array, Array]:
         """Numbers of steps from 1 to n, at most 800 of them, and the std of the noise in the iterates there.
 
         In the units of `predicted`, which is the root mean square over all steps, as the objective weights

@@ -1,4 +1,4 @@
-"""A plan: what was compared, what was chosen, and why."""
+"""Result of `plan`: what was compared, what was chosen, and why."""
 
 from __future__ import annotations
 

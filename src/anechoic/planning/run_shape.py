@@ -18,7 +18,7 @@ from anechoic.workloads.base import Workload
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunShape:
     """What `plan` was asked, for one batch size and one number of passes or steps."""
 
     examples: int

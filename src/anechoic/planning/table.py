@@ -32,7 +32,7 @@ def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
 
 def notes(rows: Sequence[PlanRow]) -> list[str]:
     """What the columns mean, and words that stand in them."""
-    return [LEGEND, *[AGAIN] * any(row.way != "store" for row in rows)]
+    return [LEGEND, *[AGAIN] * any(row.noise_storage != "store" for row in rows)]
 
 
 def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
         f"{row.noise_multiplier:.4g}",
         f"{row.predicted:.4g}",
         f"{row.step_noise:.3g}",
-        held if row.way == "store" else "again",
+        held if row.noise_storage == "store" else "again",
         "" if row.seconds is None else duration(row.seconds),
         *((str(row.mechanism.steps), f"{row.relative:.3g}") if long else ()),
     )

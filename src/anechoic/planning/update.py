@@ -1,4 +1,4 @@
-"""What an optimizer makes of the gradients, as far as a plan needs it: momentum, decay, learning rates."""
+"""Update rule of an optimizer, as far as a plan needs it: momentum, decay, learning rates."""
 
 from __future__ import annotations
 

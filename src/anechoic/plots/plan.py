@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Mark and name of the families of strategies, colour of the schemes, and lines over the steps.
-_FAMILIES = {
+_MARKS = {
     "identity": ("o", "independent"),
     "banded_toeplitz": ("s", "banded"),
     "blt": ("^", "BLT"),
@@ -73,7 +73,7 @@ def draw_memory(axes: Axes, rows: Sequence[Any]) -> str:
     colors = _colors(rows)
     for row, *point in zip(rows, x, y, strict=True):
         look: dict[str, Any] = {"ms": 7, "color": colors[row.sampling], "mec": "white", "zorder": 3}
-        axes.plot(*point, _FAMILIES[row.family][0], **look, label="_row")
+        axes.plot(*point, _MARKS[row.family][0], **look, label="_row")
         if row.chosen:
             axes.plot(*point, **_RING, label="_chosen")
             below: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top"}
@@ -112,9 +112,7 @@ def _name_marks(axes: Axes, rows: Sequence[Any], colors: dict[str, str]) -> None
     from matplotlib.lines import Line2D
 
     named = [(name, "o", color) for name, color in colors.items()]
-    named += [
-        (_FAMILIES[key][1], _FAMILIES[key][0], SOFT) for key in dict.fromkeys(row.family for row in rows)
-    ]
+    named += [(_MARKS[key][1], _MARKS[key][0], SOFT) for key in dict.fromkeys(row.family for row in rows)]
     handles = [Line2D([], [], label=name, ls="none", marker=mark, color=color) for name, mark, color in named]
     handles.append(Line2D([], [], label="best within memory", color=SOFT, lw=1.0))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=3, columnspacing=0.9)
@@ -127,11 +125,11 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
     drawn, colors, sizes = drawn_over_steps(rows), _colors(rows), [row.batch_size for row in rows]
     several, ends, tops = max(sizes) > 1.05 * min(sizes), list[str](), list[float]()
     for row, dashes in zip(drawn, _DASHES, strict=False):
-        steps, errors = row.course()
+        steps, errors = row.noise_over_time()
         batch = f", B = {row.batch_size:.4g}" if several else ""
         label = f"{textwrap.shorten(row.name, 46, placeholder=' …')}, {row.sampling}{batch}"
         look: dict[str, Any] = {"color": colors[row.sampling], "ls": dashes, "lw": 2.6 if row.chosen else 1.4}
-        look |= {"marker": _FAMILIES[row.family][0], "markevery": max(1, len(steps) // 4), "mec": "white"}
+        look |= {"marker": _MARKS[row.family][0], "markevery": max(1, len(steps) // 4), "mec": "white"}
         name = f"{'chosen: ' * row.chosen}{label}"
         axes.plot(steps, errors, **look, zorder=4 if row.chosen else 3, label=name)
         ends.append(f"{label}: {errors[-1]:.3g}")
@@ -150,7 +148,7 @@ def draw_steps(axes: Axes, rows: Sequence[Any]) -> str:
 
 def _mark_kept(axes: Axes, best: Any) -> None:
     """Mark the iterates that are kept, in the run of the choice."""
-    objective, n, (steps, errors) = best.objective, best.mechanism.steps, best.course()
+    objective, n, (steps, errors) = best.objective, best.mechanism.steps, best.noise_over_time()
     if objective.worst:
         place = int(errors.argmax())
         axes.plot(steps[place], errors[place], **_RING, label="the largest counts")

@@ -1,4 +1,4 @@
-"""What every sampling scheme has."""
+"""Base class of sampling schemes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that somebody else forms."""
+"""External sampling: somebody else forms the batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches in an order that is fixed before the run: no secret, no amplification."""
+"""Fixed order: batches decided before the run; no secret, no amplification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independent draws with a least separation."""
+"""Min-sep sampling: independent draws with a minimum separation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independent draws at every step: Poisson sampling, and its cyclic form."""
+"""Poisson sampling: independent draws at every step, plain and cyclic."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from anechoic._validate import fraction, known_keywords, one_of, positive_float
 from anechoic.accounting import Verified
-from anechoic.accounting.laws.profile import Profile, gaussian_law, profile_of_laws, profile_of_points
+from anechoic.accounting.loss_distributions import profile as profiles
 from anechoic.accounting.search import least_noise
 from anechoic.accounting.selection import selection_epsilon
 from anechoic.errors import GuaranteeError, UnsupportedError
@@ -81,8 +81,7 @@ class Selection:
     def epsilon(self, delta: float | None = None) -> float:
         """An epsilon such that the best run, its candidate and its score are (epsilon, delta)-DP, rounded up.
 
-        The least of what is proved; it is inf where nothing up to 400 is shown. Where secret batches amplify
-        one run it takes seconds, since their guarantee is evaluated at 33 deltas.
+        It is inf where nothing up to 400 is shown. Where secret batches amplify one run it takes seconds.
 
         Args:
             delta: in (0, 1); None for the selection's own.
@@ -99,13 +98,14 @@ class Selection:
     def _epsilons(self) -> dict[float, float]:
         return {}
 
-    def _profile(self, delta: float) -> Profile:
+    def _profile(self, delta: float) -> profiles.Profile:
         """Bounds of one run, from far above `delta` to what can be left out next to it."""
         one, tail = self.one_run, delta * _TAIL / max(1.0, self.repetitions.mean)
         if not one.amplified:
-            return profile_of_laws([gaussian_law(one.gdp())], 2.0 * one.epsilon(delta), tail)
+            bound = profiles.gaussian_bound(one.gdp())
+            return profiles.profile_of_bounds([bound], 2.0 * one.epsilon(delta), tail)
         deltas = [*np.geomspace(tail, _MANY, _POINTS).tolist(), *np.linspace(_MANY, 0.95, 8)[1:].tolist()]
-        return profile_of_points((one.epsilon(each), each) for each in deltas)
+        return profiles.profile_of_points((one.epsilon(each), each) for each in deltas)
 
     def run(
         self,

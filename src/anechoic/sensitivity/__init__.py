@@ -1,3 +1,3 @@
-"""Sensitivity of a strategy under a participation schema: one theorem a file, results with evidence."""
+"""Sensitivity of a strategy, by participation: a file for each schema or technique, results with evidence."""
 
-from anechoic.sensitivity import cyclic, epochs, full_batch, listed, min_sep, single, wrapped  # noqa: F401
+from anechoic.sensitivity import cyclic, epochs, full_batch, min_sep, patterns, single, wrapped  # noqa: F401

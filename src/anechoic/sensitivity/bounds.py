@@ -43,11 +43,11 @@ def min_sep_bounds(
             yield Sensitivity.of_squared(
                 squared, False, "arXiv 2306.08153, Algorithm 4, on |C^T C|", theorems.ABSOLUTE_SUMS
             )
-    yield from bounds_of_kind(strategy, separation, count)
+    yield from bounds_of_class(strategy, separation, count)
 
 
 @singledispatch
-def bounds_of_kind(strategy: Strategy, separation: int, count: int) -> Iterable[Sensitivity]:
+def bounds_of_class(strategy: Strategy, separation: int, count: int) -> Iterable[Sensitivity]:
     """Bounds of strategies that know more than their structure says; none for all others."""
     return ()
 

@@ -8,7 +8,7 @@ from anechoic._validate import Array
 from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
 from anechoic.participation import Cyclic
 from anechoic.sensitivity import comb, full_batch, single, theorems
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.gram import ROUNDING, Gram, gram_of
 from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
@@ -117,7 +117,7 @@ def _largest_column_sum(strategy: Strategy, period: int) -> float:
     return largest
 
 
-@under.register
+@sensitivity_of.register
 def _(participation: Cyclic, strategy: Strategy) -> Sensitivity:
     if participation.max_participations_in(strategy.n) == 1:
         return single.single(strategy)

@@ -1,4 +1,4 @@
-"""Which theorem applies: chosen by the schema, and by the derived structure of C; never by the type of C."""
+"""The sensitivity of a strategy: a theorem by schema and structure of C; classes may add bounds."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def sensitivity(strategy: Strategy, participation: Participation = SINGLE) -> Se
         raise ValueError(f"strategy={strategy!r} must be a Strategy, such as strategies.Dense(array).")
     if not isinstance(participation, Participation):
         raise ValueError(f"participation={participation!r} must be a Participation, such as Single().")
-    return under(participation, strategy)
+    return sensitivity_of(participation, strategy)
 
 
 @singledispatch
-def under(participation: Participation, strategy: Strategy) -> Sensitivity:
-    """sens(C, Pi) for one schema: each registers its theorem in a file of its own, and so may yours.
+def sensitivity_of(participation: Participation, strategy: Strategy) -> Sensitivity:
+    """Return sens(C, Pi) of a `strategy` by the theorem registered for its `participation`; yours may too.
 
     Raises:
         UnsupportedError: for a schema that has registered none.
@@ -54,5 +54,5 @@ def under(participation: Participation, strategy: Strategy) -> Sensitivity:
     raise UnsupportedError(
         f"participation={participation!r}: no theorem here covers {type(participation).__name__}. Bound it by"
         " one of Single, Cyclic, MinSep, OncePerEpoch, FullBatch or Patterns that allows all of its patterns,"
-        " or register its sensitivity with `extend.register_sensitivity`."
+        " or register its sensitivity with `extend.sensitivity_of.register`."
     )

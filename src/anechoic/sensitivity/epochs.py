@@ -11,9 +11,9 @@ from anechoic._validate import Array
 from anechoic.participation import OncePerEpoch
 from anechoic.sensitivity import comb, full_batch, min_sep, single, theorems
 from anechoic.sensitivity.chain import best_epoch_chain
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.gram import ENTRIES, Gram, gram_of
-from anechoic.sensitivity.listed import or_listed
+from anechoic.sensitivity.patterns import or_listed
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
@@ -88,11 +88,11 @@ def _bounds(strategy: Strategy, gram: Gram | None, period: int) -> Iterator[Sens
             "dynamic programme over adjacent epochs, largest |C^T C| of other pairs",
             theorems.ONCE_PER_EPOCH,
         )
-    yield from epoch_bounds_of_kind(strategy, period)
+    yield from epoch_bounds_of_class(strategy, period)
 
 
 @singledispatch
-def epoch_bounds_of_kind(strategy: Strategy, period: int) -> Iterable[Sensitivity]:
+def epoch_bounds_of_class(strategy: Strategy, period: int) -> Iterable[Sensitivity]:
     """Bounds of strategies that know more than their structure says; none for all others."""
     return ()
 
@@ -135,7 +135,7 @@ def _adjacent_and_far(band: Array, period: int) -> float:
     return best_epoch_chain(band, period) + 2 * far
 
 
-@under.register
+@sensitivity_of.register
 def _(participation: OncePerEpoch, strategy: Strategy) -> Sensitivity:
     if participation.max_participations_in(strategy.n) == 1:
         return single.single(strategy)

@@ -7,7 +7,7 @@ import numpy as np
 from anechoic.algebra.semidefinite import LARGEST, largest_correlated_sum
 from anechoic.participation import FullBatch
 from anechoic.sensitivity import single, theorems
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.gram import ENTRIES, ROUNDING, gram_of
 from anechoic.sensitivity.limits import TIGHT
 from anechoic.sensitivity.result import Sensitivity
@@ -82,6 +82,6 @@ def _triangle(strategy: Strategy) -> Sensitivity:
     return Sensitivity(value, False, "triangle inequality over every step", theorems.TRIANGLE)
 
 
-@under.register
+@sensitivity_of.register
 def _(participation: FullBatch, strategy: Strategy) -> Sensitivity:
     return single.single(strategy) if strategy.n == 1 else full_batch(strategy)

@@ -12,7 +12,7 @@ from anechoic._validate import Array
 from anechoic.strategies import Banded, FullTree, Restarted, Tree
 from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy, warn_dense
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from anechoic.strategies.tree_aggregation import TreeAggregation
 
 ENTRIES = 60_000_000  # numbers in the largest array made here (480 MB): dense up to n = 7745
@@ -67,7 +67,7 @@ def gram_of(strategy: Strategy) -> Gram | None:
     n, structure = strategy.n, strategy.structure
     if n > ENTRIES:
         return None
-    known = gram_of_kind(strategy)
+    known = gram_of_class(strategy)
     if known is not None:
         return known
     if structure.toeplitz:
@@ -83,26 +83,26 @@ def gram_of(strategy: Strategy) -> Gram | None:
 
 
 @singledispatch
-def gram_of_kind(strategy: Strategy) -> Gram | None:
+def gram_of_class(strategy: Strategy) -> Gram | None:
     """M for strategies that know more of it than their structure says, for speed; None for others."""
     return None
 
 
-@gram_of_kind.register(Tree)
-@gram_of_kind.register(FullTree)
-@gram_of_kind.register(TreeAggregation)
+@gram_of_class.register(Tree)
+@gram_of_class.register(FullTree)
+@gram_of_class.register(TreeAggregation)
 def _(strategy: Tree | FullTree | TreeAggregation) -> Gram:  # nodes in common are counted
     return Gram(strategy.n, strategy.structure.gram_bands, strategy.gram_diagonal)
 
 
-@gram_of_kind.register
+@gram_of_class.register
 def _(strategy: Banded) -> Gram | None:
     if strategy.n * strategy.structure.bands > ENTRIES:
         return None
     return Gram(strategy.n, strategy.structure.gram_bands, _banded_diagonal(columns_of(strategy)))
 
 
-@gram_of_kind.register
+@gram_of_class.register
 def _(strategy: ColumnScaled) -> Gram | None:
     inner = gram_of(strategy.base)
     if inner is None:
@@ -112,7 +112,7 @@ def _(strategy: ColumnScaled) -> Gram | None:
     return Gram(n, strategy.structure.gram_bands, lambda lag: inner.diagonal(lag) * d[: n - lag] * d[lag:])
 
 
-@gram_of_kind.register
+@gram_of_class.register
 def _(strategy: Restarted) -> Gram | None:
     length = strategy.base.n
     last = strategy.n - (strategy.times - 1) * length

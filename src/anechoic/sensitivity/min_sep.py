@@ -10,15 +10,15 @@ from anechoic.sensitivity import (
     cyclic,
     falling_gram,
     full_batch,
-    nodes,
     scheduling,
     single,
     theorems,
+    trees,
 )
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.gram import Gram, gram_of
 from anechoic.sensitivity.limits import TIGHT
-from anechoic.sensitivity.listed import or_listed
+from anechoic.sensitivity.patterns import or_listed
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
@@ -36,7 +36,7 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
         return comb.early_and_often(strategy, separation, count)
     if structure.gram_bands <= separation:
         return scheduling.scheduled(strategy, separation, count)
-    squared = nodes.best_pattern(strategy, separation, count)
+    squared = trees.best_pattern(strategy, separation, count)
     if squared is not None:
         return Sensitivity.of_squared(
             squared, True, "Lemma 3.15(b) (dynamic programme over nodes of a tree)", theorems.TREES
@@ -69,7 +69,7 @@ def _neighbours_only(gram: Gram, separation: int, count: int) -> float | None:
     return None
 
 
-@under.register
+@sensitivity_of.register
 def _(participation: MinSep, strategy: Strategy) -> Sensitivity:
     count = participation.max_participations_in(strategy.n)
     if count == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anechoic.participation import Single
 from anechoic.sensitivity import theorems
-from anechoic.sensitivity.dispatch import under
+from anechoic.sensitivity.dispatch import sensitivity_of
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
@@ -19,6 +19,6 @@ def single(strategy: Strategy) -> Sensitivity:
     )
 
 
-@under.register
+@sensitivity_of.register
 def _(participation: Single, strategy: Strategy) -> Sensitivity:
     return single(strategy)

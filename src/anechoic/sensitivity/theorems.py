@@ -1,4 +1,4 @@
-"""Which theorem gives a sensitivity, and the section of docs/proofs/sensitivity.md that proves it."""
+"""Theorems that give a sensitivity, with their sections of docs/proofs/sensitivity.md."""
 
 from __future__ import annotations
 

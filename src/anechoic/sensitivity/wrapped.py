@@ -8,17 +8,17 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.sensitivity import comb, theorems
-from anechoic.sensitivity.bounds import WORK, bounds_of_kind
-from anechoic.sensitivity.epochs import epoch_bounds_of_kind, once_per_epoch
+from anechoic.sensitivity.bounds import WORK, bounds_of_class
+from anechoic.sensitivity.epochs import epoch_bounds_of_class, once_per_epoch
 from anechoic.sensitivity.gram import gram_of
 from anechoic.sensitivity.min_sep import min_sep
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.sensitivity.scheduling import best_schedule
 from anechoic.strategies import Restarted
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 
 
-@bounds_of_kind.register
+@bounds_of_class.register
 def _(strategy: ColumnScaled, separation: int, count: int) -> Iterator[Sensitivity]:
     yield _by_largest_scale(strategy, min_sep(strategy.base, separation, count))
     if strategy.base.structure.toeplitz and strategy.n * count <= WORK:
@@ -28,7 +28,7 @@ def _(strategy: ColumnScaled, separation: int, count: int) -> Iterator[Sensitivi
         )
 
 
-@bounds_of_kind.register
+@bounds_of_class.register
 def _(strategy: Restarted, separation: int, count: int) -> Iterator[Sensitivity]:
     inner_count = min(count, -(-strategy.base.n // separation))
     block = min_sep(strategy.base, separation, inner_count) if inner_count > 1 else None
@@ -41,7 +41,7 @@ def _(strategy: Restarted, separation: int, count: int) -> Iterator[Sensitivity]
     )
 
 
-@epoch_bounds_of_kind.register
+@epoch_bounds_of_class.register
 def _(strategy: ColumnScaled, period: int) -> Iterator[Sensitivity]:
     yield _by_largest_scale(strategy, once_per_epoch(strategy.base, period))
 

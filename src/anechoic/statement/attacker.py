@@ -1,4 +1,4 @@
-"""What an attacker gains at most: from the trade-off curve to rates of success.
+"""Success rates of the best attacker, from the trade-off curve.
 
 The attacker sees everything that is released and knows everything but one unit. Whatever it computes, its
 true and false positive rates lie below a curve: that of N(mu, 1) against N(0, 1) for a mu-GDP release, which
@@ -36,7 +36,7 @@ class Attacker:
     mu: float | None = None
     replaced: bool = False
 
-    def found(self, accused: float) -> float:
+    def true_positive_rate(self, accused: float) -> float:
         """Largest true positive rate: of members, where a share `accused` of the others is accused too."""
         rates = [1.0]
         for epsilon, delta in self.points:
@@ -47,7 +47,7 @@ class Attacker:
             rates.append(float(ndtr(ndtri(accused) + self.mu)))
         return min(1.0, min(rates) * (1 + _SLACK))
 
-    def right(self, prior: float) -> float:
+    def accuracy(self, prior: float) -> float:
         """Largest probability of being right about a unit that is in with probability `prior`, in (0, 1)."""
         rare = min(prior, 1.0 - prior)
         strike = (1.0 - rare) / rare
@@ -61,13 +61,13 @@ class Attacker:
 
     def believed(self, prior: float, accused: float) -> float:
         """Largest share of members among those whom it accuses, where it accuses `accused` of the others."""
-        caught = prior * self.found(accused)
+        caught = prior * self.true_positive_rate(accused)
         return caught / (caught + (1.0 - prior) * accused)
 
-    def guessed(self, values: int) -> float:
+    def guessing_rate(self, values: int) -> float:
         """Largest probability of naming the one of so many equally likely values that a unit has."""
-        best = self.found(1.0 / values)
-        return min(best, self.right(0.5)) if self.replaced and values == 2 else best
+        best = self.true_positive_rate(1.0 / values)
+        return min(best, self.accuracy(0.5)) if self.replaced and values == 2 else best
 
     def record(self) -> dict[str, Any]:
         """The figures as plain data."""
@@ -78,14 +78,14 @@ class Attacker:
             "membership": [
                 {
                     "prior": p,
-                    "right": self.right(p),
+                    "right": self.accuracy(p),
                     "by_chance": max(p, 1.0 - p),
                     "believed_at_1_percent": self.believed(p, 0.01),
                 }
                 for p in PRIORS
             ],
-            "rates": [{"false_positive": each, "true_positive": self.found(each)} for each in ACCUSED],
-            "attribute": [{"values": k, "right": self.guessed(k), "by_chance": 1.0 / k} for k in VALUES],
+            "rates": [{"false_positive": r, "true_positive": self.true_positive_rate(r)} for r in ACCUSED],
+            "attribute": [{"values": k, "right": self.guessing_rate(k), "by_chance": 1 / k} for k in VALUES],
         }
 
     def sentence(self, unit: str) -> str:
@@ -93,10 +93,10 @@ class Attacker:
         whether = f"which of two {unit} records is in" if self.replaced else f"whether one {unit} is in"
         return (
             f"who sees all releases and knows everything but {whether}, which is as likely as not, is right"
-            f" with probability at most {round_up(self.right(0.5))} (0.5 by chance), and finds at most"
-            f" {round_up(100 * self.found(0.01))} % of those who are in where 1 % of the others are accused"
-            f" too; which of 10 equally likely values one {unit} has is guessed with probability at most"
-            f" {round_up(self.guessed(10))} (0.1 by chance)"
+            f" with probability at most {round_up(self.accuracy(0.5))} (0.5 by chance), and finds at most"
+            f" {round_up(100 * self.true_positive_rate(0.01))} % of those who are in where 1 % of the others"
+            f" are accused too; which of 10 equally likely values one {unit} has is guessed with probability"
+            f" at most {round_up(self.guessing_rate(10))} (0.1 by chance)"
         )
 
 

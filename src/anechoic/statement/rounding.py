@@ -1,4 +1,4 @@
-"""Numbers for people: those of a guarantee rounded towards privacy, times, bytes."""
+"""Rounded numbers for people: guarantees towards privacy, times, bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of what computed a statement. They are no part of the fingerprint."""
+"""Versions of the software behind a statement. They are no part of the fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A statement as data: what is said, laid out by the files beside this one."""
+"""Privacy statements as data, laid out by the files beside this one."""
 
 from __future__ import annotations
 

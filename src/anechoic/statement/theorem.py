@@ -1,4 +1,4 @@
-"""The evidence behind a number: a theorem, and the page that proves it."""
+"""Theorem that a number relies on, and the page that proves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a strategy C is: six primitives, and the structure that theorems are chosen by."""
+"""Base classes of strategies C, and the structure that theorems are chosen by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tree aggregation with the best linear estimate from all nodes, as a lower-triangular strategy."""
+"""Tree with the best linear estimate from all nodes, as a square lower-triangular strategy."""
 
 from __future__ import annotations
 
@@ -189,12 +189,12 @@ class FullTree(KAryTree, SquareStrategy):
         return self._messages[1]
 
     @cached_property
-    def _open(self) -> _Open:
+    def _open(self) -> _OpenNodes:
         return _open_nodes(self.n, self.branching, self._leaves)
 
 
 @dataclass(frozen=True)
-class _Open:
+class _OpenNodes:
     """Rows w whose sum of w w^T is what nodes that step n finds open add to C^T C.
 
     Attributes:
@@ -206,7 +206,7 @@ class _Open:
     rows: Array
 
 
-def _open_nodes(n: int, k: int, horizon: int) -> _Open:
+def _open_nodes(n: int, k: int, horizon: int) -> _OpenNodes:
     """What the nodes cut by n still say of the first n steps.
 
     The sum S over an open node is p + F, with p a combination of the n steps, and F of variance V made of
@@ -236,4 +236,4 @@ def _open_nodes(n: int, k: int, horizon: int) -> _Open:
     rows = np.zeros((len(spans), len(spans)))
     for i, (values, weight) in enumerate(zip(combinations, weights, strict=True)):
         rows[i, : len(values)] = np.sqrt(weight) * np.array(values)
-    return _Open(spans, rows)
+    return _OpenNodes(spans, rows)

@@ -1,4 +1,4 @@
-"""A strategy that is started afresh after every epoch."""
+"""Block-diagonal strategies: a base of n steps is started afresh every n steps."""
 
 from __future__ import annotations
 

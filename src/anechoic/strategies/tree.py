@@ -1,4 +1,4 @@
-"""Tree aggregation: one row of C for every node of a tree over the steps (monograph, Section 2.7)."""
+"""Tree with Honaker's estimation from below: one row of C a node, so C is rectangular (Section 2.7)."""
 
 from __future__ import annotations
 

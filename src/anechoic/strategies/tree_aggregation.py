@@ -1,4 +1,4 @@
-"""Tree aggregation as first proposed: a prefix sum adds the nodes of its digits, each with its own noise."""
+"""Binary mechanism (no estimation): a prefix sum adds the noisy nodes of its digits."""
 
 from __future__ import annotations
 

@@ -12,21 +12,21 @@ from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.losses.dispatch import error
-from anechoic.losses.kinds import LossKind
+from anechoic.losses.norms import LossNorm
 from anechoic.losses.result import StepErrors
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
-from anechoic.planning.given import Permitted
-from anechoic.planning.memory_budget import BYTES, MODELS, room
+from anechoic.planning.external_batches import ExternalSetting, calibrated_in_integers
+from anechoic.planning.memory_budget import BYTES, MODELS, memory_limit
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.promised import PromisedSetting, calibrated_in_integers
 from anechoic.planning.records import Goal
 from anechoic.planning.result import mechanism_in
+from anechoic.planning.user_choices import Restriction
 from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.rational import rational_blt
+from anechoic.strategies.blt_rational import rational_blt
 from anechoic.streaming.window import Running, SlidingWindow, Window
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
@@ -99,11 +99,11 @@ def planned_mechanism(
         strategy = _endless(over)
     else:
         n = positive_int("horizon", horizon)
-        found = PromisedSetting(
+        found = ExternalSetting(
             _objective(over, n, loss),
             participation,
-            Permitted.of("identity" if buffered else "auto"),
-            room(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None),
+            Restriction.of("identity" if buffered else "auto"),
+            memory_limit(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None),
             alike=_ALIKE,
             few=buffered or n > _ALL_UP_TO,  # few numbers say what they are, however many steps
         ).best()
@@ -123,7 +123,7 @@ class RunningMeans(PlanObjective):
         return np.asarray(found / found.sum())
 
     @property
-    def loss(self) -> LossKind:
+    def loss(self) -> LossNorm:
         return self.weights
 
     def root(self, errors: StepErrors) -> float:

@@ -20,8 +20,8 @@ from anechoic.budget.account import AllBut
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
-from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
@@ -156,7 +156,9 @@ class PartitionSelectionHistogram(StreamBase):
             unit=unit,
             buffered=True,
         )
-        begun = as_begun(planned, None if state is None else PartitionSelectionStore.shown(state, MECHANISM))
+        begun = pin_to_saved(
+            planned, None if state is None else PartitionSelectionStore.shown(state, MECHANISM)
+        )
         self.cost = AllBut(begun, _CHOOSING * self.delta)
         if self.cost.mechanism.grid_bits is None:
             raise UnsupportedError(

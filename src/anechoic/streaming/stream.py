@@ -14,8 +14,8 @@ import numpy as np
 from anechoic._validate import fraction, positive_int
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.keys import derive
-from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
@@ -172,7 +172,7 @@ class Stream(ReleaseReader):
         )
         if distinct_counter is not None:
             distinct_counter.check(planned)
-        self.mechanism = as_begun(planned, None if state is None else Store.shown(state, MECHANISM))
+        self.mechanism = pin_to_saved(planned, None if state is None else Store.shown(state, MECHANISM))
         self.participation = self.mechanism.participation
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)

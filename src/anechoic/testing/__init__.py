@@ -18,9 +18,9 @@ runs show.
 """
 
 from anechoic.testing.accountant import AccountantContract
-from anechoic.testing.contract import StrategyContract
 from anechoic.testing.participation import ParticipationContract
 from anechoic.testing.sampling import SamplingContract
+from anechoic.testing.strategy import StrategyContract
 from anechoic.testing.workload import WorkloadContract
 
 __all__ = [

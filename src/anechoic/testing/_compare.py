@@ -1,4 +1,4 @@
-"""How the contract compares numbers, and what it raises where they differ."""
+"""Comparison of numbers in contracts, and the error where they differ."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_refused(subject: object, wrong: Iterable[tuple[str, Callable[[], objec
         raise ContractError(f"{subject!r}: {what} is not refused with ValueError")
 
 
-def read_back(subject: object) -> Any:
+def json_round_trip(subject: object) -> Any:
     """What JSON gives back, of the same type."""
     again = _serialize.decode(json.loads(json.dumps(_serialize.encode(subject), allow_nan=False)))
     require(subject, type(again) is type(subject), f"JSON gave back a {type(again).__name__}")

@@ -14,7 +14,7 @@ from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.statement.theorem import Theorem
 from anechoic.testing._compare import Contract, require
-from anechoic.testing.draws import check_draws, taken_steps
+from anechoic.testing.draws import check_draws, drawn_steps
 
 DELTAS = (1e-2, 1e-4, 1e-6)
 SHOWN = (0.1, 0.02)  # deltas at which epsilon is compared with what simulated runs show
@@ -147,7 +147,7 @@ def check_term(accountant: Accountant, std: float) -> None:
 
 def _patterns(accountant: Accountant) -> tuple[Array, Array]:
     """Patterns that units have in runs of the scheme, shape (patterns, n), and how often."""
-    taken = taken_steps(accountant.sampling, KEYS)
+    taken = drawn_steps(accountant.sampling, KEYS)
     rows = taken.reshape(-1, taken.shape[-1])
     patterns, counts = np.unique(rows, axis=0, return_counts=True)
     return patterns, counts / counts.sum()

@@ -36,7 +36,7 @@ def check_draws(sampling: Sampling) -> None:
     if not sampling.amplified or sampling.examples is None:
         return
     try:
-        taken = taken_steps(sampling, KEYS)
+        taken = drawn_steps(sampling, KEYS)
     except UnsupportedError:
         return  # check_batches sees to how it is refused
     keys, units, steps = taken.shape
@@ -65,7 +65,7 @@ def check_draws(sampling: Sampling) -> None:
     require(sampling, alike * log_same >= math.log(CHANCE), rule)
 
 
-def taken_steps(sampling: Sampling, keys: int) -> Array:
+def drawn_steps(sampling: Sampling, keys: int) -> Array:
     """Who takes part in which step under each of so many fixed keys: 0 or 1, shape (keys, units, steps).
 
     Raises:

@@ -16,7 +16,7 @@ from anechoic.testing._compare import (
     check_refused,
     check_same_text,
     close,
-    read_back,
+    json_round_trip,
     require,
 )
 
@@ -172,7 +172,7 @@ def check_truncate(strategy: Strategy, rng: np.random.Generator) -> None:
 
 def check_serialized(strategy: Strategy) -> None:
     """JSON and back gives the same type, the same n and the same numbers, bit for bit."""
-    again = read_back(strategy)
+    again = json_round_trip(strategy)
     require(strategy, again.n == strategy.n, f"JSON gave back n={again.n}, not {strategy.n}")
     require(strategy, bool((again.to_dense() == strategy.to_dense()).all()), "JSON changed a number of C")
     check_same_text(strategy, again)

@@ -14,7 +14,7 @@ from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.testing._compare import Contract, check_same_text, read_back, require
+from anechoic.testing._compare import Contract, check_same_text, json_round_trip, require
 from anechoic.testing.guarantee import compare_sensitivity
 
 STEPS = (1, 2, 3, 6)  # lengths of the runs that are tried, with every subset of their steps
@@ -144,7 +144,7 @@ def check_registered_sensitivity(participation: Participation, *, seed: int = 0)
 
 def check_participation_written(participation: Participation) -> None:
     """JSON and back gives an equal participation."""
-    again = read_back(participation)
+    again = json_round_trip(participation)
     require(participation, again == participation, "JSON changed the participation")
     check_same_text(participation, again)
 

@@ -14,7 +14,7 @@ from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.testing._compare import Contract, check_refused, check_same_text, read_back, require
+from anechoic.testing._compare import Contract, check_refused, check_same_text, json_round_trip, require
 from anechoic.testing.draws import check_draws
 
 KEYS = 48  # runs whose batches are looked at
@@ -183,7 +183,7 @@ def check_accounted(sampling: Sampling) -> None:
 
 def check_scheme_written(sampling: Sampling) -> None:
     """JSON and back gives an equal scheme."""
-    again = read_back(sampling)
+    again = json_round_trip(sampling)
     require(sampling, again == sampling, "JSON changed the scheme")
     check_same_text(sampling, again)
 

@@ -15,7 +15,7 @@ from anechoic.testing._compare import (
     check_refused,
     check_same_text,
     close,
-    read_back,
+    json_round_trip,
     require,
 )
 from anechoic.workloads.base import Workload
@@ -155,6 +155,6 @@ def check_errors(workload: Workload) -> None:
 
 def check_written(workload: Workload) -> None:
     """JSON and back gives the same type and the same numbers, bit for bit."""
-    again = read_back(workload)
+    again = json_round_trip(workload)
     require(workload, bool((again.to_dense() == workload.to_dense()).all()), "JSON changed a number of A")
     check_same_text(workload, again)

@@ -20,9 +20,9 @@ from anechoic._validate import Array, moderate, positive_int
 from anechoic.algebra.circle import Circle, gap_power
 from anechoic.lower_bounds.result import Bound
 from anechoic.optimize.result import Optimized
-from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, without_horizon
-from anechoic.strategies.endless import HorizonFree
-from anechoic.strategies.mixture_root import MixtureRoot
+from anechoic.strategies import BLT, BandedInverse, BandedToeplitz, endless, make_endless
+from anechoic.strategies.endless import Endless
+from anechoic.strategies.endless_mixture_root import MixtureRoot
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import Spectrum, poisson_means, spectrum
 from anechoic.theory.trigonometric import best_power, spectral_factor
@@ -40,12 +40,12 @@ class OptimizedNoise(Optimized):
     """An optimised strategy without horizon; `strategy.at(n)` is the one of n steps.
 
     Attributes:
-        strategy: `HorizonFree`, taken by `EndlessMechanism` and `calibrate_endless`.
+        strategy: `Endless`, taken by `EndlessMechanism` and `calibrate_endless`.
         loss: gamma_inf sqrt(mean |B|^2 Psi), root scale: see `suboptimality`.
         problem: what it was optimised for.
     """
 
-    strategy: HorizonFree  # type: ignore[assignment]
+    strategy: Endless  # type: ignore[assignment]
     problem: LearningProblem | None = None
 
     def suboptimality(self, rho: float, clip_norm: float = 1.0) -> float:
@@ -56,7 +56,7 @@ class OptimizedNoise(Optimized):
         return self.problem.floor + scale**2 * self.loss**2 / (2.0 * moderate("rho", rho))
 
 
-def asymptotic_loss(problem: LearningProblem, noise: HorizonFree) -> float:
+def asymptotic_loss(problem: LearningProblem, noise: Endless) -> float:
     """gamma_inf sqrt(mean |B|^2 Psi): sensitivity times stationary error, root scale."""
     found = spectrum(noise)
     return found.gamma * math.sqrt(float(problem.weights @ found.exposure(problem.gaps)))
@@ -98,13 +98,13 @@ def damped_noise(problem: LearningProblem) -> OptimizedNoise:
 
 def anti_pgd_noise(problem: LearningProblem) -> OptimizedNoise:
     """Damped Anti-PGD, beta = (1, -(1 - nu)), of the best nu (paper 000, Table 2 and Proposition C.24)."""
-    return _one_parameter(problem, lambda nu: without_horizon(BandedInverse(2, [1.0, nu - 1.0])))
+    return _one_parameter(problem, lambda nu: make_endless(BandedInverse(2, [1.0, nu - 1.0])))
 
 
 def independent_noise(problem: LearningProblem) -> OptimizedNoise:
     """C = I (Noisy-SGD), measured like the others."""
     started = time.perf_counter()
-    return _finish(problem, without_horizon(BandedInverse(1, [1.0])), 1, started)
+    return _finish(problem, make_endless(BandedInverse(1, [1.0])), 1, started)
 
 
 def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
@@ -128,7 +128,7 @@ def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
     return _finish(problem, strategy, evaluations, started)
 
 
-def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tuple[HorizonFree, Array, int]:
+def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tuple[Endless, Array, int]:
     """The BLT of least mean(density |B|^2) mean(1 / |B|^2) that L-BFGS finds, its rates, and evaluations.
 
     Args:
@@ -169,7 +169,7 @@ def best_blt(points: Circle, density: Array, slowest: float, buffers: int) -> tu
     return blt_of(rates), rates, evaluations
 
 
-def blt_of(rates: Array) -> HorizonFree:
+def blt_of(rates: Array) -> Endless:
     """The BLT of rates that rise: decays e^-rate of C and of C^-1 by turns. Neighbours that agree cancel."""
     kept: list[float] = []
     for decay in np.exp(-rates).tolist():
@@ -178,8 +178,8 @@ def blt_of(rates: Array) -> HorizonFree:
         else:
             kept.append(decay)
     if not kept:
-        return without_horizon(BandedInverse(1, [1.0]))
-    return without_horizon(BLT.from_poles(1, kept[::2], kept[1::2]))
+        return make_endless(BandedInverse(1, [1.0]))
+    return make_endless(BLT.from_poles(1, kept[::2], kept[1::2]))
 
 
 def banded_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:
@@ -194,9 +194,7 @@ def banded_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:
     Raises:
         ValueError: if `bands` is out of range.
     """
-    return _moving_average(
-        problem, bands, lambda c: without_horizon(BandedToeplitz(len(c), c)), inverse=False
-    )
+    return _moving_average(problem, bands, lambda c: make_endless(BandedToeplitz(len(c), c)), inverse=False)
 
 
 def banded_inverse_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:
@@ -209,11 +207,11 @@ def banded_inverse_noise(problem: LearningProblem, *, bands: int) -> OptimizedNo
     Raises:
         ValueError: if `bands` is out of range.
     """
-    return _moving_average(problem, bands, lambda c: without_horizon(BandedInverse(len(c), c)), inverse=True)
+    return _moving_average(problem, bands, lambda c: make_endless(BandedInverse(len(c), c)), inverse=True)
 
 
 def _moving_average(
-    problem: LearningProblem, bands: int, make: Callable[[Array], HorizonFree], *, inverse: bool
+    problem: LearningProblem, bands: int, make: Callable[[Array], Endless], *, inverse: bool
 ) -> OptimizedNoise:
     started = time.perf_counter()
     bands = positive_int("bands", bands)
@@ -229,7 +227,7 @@ def _moving_average(
     return _finish(problem, make(factor / factor[0]), evaluations, started)
 
 
-def _one_parameter(problem: LearningProblem, make: Callable[[float], HorizonFree]) -> OptimizedNoise:
+def _one_parameter(problem: LearningProblem, make: Callable[[float], Endless]) -> OptimizedNoise:
     started = time.perf_counter()
     gaps = problem.gaps
     points = problem.points()
@@ -247,7 +245,7 @@ def _one_parameter(problem: LearningProblem, make: Callable[[float], HorizonFree
                 return math.inf
             raise
 
-    def made(log_nu: float, over: bool) -> HorizonFree:
+    def made(log_nu: float, over: bool) -> Endless:
         return make(2.0 - math.exp(log_nu) if over else math.exp(log_nu))
 
     # the points of the problem resolve dampings that are not far below the slowest mode
@@ -268,9 +266,7 @@ def least_near(function: Callable[[float], float], grid: Array, *, within: float
     return min((values[i], float(grid[i])), (float(found.fun), float(found.x)))
 
 
-def _finish(
-    problem: LearningProblem, strategy: HorizonFree, evaluations: int, started: float
-) -> OptimizedNoise:
+def _finish(problem: LearningProblem, strategy: Endless, evaluations: int, started: float) -> OptimizedNoise:
     loss = asymptotic_loss(problem, strategy)
     bound = Bound(problem.smallest_loss, BOUND, COVERS)
     found = OptimizedNoise(

@@ -7,7 +7,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.lower_bounds.listed import maximal
+from anechoic.lower_bounds.patterns import maximal_patterns
 from anechoic.optimize import banded, dense
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
@@ -50,7 +50,7 @@ def conjecture_4_7(workload: Workload, participation: Participation) -> bool | N
         found = banded(workload, bands=bands, participation=participation)
     else:
         found = dense(workload, participation=participation, gap=1e-6)
-    patterns = maximal(list(participation.patterns(n)))
+    patterns = maximal_patterns(list(participation.patterns(n)))
     squares = np.square(found.strategy.to_dense()).sum(axis=0)
     incidence = np.zeros((len(patterns), n))
     for row, steps in zip(incidence, patterns, strict=True):

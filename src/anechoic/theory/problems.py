@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from anechoic import workloads
 from anechoic._validate import Array, at_least, finite_array, moderate, positive_int
 from anechoic.algebra.circle import Circle, circle, gap_power
-from anechoic.strategies.mixture_root import MixtureRoot
+from anechoic.strategies.endless_mixture_root import MixtureRoot
 from anechoic.theory.trigonometric import minimum_phase
 from anechoic.workloads.base import Workload
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, at_least, fraction, moderate, positive_int
-from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies.endless import Endless
 from anechoic.theory.learning import effective_dimension
 from anechoic.theory.problems import LinearRegression
 from anechoic.theory.spectra import spectrum
@@ -167,7 +167,7 @@ def clipping_probability(
     return min(1.0, total / moderate("clip_norm", clip_norm) ** 2)
 
 
-def half_exponential_decay(noise: HorizonFree, *, steps: int, decay_rate: float) -> float:
+def half_exponential_decay(noise: Endless, *, steps: int, decay_rate: float) -> float:
     """The least C for which the first `steps` noise coefficients decay half-exponentially, Definition D.3.
 
     |beta_0| (1 - nu)^(tau / 2) + … + |beta_tau| <= C (1 - nu)^(tau / 2) for all tau, which says

@@ -22,13 +22,13 @@ from anechoic.errors import UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.strategies.endless import (
     EXACT,
+    Endless,
     EndlessBands,
     EndlessBLT,
     EndlessDamped,
     EndlessInverse,
-    HorizonFree,
 )
-from anechoic.strategies.mixture_root import MixtureRoot
+from anechoic.strategies.endless_mixture_root import MixtureRoot
 
 Complex = NDArray[np.complex128]
 # Entries of the matrix of frequencies and modes that is held at once.
@@ -47,7 +47,7 @@ class Spectrum:
         noise: the strategy.
     """
 
-    noise: HorizonFree
+    noise: Endless
 
     def __post_init__(self) -> None:
         check_stable(self.noise)
@@ -63,7 +63,7 @@ class Spectrum:
 
     @property
     def gamma(self) -> float:
-        """gamma_inf, the limit of the column norms of C: `HorizonFree.limiting_norm`."""
+        """gamma_inf, the limit of the column norms of C: `Endless.limiting_norm`."""
         return self.noise.limiting_norm
 
     @cached_property
@@ -136,7 +136,7 @@ def spectrum(noise: Any) -> Spectrum:
     """The spectrum of a strategy without horizon, or of an `EndlessMechanism`'s.
 
     Bare coefficients of C^-1 are
-    ``strategies.without_horizon(strategies.BandedInverse(len(beta), beta))``.
+    ``strategies.make_endless(strategies.BandedInverse(len(beta), beta))``.
 
     Raises:
         UnsupportedError: for a strategy of n steps: it has no spectrum.
@@ -150,13 +150,13 @@ def spectrum(noise: Any) -> Spectrum:
     """
     raise UnsupportedError(
         f"noise={noise!r} has no spectrum: take a strategy without horizon (theory.optimal_noise,"
-        " endless.damped(nu), strategies.without_horizon(…) of a BLT or banded strategy), or"
+        " endless.damped(nu), strategies.make_endless(…) of a BLT or banded strategy), or"
         " theory.trajectory, which takes any strategy of n steps."
     )
 
 
 @spectrum.register
-def _(noise: HorizonFree) -> Spectrum:
+def _(noise: Endless) -> Spectrum:
     return Spectrum(noise)
 
 
@@ -204,7 +204,7 @@ def _(noise: MixtureRoot, away: Complex) -> Complex:
 
 
 @singledispatch
-def check_stable(noise: HorizonFree) -> None:
+def check_stable(noise: Endless) -> None:
     """Refuse noise whose injected rows grow for ever; C itself is square-summable already."""
 
 

@@ -19,8 +19,8 @@ from scipy.optimize import minimize
 
 from anechoic._validate import Array, at_least, moderate, positive_int
 from anechoic.algebra.circle import Circle, away_from_one, circle, gap_power
-from anechoic.strategies import BandedInverse, endless, without_horizon
-from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies import BandedInverse, endless, make_endless
+from anechoic.strategies.endless import Endless
 from anechoic.theory.multipliers import (
     Basis,
     Complex,
@@ -126,7 +126,7 @@ class StronglyConvexBound:
 
 def strongly_convex_bound(
     problem: StronglyConvex,
-    noise: HorizonFree,
+    noise: Endless,
     *,
     rho: float,
     clip_norm: float = 1.0,
@@ -151,9 +151,9 @@ def strongly_convex_bound(
             larger for that.
 
     Example:
-        >>> from anechoic.strategies import BandedInverse, without_horizon
+        >>> from anechoic.strategies import BandedInverse, make_endless
         >>> problem = StronglyConvex(condition=100, learning_rate=1.0)
-        >>> plain = without_horizon(BandedInverse(1, [1.0]))
+        >>> plain = make_endless(BandedInverse(1, [1.0]))
         >>> [round(strongly_convex_bound(problem, plain, rho=0.5, causal=c).value, 1) for c in (False, True)]
         [127.6, 25.1]
     """
@@ -177,7 +177,7 @@ class OptimizedBound:
         history: the least bound after the starts, and after each turn that lowered it.
     """
 
-    strategy: HorizonFree
+    strategy: Endless
     bound: StronglyConvexBound
     history: tuple[float, ...]
 
@@ -213,7 +213,7 @@ def optimized_strongly_convex_bound(
     turns = positive_int("turns", turns)
     given: dict[str, Any] = {"rho": rho, "clip_norm": clip_norm, "causal": causal, "terms": terms}
     damped = best_damped_bound(problem, **given)
-    plain = without_horizon(BandedInverse(1, [1.0]))
+    plain = make_endless(BandedInverse(1, [1.0]))
     best, bound = min(
         (damped, (plain, strongly_convex_bound(problem, plain, **given))), key=lambda pair: pair[1].value
     )
@@ -229,7 +229,7 @@ def optimized_strongly_convex_bound(
 
 def best_damped_bound(
     problem: StronglyConvex, *, rho: float, clip_norm: float = 1.0, causal: bool = True, terms: int = TERMS
-) -> tuple[HorizonFree, StronglyConvexBound]:
+) -> tuple[Endless, StronglyConvexBound]:
     """The damped root of least bound: a sweep of its damping from eta mu to 1, refined around the best.
 
     Args:
@@ -246,8 +246,8 @@ def best_damped_bound(
 
 
 def _descent(
-    problem: StronglyConvex, start: HorizonFree, power: float, how: tuple[bool, int], turns: int, buffers: int
-) -> list[HorizonFree]:
+    problem: StronglyConvex, start: Endless, power: float, how: tuple[bool, int], turns: int, buffers: int
+) -> list[Endless]:
     """The BLT nearest to `start`, and the one at which L-BFGS over its decays ends.
 
     d min_x psi(x, b) / db is that of psi at the best x, which is found anew for each noise b.

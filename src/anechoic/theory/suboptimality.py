@@ -16,7 +16,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.strategies.base import Strategy
-from anechoic.strategies.endless import HorizonFree
+from anechoic.strategies.endless import Endless
 from anechoic.theory.problems import LearningProblem
 from anechoic.theory.spectra import spectrum
 
@@ -182,7 +182,7 @@ def leading(noise: Any, steps: int | None) -> Strategy:
 
 
 @leading.register
-def _(noise: HorizonFree, steps: int | None) -> Strategy:
+def _(noise: Endless, steps: int | None) -> Strategy:
     if steps is None:
         raise ValueError("steps=None: give a number of steps, as this noise has no horizon.")
     return noise.at(positive_int("steps", steps))

@@ -87,7 +87,7 @@ class PrivateRun(Around, Uncopyable):
         return self.history.admit(state, run=self.identity, releases=self.ledger.releases)
 
     def take(self, mechanism: Mechanism) -> None:
-        """Go on with the mechanism that the run was begun with (see `as_begun`), before its first release."""
+        """Pin the mechanism that the run was begun with (see `pin_to_saved`), before its first release."""
         self.mechanism = self.release.mechanism = self.history.mechanism = mechanism
         self.optimizer.expect(mechanism)
         tell_noise(self.optimizer.original_optimizer, mechanism, self.optimizer.loss_reduction)

@@ -1,4 +1,4 @@
-"""What a workload A is: lower-triangular n x n with positive diagonal, known by what it does to vectors."""
+"""Base class of workloads A: lower-triangular n x n, known by their products with vectors."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from anechoic.accounting import gaussian_epsilon
+from anechoic.accounting.balls_in_bins.bin_classes import _classes, dominations
 from anechoic.accounting.balls_in_bins.bound import (
     BinsBound,
     bins_gram,
     check_nonnegative,
 )
-from anechoic.accounting.balls_in_bins.classes import _classes, dominations
-from anechoic.accounting.balls_in_bins.folded import folded_gram
+from anechoic.accounting.balls_in_bins.folded_gram import folded_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.chains import COARSE, chains
+from anechoic.accounting.loss_distributions.chains import COARSE, chains
 from anechoic.accounting.random_allocation.epsilon import (
     random_allocation_epsilon,
     random_allocation_noise_multiplier,
@@ -31,7 +31,7 @@ from anechoic.strategies import (
     Toeplitz,
     Tree,
 )
-from anechoic.strategies.scaled import ColumnScaled
+from anechoic.strategies.column_scaled import ColumnScaled
 from tests.accounting.integration import exact_deltas, random_gram
 from tests.marks import every_other, in_turn, slow
 
@@ -92,11 +92,11 @@ def test_bins_without_a_step_are_bounded_as_nobody(seed):
     for epsilon, truth in zip(EPSILONS, exact.max(axis=1).tolist(), strict=True):
         if 1e-9 < truth < 0.4:
             assert bound.epsilon(truth, std) >= epsilon * (1 - 2e-3)
-    for law in bound.laws(1e-3, std):
+    for law in bound.profile_bounds(1e-3, std):
         assert (np.array([law(epsilon) for epsilon in EPSILONS]) >= exact * (1 - 3e-3) - 1e-9).all()
-    assert bound.laws(1e-3, std)
+    assert bound.profile_bounds(1e-3, std)
     assert bound.epsilon(0.45, std) == pytest.approx(0.0)  # what happens that seldom tells nobody apart
-    assert bound.laws(0.45, std) == []
+    assert bound.profile_bounds(0.45, std) == []
     with pytest.raises(ValueError, match="any noise would do"):
         bound.noise_std(1.0, 0.45)
 
@@ -163,7 +163,7 @@ def test_every_bound_lies_above_the_integral_in_both_directions(name, relative):
             found = bound.epsilon(truth, std)
             assert found >= epsilon * (1 - 2e-3)
             assert found <= gaussian_epsilon(truth, math.sqrt(gram.max()) / std)
-    for law in bound.laws(1e-6, std):
+    for law in bound.profile_bounds(1e-6, std):
         assert (np.array([law(epsilon) for epsilon in EPSILONS]) >= exact - slack).all()
     for found in dominations(gram):
         ratio = found.ratio(std)

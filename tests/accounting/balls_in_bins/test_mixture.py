@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from anechoic.accounting import gaussian_delta, gaussian_mu
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.tilted import Tilt, _values
+from anechoic.accounting.loss_distributions.importance_sampling import Tilt, _values
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from tests.marks import each_pair
 

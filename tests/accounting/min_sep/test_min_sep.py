@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from anechoic.accounting import Verified, poisson_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.tilted import Tilt
+from anechoic.accounting.loss_distributions.importance_sampling import Tilt
 from anechoic.accounting.min_sep.accountant import MinSepAccountant
 from anechoic.accounting.min_sep.pair import MinSepPair
 from anechoic.errors import UnsupportedError

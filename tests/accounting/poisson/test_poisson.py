@@ -138,8 +138,7 @@ def test_rare_and_large_losses_fit_on_a_grid():
 
 def test_the_finest_grid_has_a_budget(monkeypatch):
     """Little noise and a tiny epsilon: a coarser grid, or none, and never more points than were promised."""
-    from anechoic.accounting.laws import sampled_gaussian
-    from anechoic.accounting.poisson import epsilon as poisson
+    from anechoic.accounting.loss_distributions import sampled_gaussian
 
     seen = []
     real = sampled_gaussian.sampled_gaussian_pld
@@ -148,7 +147,7 @@ def test_the_finest_grid_has_a_budget(monkeypatch):
         seen.append(sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)[1] / width)
         return real(noise_multiplier, rate, adjacency, max(width, 1e-3 * seen[-1] * width))
 
-    monkeypatch.setattr(poisson, "sampled_gaussian_pld", pair)
+    monkeypatch.setattr(sampled_gaussian, "sampled_gaussian_pld", pair)
     for delta in (0.6, 0.65):
         assert poisson_epsilon(delta, 0.011, 0.1, 10) >= 0.0
     assert max(seen) <= sampled_gaussian.MOST_CELLS * (1 + 1e-9)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from anechoic.accounting.laws.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
 from tests.marks import in_turn
 
 RELATIONS = {

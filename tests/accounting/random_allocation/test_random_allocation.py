@@ -8,7 +8,7 @@ import pytest
 from scipy.special import logsumexp, ndtr
 
 from anechoic.accounting import gaussian_delta, gaussian_epsilon
-from anechoic.accounting.laws.likelihood import gaussian_ratio, product_of, sum_of
+from anechoic.accounting.loss_distributions.likelihood_ratio import gaussian_ratio, product_of, sum_of
 from anechoic.accounting.random_allocation.epsilon import (
     one_of,
     random_allocation_epsilon,

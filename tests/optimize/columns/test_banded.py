@@ -11,7 +11,7 @@ from anechoic import workloads
 from anechoic.algebra import banded as algebra
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
-from anechoic.losses.kinds import row_weights
+from anechoic.losses.norms import row_weights
 from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
-from anechoic.losses.kinds import row_weights
+from anechoic.losses.norms import row_weights
 from anechoic.optimize import column_normalized
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import ColumnNormalized

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from anechoic import optimize, workloads
 from anechoic.losses.dispatch import error, loss
-from anechoic.losses.kinds import row_weights
+from anechoic.losses.norms import row_weights
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import BLT, Dense, Toeplitz
 from tests.marks import each_once

@@ -9,7 +9,7 @@ import pytest
 from anechoic import workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
-from anechoic.losses.kinds import row_weights
+from anechoic.losses.norms import row_weights
 from anechoic.optimize import banded_inverse
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.losses.kinds import tail_weights
+from anechoic.losses.norms import tail_weights
 from anechoic.optimize.series.blt import _error_of
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters

@@ -10,8 +10,8 @@ from anechoic import optimize, workloads
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
-from anechoic.losses.kinds import tail_weights
-from anechoic.optimize.comb import comb_of
+from anechoic.losses.norms import tail_weights
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Toeplitz
@@ -158,7 +158,7 @@ class TestRestartObjective:
     @pytest.mark.parametrize("schema", [Single(), MinSep(8), MinSep(3, 4)])
     def test_gradient_and_optimum(self, schema):
         workload = workloads.restart_differences(workloads.momentum(31, 0.3), period=8)
-        objective = objectives.ToeplitzObjective(workload, comb_of(schema, 31), "rms")
+        objective = objectives.ToeplitzObjective(workload, periodic_pattern(schema, 31), "rms")
         c = 0.8 ** np.arange(6) * np.linspace(1, 0.5, 6)
         value, gradient = objective(c)
         steps = 1e-6 * np.eye(6)

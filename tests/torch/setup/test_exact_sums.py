@@ -13,7 +13,7 @@ from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.noise import NoiseStream
 from anechoic.noise.grid import default_bits, spacing
 from anechoic.planning.compare import plan
-from anechoic.planning.on_grid import on_finest_grid
+from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.update import UpdateRule
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
 from anechoic.torch.setup import exact_sums

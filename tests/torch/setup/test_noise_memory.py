@@ -96,7 +96,8 @@ def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sum
     engine = engine_of("output", **options, memory_budget=2 * 4 * PARAMETERS, exact_sums=exact_sums)
     floats = exact_sums is False
     assert engine.arithmetic.exact == (not floats)
-    assert engine.plan.chosen.way == engine._current().release.way == ("store" if floats else "regenerate")
+    storage = "store" if floats else "regenerate"
+    assert engine.plan.chosen.noise_storage == engine._current().release.way == storage
     assert ("made again in each step" in str(engine.plan)) == (not floats)
 
 

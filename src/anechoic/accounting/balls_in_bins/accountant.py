@@ -10,14 +10,14 @@ from anechoic._validate import Array
 from anechoic.accounting.accountant import (
     Accountant,
     Accounting,
-    SampledAccountant,
+    MonteCarloAccountant,
     accountant_of,
     refuse_replacing,
 )
 from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.mixture import Mixture
-from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.laws.tilted import TiltedPair
+from anechoic.accounting.loss_distributions.importance_sampling import TiltedPair
+from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.sampling import BallsInBins
 from anechoic.statement.theorem import Theorem
@@ -25,7 +25,7 @@ from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
-class BallsInBinsAccountant(SampledAccountant):
+class BallsInBinsAccountant(MonteCarloAccountant):
     """Balls in bins with any entrywise non-negative C (arXiv 2410.06266, Lemma 3.2)."""
 
     theorem: ClassVar[Theorem] = Theorem("Balls in bins (arXiv 2410.06266, Lemma 3.2)", "balls-in-bins.md")
@@ -56,8 +56,8 @@ class BallsInBinsAccountant(SampledAccountant):
     def amplified_bound(self, delta: float, std: float) -> float:
         return self.deterministic.epsilon(delta, std)
 
-    def laws(self, delta: float, std: float) -> list[Law]:
-        return self.deterministic.laws(delta, std)
+    def profile_bounds(self, delta: float, std: float) -> list[Bounds]:
+        return self.deterministic.profile_bounds(delta, std)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         if isinstance(self.accounting, Verified):

@@ -5,7 +5,7 @@ is dominated by P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I) with m_i =
 (arXiv 2410.06266, Lemma 3.2; there, the two directions are exchanged). Only G_ij = <m_i, m_j> matters.
 
 `BinsBound` takes the least of three families of upper bounds on both directions: classes of bins
-(`accounting.balls_in_bins.classes`), Gauss-Markov chains (`accounting.laws.chains`) and Renyi
+(`accounting.balls_in_bins.bin_classes`), chains (`accounting.loss_distributions.chains`) and Renyi
 divergences (`accounting.balls_in_bins.renyi`).
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
 from anechoic.accounting.accountant import refuse_any_noise
-from anechoic.accounting.balls_in_bins.classes import Domination, dominations
-from anechoic.accounting.balls_in_bins.folded import folded_gram
+from anechoic.accounting.balls_in_bins.bin_classes import Domination, dominations
+from anechoic.accounting.balls_in_bins.folded_gram import folded_gram
 from anechoic.accounting.balls_in_bins.renyi import renyi_epsilon
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.chains import COARSE, FINE, LARGEST, LEAST_DELTA, BinChain, Fineness, chains
-from anechoic.accounting.laws.profile import Law
-from anechoic.accounting.search import least_noise, settled, smallest_epsilon
+from anechoic.accounting.loss_distributions import chains as markov
+from anechoic.accounting.loss_distributions.profile import Bounds
+from anechoic.accounting.search import least_noise, rounded_up, smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.sensitivity.gram import ENTRIES, gram_of
 from anechoic.strategies.base import Strategy
@@ -109,9 +109,9 @@ class BinsBound:
 
     gram: Array
     classes: tuple[Domination, ...] | None = None
-    chains: tuple[BinChain, ...] | None = None
+    chains: tuple[markov.BinChain, ...] | None = None
     renyi: bool = True
-    fineness: Fineness = FINE
+    fineness: markov.Resolution = markov.FINE
 
     @cached_property
     def unsampled(self) -> float:
@@ -136,11 +136,11 @@ class BinsBound:
         return dominations(self.gram) if self.classes is None else list(self.classes)
 
     @cached_property
-    def _chains(self) -> list[BinChain]:
+    def _chains(self) -> list[markov.BinChain]:
         if self.chains is not None:
             return list(self.chains)
         # one of b orthogonal means is a class: no chain gives less
-        return chains(self.gram) if np.count_nonzero(self.gram) > len(self.gram) else []
+        return markov.chains(self.gram) if np.count_nonzero(self.gram) > len(self.gram) else []
 
     def epsilon(self, delta: float, std: float) -> float:
         """An upper bound on epsilon.
@@ -172,20 +172,20 @@ class BinsBound:
         if self._taking_part is not None:
             taken, inner = self._taking_part
             return taken <= delta or inner.may_keep(_given_part(epsilon, taken), delta / taken, std)
-        if epsilon > LARGEST or delta < LEAST_DELTA or len(self.gram) <= _RENYI_UP_TO:
+        if epsilon > markov.LARGEST or delta < markov.LEAST_DELTA or len(self.gram) <= _RENYI_UP_TO:
             return True
         near = _COARSELY * delta
         ranked = sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]
         return (
             any(
-                chain.law(std, epsilon, delta, COARSE).delta(epsilon) <= near
+                chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon) <= near
                 for chain in _first(self._chains, std)
             )
             or any(domination.delta(std)(epsilon) <= near for domination in ranked)
             or (self.renyi and epsilon >= _RENYI_FROM and renyi_epsilon(self.gram, near, std) <= epsilon)
         )
 
-    def laws(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
+    def profile_bounds(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
         """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
 
         Each bounds both directions at every epsilon.
@@ -193,12 +193,13 @@ class BinsBound:
         delta, std = fraction("delta", delta), positive_float("std", std)
         if self._taking_part is not None:
             taken, inner = self._taking_part
-            return [] if taken <= delta else [_seldom(law, taken) for law in inner.laws(delta / taken, std)]
+            bounds = [] if taken <= delta else inner.profile_bounds(delta / taken, std)
+            return [_seldom(each, taken) for each in bounds]
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         found: list[Callable[[float], tuple[float, float]]] = []
         least, chain = self._chain(delta, std, plain)
         if chain is not None:
-            law = chain.law(std, _BEYOND * least, max(delta / _BELOW, LEAST_DELTA))
+            law = chain.law(std, _BEYOND * least, max(delta / _BELOW, markov.LEAST_DELTA))
             found.append(lambda epsilon: (law.remove(epsilon), law.add(epsilon)))
         domination = self._class(delta, std, plain)[1]
         ratio = None if domination is None else domination.ratio(std)
@@ -233,7 +234,7 @@ class BinsBound:
         if start is not None:
             at = lru_cache(partial(self._narrowed(delta, std).epsilon, delta))
             slope = max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
-            std = least_noise(lambda s: at(settled(s)), epsilon, std, tolerance, slope)
+            std = least_noise(lambda s: at(rounded_up(s)), epsilon, std, tolerance, slope)
         else:
             for rough in (_ROUGH, tolerance):
                 narrow = self._narrowed(delta, std)
@@ -266,7 +267,7 @@ class BinsBound:
                 tuple(sorted(self._classes, key=lambda domination: domination.rank(near))[:1]),
                 tuple(sorted(_first(self._chains, near), key=lambda chain: chain.count)[:1]),
                 renyi=False,
-                fineness=COARSE,
+                fineness=markov.COARSE,
             )
             std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
@@ -294,21 +295,21 @@ class BinsBound:
                 least, best = smallest_epsilon(delta_at, delta, least), candidate
         return least, best
 
-    def _chain(self, delta: float, std: float, least: float) -> tuple[float, BinChain | None]:
+    def _chain(self, delta: float, std: float, least: float) -> tuple[float, markov.BinChain | None]:
         """An epsilon of at most `least` by a Gauss-Markov chain, and which; None where none gives less."""
         best = None
-        if least > LARGEST or delta < LEAST_DELTA:
+        if least > markov.LARGEST or delta < markov.LEAST_DELTA:
             return least, best
         for candidate in _first(self._chains, std):
-            law = candidate.law(std, least, delta, COARSE)
+            law = candidate.law(std, least, delta, markov.COARSE)
             if law.delta(least) <= delta:
                 least, best = smallest_epsilon(law.delta, delta, least), candidate
-        if best is not None and self.fineness is not COARSE:
+        if best is not None and self.fineness is not markov.COARSE:
             least = smallest_epsilon(best.law(std, least, delta, self.fineness).delta, delta, least)
         return least, best
 
 
-def _first(found: list[BinChain], std: float) -> list[BinChain]:
+def _first(found: list[markov.BinChain], std: float) -> list[markov.BinChain]:
     """The chains that should give the least at this noise."""
     return sorted(found, key=lambda chain: chain.rank(std))[:_TRIED]
 
@@ -325,7 +326,7 @@ def _given_part(epsilon: float, taken: float) -> float:
     return max(epsilon, most * (1 - 2 * _ROUNDING))
 
 
-def _seldom(law: Law, taken: float) -> Law:
+def _seldom(law: Bounds, taken: float) -> Bounds:
     """The two directions of (1 - h) Q + h P' and Q, from those of P' and Q."""
 
     def mixed(epsilon: float) -> tuple[float, float]:

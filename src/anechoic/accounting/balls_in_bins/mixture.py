@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.accounting.laws.tilted import Tilt, TiltedPair
+from anechoic.accounting.loss_distributions.importance_sampling import Tilt, TiltedPair
 
 _UNIT = 2.0**-52
 
 
-class _Drawn(NamedTuple):
+class _Draws(NamedTuple):
     noise: Array  # <m_i, z> for standard normal z, shape (count, b)
     start: int
 
@@ -64,14 +64,14 @@ class Mixture(TiltedPair):
         """b, the number of components."""
         return len(self.gram)
 
-    def draw(self, rng: np.random.Generator, start: int, count: int) -> _Drawn:
+    def draw(self, rng: np.random.Generator, start: int, count: int) -> _Draws:
         normals = rng.standard_normal((count, self._factor.shape[1]))
-        return _Drawn(normals @ self._factor.T, start)
+        return _Draws(normals @ self._factor.T, start)
 
-    def part(self, drawn: _Drawn, count: int) -> _Drawn:
-        return _Drawn(drawn.noise[:count], drawn.start)
+    def part(self, drawn: _Draws, count: int) -> _Draws:
+        return _Draws(drawn.noise[:count], drawn.start)
 
-    def pairs(self, drawn: _Drawn, std: float, tilt: Tilt) -> tuple[Array, Array]:
+    def pairs(self, drawn: _Draws, std: float, tilt: Tilt) -> tuple[Array, Array]:
         shifts, t = self.gram / std**2, tilt.amount
         own = shifts.diagonal() / 2
         x = drawn.noise / std

@@ -10,11 +10,11 @@ from typing import ClassVar
 from anechoic.accounting.accountant import (
     Accountant,
     Accounting,
-    SampledAccountant,
+    MonteCarloAccountant,
     accountant_of,
     refuse_replacing,
 )
-from anechoic.accounting.laws.tilted import TiltedPair
+from anechoic.accounting.loss_distributions.importance_sampling import TiltedPair
 from anechoic.accounting.min_sep.pair import MinSepPair, check_bands
 from anechoic.accounting.monte_carlo.verified import Verified
 from anechoic.errors import UnsupportedError
@@ -24,7 +24,7 @@ from anechoic.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
-class MinSepAccountant(SampledAccountant):
+class MinSepAccountant(MonteCarloAccountant):
     """b-min-sep sampling of a non-negative strategy with at most b bands (arXiv 2602.09338)."""
 
     theorem: ClassVar[Theorem] = Theorem("Min-sep sampling (arXiv 2602.09338)", "min-sep-sampling.md")

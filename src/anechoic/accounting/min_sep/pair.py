@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.accounting.balls_in_bins.bound import check_nonnegative
-from anechoic.accounting.laws.tilted import Tilt, TiltedPair
+from anechoic.accounting.loss_distributions.importance_sampling import Tilt, TiltedPair
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import MinSepSampling
 from anechoic.sensitivity.gram import ENTRIES
@@ -28,7 +28,7 @@ from anechoic.strategies.banded import columns_of
 from anechoic.strategies.base import Strategy
 
 
-class _Drawn(NamedTuple):
+class _Draws(NamedTuple):
     normals: Array  # shape (n, count)
     joined: NDArray[np.bool_]  # shape (n, count)
 
@@ -80,7 +80,7 @@ class MinSepPair(TiltedPair):
         self.shared = float(np.square(self._mean).sum())
         self.numbers = n
 
-    def draw(self, rng: np.random.Generator, start: int, count: int) -> _Drawn:
+    def draw(self, rng: np.random.Generator, start: int, count: int) -> _Draws:
         n = self.numbers
         normals = rng.standard_normal((n, count))
         joined = np.zeros((n, count), dtype=bool)
@@ -89,12 +89,12 @@ class MinSepPair(TiltedPair):
         for t in range(n):
             joined[t] = (free <= t) & (rng.random(count) < self._rate)
             free[joined[t]] = t + self._separation
-        return _Drawn(normals, joined)
+        return _Draws(normals, joined)
 
-    def part(self, drawn: _Drawn, count: int) -> _Drawn:
-        return _Drawn(drawn.normals[:, :count], drawn.joined[:, :count])
+    def part(self, drawn: _Draws, count: int) -> _Draws:
+        return _Draws(drawn.normals[:, :count], drawn.joined[:, :count])
 
-    def pairs(self, drawn: _Drawn, std: float, tilt: Tilt) -> tuple[Array, Array]:
+    def pairs(self, drawn: _Draws, std: float, tilt: Tilt) -> tuple[Array, Array]:
         n, t = self.numbers, tilt.amount
         y = drawn.normals * std
         if tilt.direction == "remove":

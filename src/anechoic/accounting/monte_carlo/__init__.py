@@ -1,1 +1,1 @@
-"""How Monte Carlo enters a guarantee: what is drawn, and the confidence that it pays for."""
+"""Monte Carlo in a guarantee: what is drawn, and the confidence that it pays for."""

@@ -17,7 +17,7 @@ ATTEMPTS = len(GROWTH)
 @serializable
 @dataclass(frozen=True)
 class Verified:
-    """Epsilon from a one-sided confidence bound on sampled privacy losses (`accounting.laws.tilted`).
+    """Accounting that takes epsilon from a one-sided confidence bound on sampled privacy losses.
 
     The samples depend on the seed alone, never on the data. A mechanism whose epsilon was verified at
     delta - failure is (epsilon, delta)-DP over the choice of the seed: with probability at most `failure`

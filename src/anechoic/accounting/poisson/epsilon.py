@@ -5,8 +5,7 @@ disjoint rows of C G + Z, so the run is no less private than ceil(n / b) adaptiv
 one Poisson-sampled Gaussian at rate B b / N, whose noise multiplier is the noise std over the
 largest column norm of C (monograph, Theorem 3.21). Poisson sampling with C = I is b = 1.
 
-One release is discretised by `accounting.laws.sampled_gaussian`, in both directions, and composed by
-`accounting.laws.composed`.
+One release is discretised and composed by `sampled_gaussian` and `composition` of `loss_distributions`.
 Connecting the dots of a grid of width h adds h^2 / 6 or so to the variance of each loss, whence the noise
 multiplier comes out too large by about (h / std of the loss)^2 / 12 (relative).
 """
@@ -20,8 +19,8 @@ import numpy as np
 
 from anechoic._validate import fraction, one_of, positive_float, positive_int, real_number
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.composed import composed_epsilon
-from anechoic.accounting.laws.sampled_gaussian import MOST_CELLS, loss_moments, sampled_gaussian_pld
+from anechoic.accounting.loss_distributions import sampled_gaussian
+from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.search import least_noise
 
 ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
@@ -65,7 +64,7 @@ def poisson_epsilon(
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
     if rate == 1.0:
         return unsampled
-    _, reach = loss_moments(noise_multiplier, rate, adjacency)
+    _, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)
     if reach > _MOST_POINTS * INTERVALS[0][0]:  # next to no noise
         return unsampled
     for interval, enough in INTERVALS:
@@ -112,7 +111,7 @@ def _roughly(
 
     def epsilon_at(sigma: float) -> float:
         unsampled = gaussian_epsilon(delta, _unsampled_mu(sigma, compositions, adjacency))
-        if loss_moments(sigma, rate, adjacency)[1] > _MOST_POINTS * INTERVALS[0][0]:
+        if sampled_gaussian.loss_moments(sigma, rate, adjacency)[1] > _MOST_POINTS * INTERVALS[0][0]:
             return unsampled
         widest = INTERVALS[0][0] if compositions > 1 else _ROUGH
         return min(unsampled, _pld_epsilon(delta, sigma, rate, compositions, adjacency, widest, _COARSER))
@@ -211,13 +210,14 @@ def _pld_epsilon(
     coarser: float = 1.0,
 ) -> float:
     """Epsilon on a grid that is at most `widest` wide, and so many times as wide as is fine."""
-    spread, reach = loss_moments(noise_multiplier, rate, adjacency)
+    spread, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)
     points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
     fine, width = FINENESS * spread, widest
     if compositions > 1:
         width = max(fine, min(widest, coarser * max(fine, reach / points)))
     # the finest grid of a release with little noise would not fit: a coarser one is a bound too
-    width = max(width, reach / MOST_CELLS, WINDOW * spread * math.sqrt(compositions) / MOST_COMPOSED)
+    fewest = max(width, reach / sampled_gaussian.MOST_CELLS)
+    width = max(fewest, WINDOW * spread * math.sqrt(compositions) / MOST_COMPOSED)
     return _composed(delta, noise_multiplier, rate, compositions, adjacency, width)
 
 
@@ -225,5 +225,5 @@ def _pld_epsilon(
 def _composed(
     delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, width: float
 ) -> float:
-    one = sampled_gaussian_pld(noise_multiplier, rate, adjacency, width)
+    one = sampled_gaussian.sampled_gaussian_pld(noise_multiplier, rate, adjacency, width)
     return composed_epsilon([(one, compositions)], delta)

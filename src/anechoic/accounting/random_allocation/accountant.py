@@ -12,14 +12,14 @@ from anechoic.accounting.accountant import (
     only_deterministic,
     refuse_replacing,
 )
-from anechoic.accounting.laws.profile import Law
+from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.random_allocation.epsilon import (
     LEAST_NOISE,
     allocation_ratio,
     random_allocation_epsilon,
     random_allocation_noise_multiplier,
 )
-from anechoic.accounting.terms import Term, term_of_laws
+from anechoic.accounting.terms import Term, term_of_bounds
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import RandomAllocation
 from anechoic.statement.theorem import Theorem
@@ -54,11 +54,11 @@ class RandomAllocationAccountant(Accountant):
 
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, period = std / self.strategy.largest_column_norm(), self.sampling.period
-        laws: list[Law] = []
+        bounds: list[Bounds] = []
         if period > 1 and sigma >= LEAST_NOISE:
             ratio = allocation_ratio(sigma, period, self.sampling.steps)
-            laws = [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
-        return term_of_laws(laws, [], self.bound(delta, std), delta, mu)
+            bounds = [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
+        return term_of_bounds(bounds, [], self.bound(delta, std), delta, mu)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = random_allocation_noise_multiplier(epsilon, delta, self.sampling.period, self.sampling.steps)

@@ -2,7 +2,7 @@
 
 For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
 Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
-`accounting.laws.likelihood` sums them in convex order. Epochs compose, as positions are drawn anew.
+`accounting.loss_distributions.likelihood_ratio` sums them in convex order. Epochs compose: positions are new.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache, reduce
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.laws.likelihood import Ratio, gaussian_ratio, product_of, sum_of
+from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio, gaussian_ratio, product_of, sum_of
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.accounting.search import least_noise, smallest_epsilon
 

@@ -1,1 +1,1 @@
-"""How one noise row is made from a fresh row and the memory: one file for each kind of recurrence."""
+"""Filters: how one noise row is made from a fresh row and the memory, by kind of recurrence."""

@@ -1,4 +1,4 @@
-"""What filters share, and the parts of a noise step.
+"""Base of the filters, and the parts of a noise step.
 
 Emitted rows carry the noise std and the gain g_t of a column scaling. Both are folded into the coefficients:
 memory that holds earlier emitted rows y = std * g * x enters step t with the factor g_t / g_{t-j}, so that no

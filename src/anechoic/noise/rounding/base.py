@@ -1,4 +1,4 @@
-"""One row of noise, rounded to integers exactly: what the kinds of recurrences share.
+"""Base of the filters that round one row of noise to integers exactly.
 
 Before rounding, entry i of row t is
 
@@ -64,7 +64,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class SumsAhead:
     """Float64 values of the linear combinations of some steps, made at once for what is in memory then.
 
     Nothing rounds them, and how a sum is cut up is all the same to the bound on its error. A saved state does
@@ -105,7 +105,7 @@ class RowPlan:
     remember: Callable[[Block], dict[int, float]]
     past: tuple[tuple[int, Fraction], ...] | None = None
     again: bool = False
-    ahead: Ahead | None = None
+    ahead: SumsAhead | None = None
 
 
 #: Makes the rows of a slice; returns what changed about the sizes of rows of memory.
@@ -176,7 +176,7 @@ def advance(
     peaks = memory[used, width]
     # of each row as a whole, so that slices of a row need no common maximum
     carried = float(np.abs(weights) @ peaks)
-    earlier, inexact = made_again(plan, fresh), inexact_part(plan, fresh.error)
+    earlier, inexact = regenerated_rows(plan, fresh), inexact_part(plan, fresh.error)
     combine = _Combination(plan, t, memory)
     counts: list[int] = []
 
@@ -227,7 +227,7 @@ def advance(
     return sum(counts)
 
 
-def made_again(plan: RowPlan, fresh: FreshRows) -> list[tuple[FreshRow, float]]:
+def regenerated_rows(plan: RowPlan, fresh: FreshRows) -> list[tuple[FreshRow, float]]:
     """The earlier fresh rows that the plan needs and no memory holds, with their factors."""
     return [(fresh.row(step), float(factor)) for step, factor in plan.past or () if plan.again]
 

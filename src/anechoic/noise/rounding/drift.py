@@ -1,4 +1,4 @@
-"""How far rounding may take the memory of noise that is not made of integers.
+"""Drift: how far rounding may take the memory of noise that is not made of integers.
 
 Decays cannot be multiplied for ever without rounding, so what such filters feed back is off by a little more
 in each step. Kept in 106 bits, all of it together stays below `DRIFT` standard deviations: see

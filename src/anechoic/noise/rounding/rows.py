@@ -1,4 +1,4 @@
-"""Rows of integers behind a stream: NumPy's, handed to torch as they are or moved to its device."""
+"""Integer rows behind a stream: NumPy's, handed to torch or moved to its device."""
 
 from __future__ import annotations
 

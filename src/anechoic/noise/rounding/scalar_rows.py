@@ -1,4 +1,4 @@
-"""Rows of few entries, many at once: floats of Python in the place of arrays, which cost more.
+"""Narrow rows, many at once: Python floats in place of arrays, which cost more.
 
 float64 decides here as in `base.advance`, by the same bound on its error and with the same memory, by the
 operations of `split_sums`, one by one: rows and memory are the same bits. Of filters that have no
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anechoic._validate import Array
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.rounding.base import RoundedFilter, check_entry, error_bound, exactly
-from anechoic.noise.rounding.mixed import RoundedBuffered
+from anechoic.noise.rounding.states import RoundedBuffered
 
 #: Entries of a row up to which floats are faster.
 NARROW = 8
@@ -48,7 +48,7 @@ def narrow_rows(
 def _(
     rounded: RoundedBuffered, t: int, memory: Array, draw: Callable[[], Array], fresh: FreshRows
 ) -> list[NDArray[np.int64]]:
-    if not rounded.settled(t):
+    if not rounded.is_steady(t):
         return []
     own = draw()
     made = np.empty(own.shape, np.int64)

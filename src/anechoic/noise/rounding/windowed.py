@@ -13,7 +13,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.noise.recurrence import Autoregressive, MovingAverage
-from anechoic.noise.rounding.base import Ahead, Block, RoundedFilter, RowPlan
+from anechoic.noise.rounding.base import Block, RoundedFilter, RowPlan, SumsAhead
 from anechoic.noise.rounding.exact import Weights
 
 W = TypeVar("W", bound=Autoregressive | MovingAverage)
@@ -64,7 +64,7 @@ class _Window(RoundedFilter[W]):
         """Slot of the ring that row t takes; None where no row is kept."""
         return self._recurrence.local(t) % self._window if self._window else None
 
-    def sums_ahead(self, t: int) -> Ahead | None:
+    def sums_ahead(self, t: int) -> SumsAhead | None:
         """What steps t, t + 1, … have in common."""
         system, local = self._recurrence, self._recurrence.local(t)
         if self.ahead == 1 or not local:
@@ -87,7 +87,7 @@ class _Window(RoundedFilter[W]):
             straight = min(lags, window - begin)
             return [(begin, recent[:straight]), (0, recent[straight:])][: 1 + (straight < lags)]
 
-        return Ahead(window, self.ahead, weights, since)
+        return SumsAhead(window, self.ahead, weights, since)
 
 
 class RoundedAutoregressive(_Window[Autoregressive]):

@@ -16,7 +16,7 @@ from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.gaussian import gaussian_mu
 from anechoic.algebra.threads import on_one_thread
 from anechoic.losses.dispatch import error
-from anechoic.losses.kinds import LossKind
+from anechoic.losses.norms import LossNorm
 from anechoic.optimize.bins.objective import BinsNoise
 from anechoic.optimize.result import Optimized
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
@@ -45,7 +45,7 @@ def balls_in_bins(
     epsilon: float,
     delta: float,
     bands: int,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     accounting: str = "deterministic",
     samples: int = 2000,
     rounds: int = 3,

@@ -8,8 +8,8 @@ L = log (1/b) sum_k exp(u_k - g_k),
     remove: delta = E_Q[(e^L - e^epsilon)_+],        add: delta = E_Q[(1 - e^(epsilon + L))_+].
 
 Samples y = z + t m_i (remove) or z - t mean(m) (add) make both frequent; they are weighted by dQ/dR as in
-`accounting.laws.tilted`. z, the bins i and the tilts t are drawn once and kept while c moves, so that the
-average is a function of c / s with an exact gradient, and so is the s at which it crosses delta:
+`accounting.loss_distributions.importance_sampling`. Bins i, tilts t and z are drawn once while c moves,
+so that the average is a function of c / s with an exact gradient, and so is the s at which it crosses delta:
 ds/dc = -(d delta / dc) / (d delta / ds), where d delta / d log s = -<c, d delta / dc>.
 
 Moving y with the means matters: with y fixed a minimiser fits the samples, not delta.
@@ -24,7 +24,7 @@ import numpy as np
 from scipy import fft
 
 from anechoic._validate import Array
-from anechoic.accounting.laws.tilted import DIRECTIONS
+from anechoic.accounting.loss_distributions.importance_sampling import DIRECTIONS
 
 _TILTS = {
     "remove": (1.0, 1.5, 2.0, 3.0, 4.5, 7.0, 10.0, 15.0, 22.0),

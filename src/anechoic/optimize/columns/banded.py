@@ -11,10 +11,10 @@ from anechoic.algebra import banded as algebra
 from anechoic.algebra import toeplitz
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind, row_weights
-from anechoic.optimize.columns.neighbours import neighbours, serves
+from anechoic.losses.norms import KINDS, LossNorm, row_weights
+from anechoic.optimize.columns.coarse_run import grain, refine_coarse_run
 from anechoic.optimize.columns.objective import DENSE, BlockObjective, Objective, objective_of
-from anechoic.optimize.columns.refined import grain, refined
+from anechoic.optimize.columns.overlapping_columns import overlapping_columns, serves
 from anechoic.optimize.columns.scales import scales_of
 from anechoic.optimize.columns.search import Progress, Search
 from anechoic.optimize.result import NUMBERS, Optimized, finish, small_enough
@@ -42,7 +42,7 @@ def banded(
     *,
     bands: int,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
     """The strategy of `bands` bands, its columns free, of smallest loss, and a bound for all such strategies.
@@ -117,16 +117,16 @@ def banded(
     if isinstance(participation, MinSep):
         long = grain(workload, bands, participation) > 1
         if long and not largest:
-            found = refined(workload, weights, bands, participation, _columns)
+            found = refine_coarse_run(workload, weights, bands, participation, _columns)
         elif (
             largest and (long or bands > participation.separation) and serves(workload, bands, participation)
         ):
-            found = neighbours(workload, bands, participation, progress)
+            found = overlapping_columns(workload, bands, participation, progress)
     if found is not None:
         columns, evaluations = found
         others = [Banded(n, np.ones((n, 1)))]
         return finish(Banded(n, presentable(columns)), asked, started, evaluations, others=others)
-    search, columns = begun(objective, workload, weights, bands, participation, progress)
+    search, columns = start_search(objective, workload, weights, bands, participation, progress)
     even = columns / np.sqrt(np.square(columns).sum(axis=1))[:, None]  # the start, with norms that are equal
     gradient, spent = None, 0
     if largest:
@@ -160,13 +160,12 @@ def _columns(workload: Workload, bands: int, participation: Participation, weigh
 
 
 @on_one_thread
-def freed(
-    workload: Workload, strategy: Strategy, participation: Participation, loss: LossKind
+def refine_columns(
+    workload: Workload, strategy: Strategy, participation: Participation, loss: LossNorm
 ) -> Banded | None:
     """A banded strategy after some seconds of L-BFGS over its columns; not yet the optimum of `banded`.
 
-    As many iterations as `FREED_WORK` pays for, or None if they are too few. From columns that are scaled
-    well, ten find about half of what there is to gain.
+    As many iterations as `FREED_WORK` pays for, or None if too few: ten find about half of the gain.
     """
     columns = columns_of(strategy)
     n, bands = columns.shape
@@ -176,14 +175,14 @@ def freed(
     if objective is None or iterations < LEAST_FREED:
         return None
     weights = row_weights(loss, n)
-    search, _ = begun(objective, workload, weights, bands, participation, None)
+    search, _ = start_search(objective, workload, weights, bands, participation, None)
     floored = np.maximum(weights, NEGLIGIBLE / n)
     columns = search.scales.columns(search.scales.variables(columns))
     columns = search.descend(columns, floored / floored.sum(), iterations)
     return Banded(n, presentable(columns))
 
 
-def begun(
+def start_search(
     objective: Objective,
     workload: Workload,
     weights: Array,

@@ -12,10 +12,10 @@ from anechoic._validate import Array, one_of
 from anechoic.algebra import banded as algebra
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind, row_weights
+from anechoic.losses.norms import KINDS, LossNorm, row_weights
 from anechoic.optimize.columns.objective import DENSE, Mean, Objective, objective_of
-from anechoic.optimize.columns.search import Smooth, weighted
-from anechoic.optimize.comb import comb_of
+from anechoic.optimize.columns.search import SmoothSearch, weighted
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.participation.base import Participation
@@ -35,7 +35,7 @@ def column_normalized(
     *,
     bands: int,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
     """The banded Toeplitz strategy of smallest loss after its columns are normalised.
@@ -86,13 +86,13 @@ def _bands(
     workload: Workload,
     bands: int,
     participation: Participation,
-    loss: LossKind,
+    loss: LossNorm,
     progress: Callable[[int, float], None] | None,
 ) -> tuple[list[Strategy], int]:
     """The normalised plain optimum, and what the search made of it; evaluations."""
     plain = banded_toeplitz(workload, bands=bands, participation=participation, loss=loss)
     n = workload.n
-    separation, count = comb_of(participation, n)
+    separation, count = periodic_pattern(participation, n)
     if count > 1 and bands > separation:
         raise UnsupportedError(
             f"bands={bands} exceeds the {separation} steps between participations of one unit: columns that"
@@ -114,7 +114,7 @@ def _bands(
             mean = weighted(row_weights(loss, n))
         else:
             largest = float(objective.squares(normalized(column, n)).max())
-            mean = Smooth(np.full(n, 1.0 / n), sharpness / largest, 0.0)
+            mean = SmoothSearch(np.full(n, 1.0 / n), sharpness / largest, 0.0)
         result = scipy.optimize.minimize(
             lambda c, mean=mean: errors(c, mean), column, jac=True, method="L-BFGS-B", options=OPTIONS
         )

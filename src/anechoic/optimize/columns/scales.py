@@ -13,7 +13,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.optimize.comb import comb_of
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.participation import Cyclic, FullBatch
 from anechoic.participation.base import Participation
 
@@ -60,7 +60,7 @@ def scales_of(participation: Participation, weight: Array, bands: int) -> Scales
         UnsupportedError: if columns that one unit can touch would not be orthogonal.
     """
     n = len(weight)
-    separation, count = comb_of(participation, n)
+    separation, count = periodic_pattern(participation, n)
     if bands > separation and count > 1:
         raise UnsupportedError(
             f"bands={bands} exceeds the {separation} steps between participations of one unit: columns that"

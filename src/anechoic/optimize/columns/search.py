@@ -99,7 +99,7 @@ class Search:
         sharpness, tolerance, even = SHARPNESS, LOOSE, EVEN
         gaps: list[float] = []
         while len(gaps) < TURNS:
-            mean = Smooth(weights, sharpness / float(objective.squares(columns).max()), even)
+            mean = SmoothSearch(weights, sharpness / float(objective.squares(columns).max()), even)
             columns = self._whole(columns, mean, int(IN_ROUND * LONGER ** len(gaps)), tolerance)
             weights = mean(objective.squares(columns))[1]
             columns = found.taken(columns, weights, sharp=len(gaps) >= LEVEL_FROM)
@@ -264,7 +264,7 @@ def _higher(one: Bound, other: Bound) -> Bound:
     return other if other.value > one.value else one
 
 
-class Smooth:
+class SmoothSearch:
     """log(sum_t w_t exp(s x_t)) / s, at most the largest x, with a part of the mean; and its derivatives."""
 
     def __init__(self, weights: Array, sharpness: float, even: float) -> None:

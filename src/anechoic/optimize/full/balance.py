@@ -42,7 +42,7 @@ BARRIER = 0.3
 FLOOR = 1e-13
 
 
-class Balanced(NamedTuple):
+class BalancedFactors(NamedTuple):
     """The best weights found.
 
     Attributes:
@@ -61,7 +61,7 @@ class Balanced(NamedTuple):
 
 def balance(
     modulus: Modulus, fixed: Array | None, *, gap: float, progress: Progress | None = None
-) -> Balanced:
+) -> BalancedFactors:
     """Weights whose bounds differ by at most `gap`, relatively, or the best of `ITERATIONS`.
 
     Args:
@@ -75,7 +75,7 @@ def balance(
     halves = 1 if fixed is not None or symmetric else 2
     logs = np.zeros((halves, n))
     history = _History()
-    best: Balanced | None = None
+    best: BalancedFactors | None = None
     lower = highest = 0.0
     for evaluation in range(1, ITERATIONS + 1):
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -91,7 +91,7 @@ def balance(
         upper = math.sqrt(float(ratios[0].max()) * error)
         lower = max(lower, float(found.certain))
         if best is None or upper < best.upper:
-            best = Balanced(p, q, lower, upper, evaluation)
+            best = BalancedFactors(p, q, lower, upper, evaluation)
         if progress is not None:
             progress(evaluation, best.upper)
         if best.upper <= lower * (1.0 + gap):
@@ -115,7 +115,7 @@ def balance(
     return best._replace(lower=lower, evaluations=evaluation)  # type: ignore[union-attr]
 
 
-def filled_up(modulus: Modulus, found: Balanced, mixed: float, gap: float) -> Array:
+def filled_up(modulus: Modulus, found: BalancedFactors, mixed: float, gap: float) -> Array:
     """Return C with C^T C = M, after M has been filled up to 1 on its diagonal: that lowers every error.
 
     `mixed` is the share of the identity in it, to make it positive definite.

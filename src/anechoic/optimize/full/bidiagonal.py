@@ -23,7 +23,7 @@ import numpy as np
 
 from anechoic._validate import Array
 from anechoic.optimize.full.modulus import Diagonals, MatrixModulus
-from anechoic.optimize.full.newton import Singular
+from anechoic.optimize.full.newton import SingularPair
 from anechoic.optimize.full.quadrature import InverseRoot, inverse_root
 from anechoic.workloads.base import Workload
 from anechoic.workloads.general import restart_scales
@@ -94,7 +94,7 @@ class BidiagonalModulus:
         f = np.append(0.0, f[:0:-1])
         return Diagonals(columns, _weighted_inverse(e[::-1], f, root)[::-1], certain)
 
-    def singular(self, p: Array, q: Array) -> Singular | None:
+    def singular(self, p: Array, q: Array) -> SingularPair | None:
         if self.n > DENSE:
             return None
         if self._matrix is None:

@@ -15,13 +15,13 @@ import numpy as np
 from anechoic._validate import Array, one_of, positive_float
 from anechoic.algebra.threads import on_one_thread_if_small
 from anechoic.errors import PerformanceWarning
-from anechoic.losses.kinds import KINDS, LossKind, row_weights
+from anechoic.losses.norms import KINDS, LossNorm, row_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.full.balance import Balanced, Progress, balance, filled_up
+from anechoic.optimize.full.balance import BalancedFactors, Progress, balance, filled_up
 from anechoic.optimize.full.bidiagonal import BidiagonalModulus, bidiagonal_inverse
+from anechoic.optimize.full.cheap_candidates import cheap_candidates, of_sensitivity_one
 from anechoic.optimize.full.modulus import MatrixModulus, Modulus
 from anechoic.optimize.full.participation import optimum_under
-from anechoic.optimize.full.quick import of_sensitivity_one, quick
 from anechoic.optimize.result import Optimized, finish, small_enough
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
@@ -41,7 +41,7 @@ def dense(
     workload: Workload,
     *,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     gap: float | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -93,7 +93,7 @@ def dense(
     if several:
         weights = None if isinstance(loss, str) and loss == "max" else row_weights(loss, n)
         c, bound, evaluations = optimum_under(participation, workload, weights, gap, progress)
-        found = finish(Dense(c), asked, started, evaluations, bound=bound, others=quick(workload))
+        found = finish(Dense(c), asked, started, evaluations, bound=bound, others=cheap_candidates(workload))
         return of_sensitivity_one(found, participation)
     modulus, fixed = _problem(workload, loss, gap)
     # half of the gap for the weights, half for filling up a singular Gram matrix
@@ -102,7 +102,7 @@ def dense(
     strategy = Dense(filled_up(modulus, balanced, 0.5 * gap if singular else 0.0, gap))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)  # n x n arrays are what was asked for
-        others = quick(workload)
+        others = cheap_candidates(workload)
         bound = _bound(balanced, loss)
         found = finish(strategy, asked, started, balanced.evaluations, bound=bound, others=others)
         return of_sensitivity_one(found, participation)
@@ -110,7 +110,7 @@ def dense(
 
 @on_one_thread_if_small
 def dense_bound(
-    workload: Workload, *, loss: LossKind = "rms", gap: float = GAP, progress: Progress | None = None
+    workload: Workload, *, loss: LossNorm = "rms", gap: float = GAP, progress: Progress | None = None
 ) -> Bound:
     """The smallest loss that any strategy has for one participation, from below, without the strategy.
 
@@ -157,7 +157,7 @@ def _checked_gap(gap: float) -> float:
     return gap
 
 
-def _problem(workload: Workload, loss: LossKind, gap: float) -> tuple[Modulus, Array | None]:
+def _problem(workload: Workload, loss: LossNorm, gap: float) -> tuple[Modulus, Array | None]:
     """The modulus of A, and the weights of its rows (None where they are free, for "max")."""
     weights: Array | None = None
     if not (isinstance(loss, str) and one_of("loss", loss, KINDS) == "max"):
@@ -175,7 +175,7 @@ def _problem(workload: Workload, loss: LossKind, gap: float) -> tuple[Modulus, A
     return BidiagonalModulus(*inverse, symmetric=symmetric, tolerance=SHARE * gap), weights
 
 
-def _bound(found: Balanced, loss: LossKind) -> Bound:
+def _bound(found: BalancedFactors, loss: LossNorm) -> Bound:
     if isinstance(loss, str) and loss == "max":
         return Bound(found.lower, "dual of the gamma_2 norm", "every factorisation")
     return Bound(found.lower, "dual of Problem 4.3 (weighted nuclear norm)", "every factorisation")

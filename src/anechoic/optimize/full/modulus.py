@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import svd
 
 from anechoic._validate import Array
-from anechoic.optimize.full.newton import Singular
+from anechoic.optimize.full.newton import SingularPair
 
 
 class Diagonals(NamedTuple):
@@ -45,7 +45,7 @@ class Modulus(Protocol):
     def diagonals(self, p: Array, q: Array, *, rows: bool) -> Diagonals:
         """Diagonals of (K^T K)^½ and, if `rows`, of (K K^T)^½; p, q > 0."""
 
-    def singular(self, p: Array, q: Array) -> Singular | None:
+    def singular(self, p: Array, q: Array) -> SingularPair | None:
         """Singular values and vectors of K for Newton steps, or None where n is too large for them."""
 
     def flipped_gram(self, p: Array, q: Array) -> Array:
@@ -68,7 +68,7 @@ class MatrixModulus:
     def __init__(self, matrix: Array, *, symmetric: bool) -> None:
         self.matrix, self.symmetric = matrix, symmetric
         self.n = matrix.shape[1]
-        self._last: tuple[Array, Array, Singular] | None = None
+        self._last: tuple[Array, Array, SingularPair] | None = None
 
     def diagonals(self, p: Array, q: Array, *, rows: bool) -> Diagonals:
         left, values, right = self.singular(p, q)
@@ -77,11 +77,11 @@ class MatrixModulus:
         certain = float(np.maximum(values - doubt, 0.0).sum())
         return Diagonals(values @ np.square(right), np.square(left) @ values if rows else None, certain)
 
-    def singular(self, p: Array, q: Array) -> Singular:
+    def singular(self, p: Array, q: Array) -> SingularPair:
         if self._last is None or self._last[0] is not p or self._last[1] is not q:
             matrix = np.sqrt(p)[:, None] * self.matrix * np.sqrt(q)
             found = svd(matrix, full_matrices=False, overwrite_a=True, check_finite=False)
-            self._last = (p, q, Singular(*found))
+            self._last = (p, q, SingularPair(*found))
         return self._last[2]
 
     def flipped_gram(self, p: Array, q: Array) -> Array:

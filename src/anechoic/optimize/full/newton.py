@@ -26,7 +26,7 @@ SPACING = 2.0
 BOUNDARY = 0.95
 
 
-class Singular(NamedTuple):
+class SingularPair(NamedTuple):
     """K = left diag(values) right, values falling; left is (rows, r), right (r, n)."""
 
     left: Array
@@ -35,7 +35,7 @@ class Singular(NamedTuple):
 
 
 def newton_step(
-    singular: Singular, weights: Array, slopes: Array, barrier: float, *, symmetric: bool
+    singular: SingularPair, weights: Array, slopes: Array, barrier: float, *, symmetric: bool
 ) -> Array:
     """Factors by which to multiply the weights, > 0: a step on nuclear norm + barrier * sum log w.
 
@@ -61,7 +61,7 @@ def newton_step(
     return np.asarray(1.0 + length * step).reshape(shape)
 
 
-def _curvature(singular: Singular, blocks: int, symmetric: bool) -> Array:
+def _curvature(singular: SingularPair, blocks: int, symmetric: bool) -> Array:
     """H for the free weights: of q, or of q with p its flip, or of (q, p)."""
     left, values, right = singular
     inverse = 1.0 / np.maximum(values, 1e-16 * values[0])

@@ -9,7 +9,7 @@ from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
 from anechoic.lower_bounds.dual import EPS, cycles
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several import EVERY, NUCLEAR, full_batch_bound
+from anechoic.lower_bounds.several_participations import EVERY, NUCLEAR, full_batch_bound
 from anechoic.optimize.full.epochs import epochs
 from anechoic.optimize.full.search import Progress, optimum
 from anechoic.participation import Cyclic, FullBatch, OncePerEpoch

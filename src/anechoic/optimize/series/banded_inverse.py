@@ -13,8 +13,8 @@ from anechoic._validate import Array, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss as loss_of
-from anechoic.losses.kinds import KINDS, LossKind
-from anechoic.optimize.comb import comb_of
+from anechoic.losses.norms import KINDS, LossNorm
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish, small_enough
 from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
 from anechoic.participation import MinSep
@@ -40,7 +40,7 @@ def banded_inverse(
     *,
     bands: int,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     family: str = "free",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
@@ -95,7 +95,7 @@ def banded_inverse(
         raise UnsupportedError(
             f"{type(workload).__name__} is not Toeplitz and has no powers with bands: use family='free'."
         )
-    separation, count = comb_of(participation, n)
+    separation, count = periodic_pattern(participation, n)
     objective = BandedInverseObjective(workload, bands, (separation, count), loss, progress)
     design = workload if workload.is_toeplitz else prefix_sum(n)
     power, best = _best_power(objective, design, bands, tolerance=1e-3 if family == "free" else 1e-10)
@@ -232,7 +232,7 @@ def _proven(
     start: Array,
     workload: Workload,
     schema: Participation,
-    kind: LossKind,
+    kind: LossNorm,
 ) -> Array:
     """`best` if the objective is its loss; else that or the best falling sequence, whose loss is less."""
 

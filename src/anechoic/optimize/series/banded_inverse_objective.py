@@ -14,7 +14,7 @@ import scipy
 from scipy import fft
 
 from anechoic._validate import Array
-from anechoic.losses.kinds import LossKind, row_weights
+from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.optimize.series.toeplitz_objective import comb_squared
 from anechoic.strategies.banded_inverse import leading_coefficients
 from anechoic.workloads.base import Workload
@@ -49,7 +49,7 @@ class BandedInverseObjective:
         workload: Workload,
         bands: int,
         comb: tuple[int, int],
-        kind: LossKind,
+        kind: LossNorm,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         self.n = workload.n
@@ -103,7 +103,7 @@ def _correlate(x: Array, y: Array, lags: int) -> Array:
     return np.asarray(fft.irfft(fft.rfft(x, size) * fft.rfft(y, size).conj(), size)[:lags])
 
 
-def error_form(workload: Workload, bands: int, kind: LossKind) -> Array:
+def error_form(workload: Workload, bands: int, kind: LossNorm) -> Array:
     """E with squared error q^T E q of B = A C^-1, for Toeplitz C^-1 with coefficients q: (bands, bands).
 
     With the shift S and M = A^T W A, W the weights of the steps, E_ij = tr(S^i^T M S^j) = sum_{u >= i}
@@ -118,7 +118,7 @@ def error_form(workload: Workload, bands: int, kind: LossKind) -> Array:
     return form
 
 
-def _toeplitz_diagonals(workload: Workload, bands: int, kind: LossKind) -> list[Array]:
+def _toeplitz_diagonals(workload: Workload, bands: int, kind: LossNorm) -> list[Array]:
     """M[u, u + lag] for lag < bands, with A = T D: D_u D_{u+lag} sum_s w_{s+u+lag} a_{s+lag} a_s."""
     a, n, rates = workload.coefficients, workload.n, workload.rates
     size = fft.next_fast_len(2 * n, real=True)
@@ -136,7 +136,7 @@ def _toeplitz_diagonals(workload: Workload, bands: int, kind: LossKind) -> list[
     return found
 
 
-def _general_diagonals(workload: Workload, bands: int, kind: LossKind) -> list[Array]:
+def _general_diagonals(workload: Workload, bands: int, kind: LossNorm) -> list[Array]:
     """M[u, u + lag] for lag < bands, from blocks of columns of A."""
     n = workload.n
     roots = np.sqrt(row_weights(kind, n))[:, None]

@@ -9,9 +9,9 @@ import numpy as np
 from anechoic._validate import Array, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.losses.dispatch import loss as loss_of
-from anechoic.losses.kinds import LossKind, tail_weights
+from anechoic.losses.norms import LossNorm, tail_weights
 from anechoic.lower_bounds.result import Bound
-from anechoic.optimize.comb import comb_of
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_bound import form_bound, toeplitz_bound
 from anechoic.optimize.series.toeplitz_objective import Progress, ToeplitzObjective, quadratic_form
@@ -30,7 +30,7 @@ def banded_toeplitz(
     *,
     bands: int,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
     """The Toeplitz strategy with at most `bands` bands of smallest loss, by L-BFGS on exact gradients.
@@ -85,16 +85,16 @@ def banded_toeplitz(
     bands = positive_int("bands", bands)
     if bands > n:
         raise ValueError(f"bands={bands} must be at most n={n}: bands=n gives the optimal Toeplitz strategy.")
-    objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
+    objective = ToeplitzObjective(workload, periodic_pattern(participation, n), loss, progress)
     column, bound = best_column(objective, plain, workload, participation, loss, bands)
     strategy = BandedToeplitz(n, column / np.sqrt(np.square(column).sum()))
     return finish(strategy, (workload, participation, loss), started, objective.evaluations, bound=bound)
 
 
-def design(workload: Workload, bands: int, loss: LossKind) -> BandedToeplitz:
+def design(workload: Workload, bands: int, loss: LossNorm) -> BandedToeplitz:
     """The strategy of `banded_toeplitz` for one participation, without its loss and its bound: for plans."""
     plain, _ = quadratic_form(workload, loss)
-    objective = ToeplitzObjective(workload, comb_of(SINGLE, workload.n), loss)
+    objective = ToeplitzObjective(workload, periodic_pattern(SINGLE, workload.n), loss)
     column, _ = best_column(objective, plain, workload, SINGLE, loss, bands, certified=False)
     return BandedToeplitz(workload.n, column / np.sqrt(np.square(column).sum()))
 
@@ -104,7 +104,7 @@ def best_column(
     plain: Workload,
     workload: Workload,
     participation: Participation,
-    loss: LossKind,
+    loss: LossNorm,
     bands: int,
     *,
     certified: bool = True,
@@ -134,7 +134,7 @@ def best_column(
 
 
 def class_bound(
-    objective: ToeplitzObjective, workload: Workload, loss: LossKind, column: Array
+    objective: ToeplitzObjective, workload: Workload, loss: LossNorm, column: Array
 ) -> Bound | None:
     """The dual bound at `column` of at most `separation` bands; None where it would take too long, or where
     learning rates vary.

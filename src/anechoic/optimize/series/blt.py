@@ -21,8 +21,8 @@ import scipy
 from anechoic._validate import Array, fraction, one_of, positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind, weight_of_the_last
-from anechoic.optimize.comb import comb_of
+from anechoic.losses.norms import KINDS, LossNorm, weight_of_the_last
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
@@ -50,7 +50,7 @@ def blt(
     buffers: int | None = None,
     gain: float = 1e-4,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
     """The BLT with at most `buffers` buffers that has the smallest loss.
@@ -114,7 +114,7 @@ def blt(
     return finish(strategy, asked, started, objective.evaluations, others=others)
 
 
-def designs(workload: Workload, participation: Participation, loss: LossKind) -> Iterator[BLT]:
+def designs(workload: Workload, participation: Participation, loss: LossNorm) -> Iterator[BLT]:
     """The strategies of `blt` with 1, 2, … buffers, as long as another one is of use: for plans."""
     for best in _growing(_objective_of(workload, participation, loss, None), NEGLIGIBLE):
         yield BLT(workload.n, *parameters(best.gaps))
@@ -123,11 +123,12 @@ def designs(workload: Workload, participation: Participation, loss: LossKind) ->
 def _objective_of(
     workload: Workload,
     participation: Participation,
-    loss: LossKind,
+    loss: LossNorm,
     progress: Callable[[int, float], None] | None,
 ) -> BLTObjective:
     kind, squared_error = _error_of(workload, loss)
-    return BLTObjective(workload.n, *comb_of(participation, workload.n), kind, squared_error, progress)
+    pattern = periodic_pattern(participation, workload.n)
+    return BLTObjective(workload.n, *pattern, kind, squared_error, progress)
 
 
 def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
@@ -141,7 +142,7 @@ def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
         yield best
 
 
-def _error_of(workload: Workload, loss: LossKind) -> tuple[str | float | RestartSums, SquaredError | None]:
+def _error_of(workload: Workload, loss: LossNorm) -> tuple[str | float | RestartSums, SquaredError | None]:
     """The kind of error for prefix sums in closed form, and its replacement for anything else."""
     share = weight_of_the_last(loss, workload.n)
     kind = 1.0 if share is None else share

@@ -13,8 +13,8 @@ from anechoic._validate import positive_int
 from anechoic.algebra.threads import on_one_thread
 from anechoic.losses.dispatch import error as error_of
 from anechoic.losses.dispatch import loss as loss_of
-from anechoic.losses.kinds import LossKind
-from anechoic.optimize.comb import comb_of
+from anechoic.losses.norms import LossNorm
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.toeplitz_objective import Progress, quadratic_form
 from anechoic.participation.base import Participation
@@ -32,7 +32,7 @@ def damped(
     workload: Workload,
     *,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     restarts: int | str = 1,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -79,7 +79,7 @@ def damped(
     started = time.perf_counter()
     checked_workload(workload)
     search = _Search(workload, participation, loss, progress)
-    blocks = _blocks(restarts, workload.n, comb_of(participation, workload.n))
+    blocks = _blocks(restarts, workload.n, periodic_pattern(participation, workload.n))
     # what the search finds is the loss or less, so that those behind a loss already reached are not better
     candidates: list[tuple[float, int, Strategy]] = []
     for (lowest, damping), block in sorted((search.best(block), block) for block in blocks):
@@ -100,7 +100,7 @@ def restarted(
     build: Callable[[int], Strategy],
     *,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     restarts: int | str = "choose",
     progress: Progress | None = None,
 ) -> Optimized:
@@ -130,7 +130,7 @@ def restarted(
     if not callable(build):
         raise ValueError(f"build={build!r} must be a function from a number of steps to a strategy.")
     found = []
-    for block in _blocks(restarts, workload.n, comb_of(participation, workload.n)):
+    for block in _blocks(restarts, workload.n, periodic_pattern(participation, workload.n)):
         strategy = build(block)
         if not isinstance(strategy, Strategy) or strategy.n != block:
             raise ValueError(f"build({block}) gave {strategy!r}; a strategy with {block} steps is needed.")
@@ -150,10 +150,10 @@ class _Search:
     """
 
     def __init__(
-        self, workload: Workload, participation: Participation, kind: LossKind, progress: Progress | None
+        self, workload: Workload, participation: Participation, kind: LossNorm, progress: Progress | None
     ) -> None:
         self.workload, self.kind = workload, kind
-        self.separation, self.count = comb_of(participation, workload.n)
+        self.separation, self.count = periodic_pattern(participation, workload.n)
         self.plain, self.form = quadratic_form(workload, kind)
         self.progress = progress
         self.evaluations = 0

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from anechoic.algebra.threads import on_one_thread
-from anechoic.losses.kinds import LossKind
-from anechoic.optimize.comb import comb_of
+from anechoic.losses.norms import LossNorm
+from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import best_column
@@ -28,7 +28,7 @@ def toeplitz(
     workload: Workload,
     *,
     participation: Participation = SINGLE,
-    loss: LossKind = "rms",
+    loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
     """The Toeplitz strategy of smallest loss.
@@ -67,7 +67,7 @@ def toeplitz(
     started = time.perf_counter()
     plain, _ = quadratic_form(workload, loss)
     n = workload.n
-    objective = ToeplitzObjective(workload, comb_of(participation, n), loss, progress)
+    objective = ToeplitzObjective(workload, periodic_pattern(participation, n), loss, progress)
     column, bound = best_column(objective, plain, workload, participation, loss, n)
     column = np.pad(column, (0, n - len(column)))
     others = []

@@ -17,7 +17,7 @@ from scipy import fft
 from anechoic._validate import Array, one_of
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
-from anechoic.losses.kinds import KINDS, LossKind, row_weights, tail_weights
+from anechoic.losses.norms import KINDS, LossNorm, row_weights, tail_weights
 from anechoic.optimize.result import NUMBERS, small_enough
 from anechoic.workloads.base import Workload
 from anechoic.workloads.optimizers import toeplitz_factor
@@ -46,7 +46,7 @@ class ToeplitzObjective:
     """
 
     def __init__(
-        self, workload: Workload, comb: tuple[int, int], kind: LossKind, progress: Progress | None = None
+        self, workload: Workload, comb: tuple[int, int], kind: LossNorm, progress: Progress | None = None
     ) -> None:
         plain, self.form = quadratic_form(workload, kind)
         self.a = plain.coefficients
@@ -95,7 +95,7 @@ def _teeth(n: int, separation: int, count: int, bands: int) -> Array:
     return np.minimum(count, -(-(n - np.arange(bands)) // separation)).astype(float)
 
 
-def quadratic_form(workload: Workload, kind: LossKind) -> tuple[Workload, QuadraticForm]:
+def quadratic_form(workload: Workload, kind: LossNorm) -> tuple[Workload, QuadraticForm]:
     """The Toeplitz workload behind `workload`, and Q with squared error b^T Q b for b = a/c.
 
     With learning rates the error is that form but for what they change within the memory of C^-1: entry

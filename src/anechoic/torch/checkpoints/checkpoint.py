@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
-from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.noise import derive
 from anechoic.runs.files import reading, writing
 from anechoic.runs.ledger import check_not_made
@@ -147,7 +147,7 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
 def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
     """The content of a checkpoint of this run's mechanism, which `run` takes as it was begun."""
     content = read(source)
-    begun, fingerprint = as_begun(run.mechanism, content["mechanism"]), content["fingerprint"]
+    begun, fingerprint = pin_to_saved(run.mechanism, content["mechanism"]), content["fingerprint"]
     if fingerprint != begun.fingerprint:
         bits = json.loads(content["mechanism"]).get("grid_bits")
         grid = "" if bits == run.mechanism.grid_bits else f" (grid_bits={bits})"

@@ -130,7 +130,7 @@ class Setup:
         # single rows are run as they are, and what torch.compile made of a model is that model
         given["module"] = getattr(given["module"], "_orig_mod", given["module"])
         if isinstance(given["mechanism"], Plan):
-            given["way"] = given["mechanism"].chosen.way
+            given["way"] = given["mechanism"].chosen.noise_storage
         given["mechanism"] = mechanism_in(given["mechanism"])
         mode = given["grad_sample_mode"]
         if isinstance(mode, str):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.given import Given, Owning, check_promise
+from anechoic.batches.external import ExternalBatches, ExternalUnits, check_promise
 from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
@@ -174,7 +174,7 @@ def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: l
         ValueError: if the rows of a given mechanism take more, and cannot be made again.
     """
     if found is not None:
-        return found.chosen.way
+        return found.chosen.noise_storage
     if setup.budget is None or setup.way != "store":
         return setup.way
     dimension = sum(p.numel() for p in parameters)
@@ -334,11 +334,11 @@ def _batches(setup: Setup, mechanism: Mechanism) -> Any:
     """Batches as a function of the sampling key."""
     sampling, loader, units = mechanism.sampling, setup.data_loader, setup.units
     if sampling.formed_outside:
-        given = Given(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
+        given = ExternalBatches(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
         if units is None:
             check_promise(mechanism.participation, given, mechanism.steps, setup.examples)
             return lambda key: given
-        found = Owning(units, given)
+        found = ExternalUnits(units, given)
         check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
         return lambda key: UnitBatches(units, given, key, given=True)
     shuffled = mechanism_fit.is_shuffled(loader)

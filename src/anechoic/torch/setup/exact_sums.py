@@ -13,7 +13,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.grid import default_bits
-from anechoic.planning.on_grid import on_finest_grid
+from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.result import Plan
 from anechoic.torch.noise_adder import Arithmetic
 from anechoic.torch.sources.base import source_class

@@ -1,1 +1,0 @@
-"""Laws of likelihood ratios: held, composed and read, always more spread out than the true ones."""

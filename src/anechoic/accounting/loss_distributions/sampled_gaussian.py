@@ -1,0 +1,149 @@
+"""The privacy loss distribution of one Poisson-sampled Gaussian on a grid, as dp-accounting composes it.
+
+For P and Q with a privacy loss that rises along the line, each cell of the grid of losses is an interval of
+the line. Its P-mass p goes to the two ends l and l + h of the cell so that its Q-mass q is kept too: a share
+u = (p - q e^l) / (1 - e^-h) to the upper end, the rest to the lower one. That is a pair which dominates
+(P, Q) (Doroshenko et al. 2022, "Connect the Dots", arXiv 2207.04380), and the discretisation of
+`dp_accounting.pld.from_gaussian_mechanism`. What lies above the grid is split between its last point and an
+infinite loss in the same way; what lies below moves up to its first point.
+
+dp-accounting inverts the loss in Python, point by point. Here that is done for all points at once, and masses
+are differences of the normal distribution on the side on which it is small, so that nothing is lost on fine
+grids: dp-accounting takes second differences of delta, which are off by 1e-16 / h at every point.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from scipy.special import ndtri_exp
+
+from anechoic._validate import Array
+from anechoic.accounting.loss_distributions.likelihood_ratio import normal_cells
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+#: Logarithm of the mass of the noise beyond the grid.
+LOG_TAIL = -50.0
+#: Points of the finest grid of one release that is computed.
+MOST_CELLS = 2**18
+_LEAST_MASS = 1e-250
+Direction = Literal["remove", "add", "replace"]
+
+
+def sampled_gaussian_pld(
+    noise_multiplier: float, rate: float, adjacency: str, width: float
+) -> PrivacyLossDistribution:
+    """A pair that dominates one release, in both directions.
+
+    Args:
+        noise_multiplier: sigma > 0.
+        rate: sampling probability in (0, 1).
+        adjacency: "zero_out", "replace_one" or "add_or_remove"; the first and the last have the same law.
+        width: of the grid of privacy losses, > 0.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    if adjacency == "replace_one":
+        return PrivacyLossDistribution(_pmf(noise_multiplier, rate, "replace", width))
+    return PrivacyLossDistribution(
+        _pmf(noise_multiplier, rate, "remove", width), _pmf(noise_multiplier, rate, "add", width)
+    )
+
+
+def gaussian_pld(mu: float, width: float) -> PrivacyLossDistribution:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=1.0 / mu, pessimistic_estimate=True, value_discretization_interval=width
+    )
+
+
+def loss_moments(noise_multiplier: float, rate: float, adjacency: str) -> tuple[float, float]:
+    """(standard deviation of the loss of one release, its range on the grid), for the choice of a width."""
+    sigma, points = noise_multiplier, 200
+    direction: Direction = "replace" if adjacency == "replace_one" else "remove"
+    low, high = _ends(sigma, direction)
+    z = np.linspace(-8.0, 8.0, points)
+    x = np.concatenate([sigma * z, sigma * z + 1])
+    weights = np.exp(-z * z / 2)
+    weights = np.concatenate([(1 - rate) * weights, rate * weights]) / weights.sum()
+    losses = _loss(x, sigma, rate, direction)
+    spread = float(np.sqrt(weights @ np.square(losses - weights @ losses)))
+    return spread, float(np.ptp(_loss(np.array([low, high]), sigma, rate, direction)))
+
+
+def _ends(sigma: float, direction: Direction) -> tuple[float, float]:
+    """Where the grid of the noise ends: the loss rises from one to the other."""
+    reach = -float(ndtri_exp(LOG_TAIL - math.log(2.0))) * sigma
+    return (-reach - 1, reach) if direction == "add" else (-reach, reach + 1)
+
+
+def _pmf(sigma: float, rate: float, direction: Direction, width: float) -> DensePLDPmf:
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+
+    # the loss rises in x: P is noise + 1 where the unit takes part, Q noise, or noise - 1 for "replace"
+    lowest, highest = _loss(np.array(_ends(sigma, direction)), sigma, rate, direction) / width
+    first, last = math.floor(lowest), math.ceil(highest)
+    losses: Array = width * np.arange(first, last + 1, dtype=np.float64)
+    places = _places(losses, sigma, rate, direction) / sigma
+    shift = 1 / sigma
+    plain, ahead = _between(places), _between(places - shift)
+    mixed = (1 - rate) * plain + rate * ahead
+    if direction == "remove":
+        p, q = mixed, plain
+    elif direction == "add":  # P is noise, Q the mixture with noise - 1
+        p, q = plain, (1 - rate) * plain + rate * _between(places + shift)
+    else:
+        p, q = mixed, (1 - rate) * plain + rate * _between(places + shift)
+    # q e^l of what lies above l, at most p; where q is out of range everything moves up
+    lifted = np.exp(np.minimum(losses + np.log(np.maximum(q[1:], _LEAST_MASS)), 0.0))
+    lifted = np.where(q[1:] > _LEAST_MASS, np.minimum(lifted, p[1:]), 0.0)
+    inner = p[1:-1]
+    up = np.minimum((inner - lifted[:-1]) / -math.expm1(-width), inner)
+    masses = np.append(inner - up, 0.0) + np.append(0.0, up)
+    masses[0] += p[0]
+    masses[-1] += lifted[-1]
+    none = masses < _LEAST_MASS  # dp-accounting divides by masses
+    infinite = float(p[-1] - lifted[-1]) + float(masses[none].sum())
+    return DensePLDPmf(width, first, np.where(none, 0.0, masses), infinite, True)
+
+
+def _loss(x: Array, sigma: float, rate: float, direction: Direction) -> Array:
+    """log dP/dQ at x."""
+
+    def ahead(x: Array) -> Array:
+        return np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * sigma**2))
+
+    if direction == "remove":
+        return ahead(x)
+    return -ahead(-x) if direction == "add" else ahead(x) - ahead(-x)
+
+
+def _places(losses: Array, sigma: float, rate: float, direction: Direction) -> Array:
+    """Where the loss reaches each of `losses`; infinite where it does nowhere."""
+    if direction == "add":
+        return -_places(-losses, sigma, rate, "remove")
+    if direction == "remove":
+        # the loss without sampling is log(1 + (e^l - 1) / rate)
+        small = np.minimum(losses, 1.0)
+        with np.errstate(divide="ignore"):
+            near = np.log1p(np.maximum(np.expm1(small) / rate, -1.0))
+        far = losses - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(losses, 1.0)))
+        return sigma**2 * np.where(losses < 1.0, near, far) + 0.5
+    # asinh(sinh(l / 2) e^a) + l / 2 in units of sigma^2, with e^a = e^(1 / (2 sigma^2)) (1 - rate) / rate
+    half = np.abs(losses) / 2
+    scale = 0.5 / sigma**2 + math.log1p(-rate) - math.log(rate)
+    with np.errstate(divide="ignore"):
+        log_sinh = half + np.log(-np.expm1(-2 * half)) - math.log(2) + scale
+    asinh = np.logaddexp(0.5 * np.logaddexp(0.0, 2 * log_sinh), log_sinh)
+    return np.sign(losses) * sigma**2 * (asinh + half)
+
+
+def _between(z: Array) -> Array:
+    """Standard normal mass below the first place, of each cell, and above the last, shape (places + 1,)."""
+    return np.asarray(np.maximum(normal_cells(np.concatenate([[-math.inf], z, [math.inf]])), 0.0))

@@ -1,0 +1,102 @@
+"""Lower bounds for listed patterns, whichever steps they leave out.
+
+Where nobody touches step t, column t of C costs nothing, and in the limit of large ones its noise vanishes:
+only the columns of A that somebody touches are to be factorised. The theorem is that of `lower_bounds.dual`
+for W = sum_pi S_pi over the listed patterns, which has no entries elsewhere. Columns may be left out, as
+every bound for some of them holds for all; those that no error with a weight depends on are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anechoic._validate import Array
+from anechoic.algebra.nuclear import MARGIN
+from anechoic.losses.norms import LossNorm, row_weights
+from anechoic.lower_bounds.dual import padded
+from anechoic.lower_bounds.result import Bound
+from anechoic.lower_bounds.several_participations import scaled_bound
+from anechoic.participation import Patterns
+from anechoic.workloads.base import Workload
+
+STEPS = 256  # whose columns count in a bound that is cheap
+NUMBERS = 2**24  # entries of the columns of A that are made for it
+PARAMETERS = 2**14  # numbers in the factors of all patterns that are used
+ROUNDS = 30  # of L-BFGS
+CAUCHY = "sum of a row of A over a pattern (Cauchy-Schwarz)"
+
+
+def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) -> Bound | None:
+    """A bound for every factorisation that takes about a second at most.
+
+    None where nobody takes part, or no error that counts depends on who does: then there is none above 0.
+    """
+    n = workload.n
+    if not participation.touched(n) or n > NUMBERS // 2:
+        return None
+    found = (
+        [_of_last_row(workload, participation)] if isinstance(kind, str) and kind in ("max", "last") else []
+    )
+    if n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
+        found += [
+            bound
+            for weights in _weights(kind, n)
+            if (bound := _of_columns(workload, participation, weights)) is not None
+        ]
+    return max((bound for bound in found if bound.value > 0), key=lambda bound: bound.value, default=None)
+
+
+def maximal_patterns(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The patterns that are not part of another one, the longest first."""
+    kept: list[tuple[int, ...]] = []
+    sets: list[set[int]] = []
+    for pattern in sorted(set(map(tuple, patterns)), key=lambda steps: (-len(steps), steps)):
+        if not any(larger.issuperset(pattern) for larger in sets):
+            kept.append(pattern)
+            sets.append(set(pattern))
+    return kept
+
+
+def _weights(kind: LossNorm, n: int) -> list[Array]:
+    """Weights of the squared errors whose mean is at most the loss; for "max" two choices."""
+    if isinstance(kind, str) and kind == "max":
+        return [row_weights("rms", n), row_weights("last", n)]
+    return [row_weights(kind, n)]
+
+
+def _of_last_row(workload: Workload, participation: Patterns) -> Bound:
+    """|sum_j A[n-1, j] s_j| <= ||B[n-1]|| sens for signs s on a pattern."""
+    unit = np.zeros(workload.n)
+    unit[-1] = 1.0
+    sizes = np.abs(workload.adjoint_multiply(unit))
+    value = max(float(sizes[list(pattern)].sum()) for pattern in participation.patterns(workload.n))
+    return Bound(value * (1 - MARGIN), CAUCHY)
+
+
+def _of_columns(workload: Workload, participation: Patterns, weights: Array) -> Bound | None:
+    """The dual for the columns of A at up to `STEPS` of the steps that are touched, W^½ A = Q R."""
+    n = workload.n
+    touched = participation.touched(n)
+    steps = np.array(touched[:: -(-len(touched) // STEPS)])
+    units = np.zeros((n, len(steps)))
+    units[steps, np.arange(len(steps))] = 1.0
+    rows = np.sqrt(weights)[:, None] * workload.multiply(units)
+    counting = rows.any(axis=0)
+    steps, rows = steps[counting], rows[:, counting]
+    if not len(steps):
+        return None
+    place = {int(step): index for index, step in enumerate(steps)}
+    cut = [[place[step] for step in pattern if step in place] for pattern in participation.patterns(n)]
+    longest_first = maximal_patterns([pattern for pattern in cut if pattern])
+    # as many as a dual takes in a second
+    patterns = padded(longest_first[: max(1, PARAMETERS // len(longest_first[0]) ** 2)])
+    # R has the nuclear norms of W^½ A; the square one has even weights that undo its scale
+    square = np.zeros((len(steps), len(steps)))
+    triangle = np.linalg.qr(rows, mode="r")
+    square[: len(triangle)] = triangle
+    square *= np.sqrt(len(steps))
+    even = np.full(len(steps), 1.0 / len(steps))
+    bound = scaled_bound(square, even, patterns, ROUNDS)
+    return Bound(bound.value * (1 - MARGIN), bound.theorem)

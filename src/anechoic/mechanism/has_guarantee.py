@@ -1,0 +1,141 @@
+"""Base of the records of a guarantee: mechanisms, endless mechanisms, compositions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from anechoic._serialize import text_of
+from anechoic._validate import fraction, positive_float
+from anechoic.errors import MismatchError
+from anechoic.statement.formats import Format, as_cell, render
+from anechoic.statement.statement import statement_of
+
+REMEDY = "Do not rely on it: take the file that to_json() wrote."
+FORMAT = 1
+
+
+class HasGuarantee(ABC):
+    """Releases that are mu-GDP together, with a statement."""
+
+    @abstractmethod
+    def epsilon(self, delta: float | None = None) -> float:
+        """An epsilon such that all releases are (epsilon, delta)-DP, rounded up; None for the own delta."""
+
+    @abstractmethod
+    def gdp(self) -> float:
+        """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
+
+    def rho(self) -> float:
+        """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
+        return self.gdp() ** 2 / 2
+
+    def report(
+        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
+    ) -> str:
+        """The privacy statement, for a reviewer: see `statement.formats.render`."""
+        return render(statement_of(self), format, out=out, proofs=proofs)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def _repr_html_(self) -> str | None:
+        return as_cell(statement_of(self))
+
+
+class SavedGuarantee(HasGuarantee):
+    """One that can be written down without loss, with what it states, and read back."""
+
+    #: What holds the number of the format in files.
+    versioned: ClassVar[str]
+
+    def _check_numbers(self) -> None:
+        """Bring noise_std, clip_norm and delta to floats; refuse those out of range, and a unit of no name.
+
+        Raises:
+            ValueError: naming the argument.
+        """
+        given = vars(self)
+        found = {name: positive_float(name, given[name]) for name in ("noise_std", "clip_norm")}
+        found["delta"] = fraction("delta", given["delta"])
+        if not given["unit"] or not isinstance(given["unit"], str):
+            raise ValueError(f"unit={given['unit']!r} must name what is protected, such as 'example'.")
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SavedGuarantee) and self.fingerprint == other.fingerprint
+
+    @abstractmethod
+    def _fields(self) -> dict[str, Any]:
+        """Every field as plain data, and the format."""
+
+    @classmethod
+    @abstractmethod
+    def _from_fields(cls, record: dict[str, Any]) -> Self:
+        """What `_fields` describes."""
+
+    @abstractmethod
+    def _claims(self) -> dict[str, Any]:
+        """What a file states, so that a reader can check it."""
+
+    def _recomputed_claims(self, stated: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers among those, computed again; what only sampling can show is held against samples."""
+        return {name: value for name, value in self._claims().items() if isinstance(value, float)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over every field, as 64 hexadecimal digits. Holds no secret."""
+        canonical = json.dumps(self._fields(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The record as JSON, without loss, with what it states."""
+        record = {**self._fields(), "states": self._claims(), "fingerprint": self.fingerprint}
+        return json.dumps(record, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | Path) -> Self:
+        """Read a record back, from its text or from a file; sensitivity and epsilon are computed again.
+
+        An epsilon that was verified by Monte Carlo is held against a few samples only; `epsilon` of the
+        mechanism that is returned draws all of them again.
+
+        Raises:
+            FileNotFoundError: for the path of a file that is not there.
+            MismatchError: if the file is damaged, was edited, or states another guarantee than this
+                version of the library computes.
+        """
+        try:
+            record = json.loads(text_of(text))
+            if (version := record.pop(cls.versioned)) != FORMAT:
+                raise MismatchError(f"format={version!r}: this version reads {FORMAT}. {REMEDY}")
+            stated, fingerprint = record.pop("states"), record.pop("fingerprint")
+            mechanism = cls._from_fields(record)
+            numbers = mechanism._recomputed_claims(stated)
+            given = {name: float(stated[name]) for name in numbers}
+        except MismatchError:
+            raise
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            fault = f"it has no {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+            raise MismatchError(
+                f"this is not a mechanism file, or it is damaged: {fault}. {REMEDY}"
+            ) from error
+        if fingerprint != mechanism.fingerprint:
+            raise MismatchError(
+                f"fingerprint={str(fingerprint)[:12]}… but the fields give {mechanism.fingerprint[:12]}…:"
+                f" the file was edited after it was written. {REMEDY}"
+            )
+        for name, value in numbers.items():
+            if not math.isclose(given[name], value, rel_tol=1e-6):
+                raise MismatchError(f"the file states {name}={given[name]}, but it is {value}. {REMEDY}")
+        return mechanism

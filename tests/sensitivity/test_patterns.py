@@ -1,0 +1,97 @@
+"""Listed patterns: the enumeration against brute force, and against the schemas it can spell out."""
+
+import json
+
+import numpy as np
+import pytest
+
+from anechoic import _serialize
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
+from anechoic.sensitivity import patterns
+from anechoic.sensitivity.dispatch import sensitivity
+from anechoic.strategies import BandedToeplitz, Identity
+from tests.sensitivity.brute import supremum
+from tests.zoo import STRATEGIES, dense, every
+
+
+@pytest.mark.parametrize("name", every(lambda strategy: strategy.n <= 13))
+@pytest.mark.few(21)
+def test_never_below_the_supremum_and_equal_where_exact(name):
+    strategy = STRATEGIES[name]
+    rng = np.random.default_rng(len(name))
+    n = strategy.n
+    patterns = [rng.choice(n, size=rng.integers(1, n + 1), replace=False).tolist() for _ in range(4)]
+    schema = Patterns(patterns)
+    found, least = sensitivity(strategy, schema), supremum(strategy, schema)
+    assert found.value >= least * (1 - 1e-12)
+    if found.exact:
+        assert found.value == pytest.approx(least, rel=1e-8)
+
+
+@pytest.mark.parametrize("schema", [Single(), Cyclic(4), MinSep(3, 2), OncePerEpoch(3), FullBatch()])
+def test_lists_of_other_schemas_agree_with_them(schema):
+    for strategy in (dense(8, signs="positive"), dense(8), BandedToeplitz(8, [1.0, 0.5, 0.25])):
+        exact = sensitivity(strategy, schema)
+        spelled = sensitivity(strategy, Patterns(list(schema.patterns(8))))
+        assert spelled.exact
+        assert spelled.value <= exact.value * (1 + 1e-9)
+        if exact.exact:
+            assert spelled.value == pytest.approx(exact.value, rel=1e-9)
+
+
+def test_mixed_signs_need_more_than_one_dimension():
+    matrix = np.array([[0.0547, 0, 0], [-0.865, 0.8667, 0], [-0.4998, -0.4998, 1.0005]])
+    from anechoic.strategies import Dense
+
+    found = sensitivity(Dense(matrix), Patterns([range(3)]))  # GOLDEN section 2: signs alone give 2.0008
+    assert found.exact
+    assert found.value == pytest.approx(2.1220, abs=5e-5)
+
+
+def test_bound_where_patterns_are_too_many_to_solve(monkeypatch):
+    strategy = dense(9, seed=3)
+    schema = Patterns([range(9), (0, 2, 4, 6), (1, 3, 5)])
+    exact = sensitivity(strategy, schema)
+    monkeypatch.setattr(patterns, "CUBES", 0)
+    bound = sensitivity(strategy, schema)
+    assert not bound.exact
+    assert bound.value >= exact.value
+    monkeypatch.setattr(patterns, "ENTRIES", 10)
+    triangle = sensitivity(strategy, schema)
+    assert not triangle.exact
+    assert triangle.value >= exact.value
+    assert "triangle" in triangle.method
+
+
+def test_steps_beyond_a_shorter_run_are_left_out():
+    schema = Patterns([(0, 5, 9), (7, 8)])
+    assert list(schema.patterns(6)) == [(0, 5)]
+    assert schema.max_participations_in(6) == 2
+    assert float(sensitivity(Identity(6), schema)) == pytest.approx(np.sqrt(2))
+    assert not sensitivity(Identity(4), Patterns([(7, 8)])).exact  # nobody: still positive
+    assert schema.max_participations_in(10) == 3
+
+
+def test_round_trip_and_normal_form():
+    schema = Patterns([(5, 0), [1, 3], (0, 5)])
+    assert schema.steps == ((0, 5), (1, 3))
+    again = _serialize.decode(json.loads(json.dumps(_serialize.encode(schema))))
+    assert again == schema
+    assert hash(again) == hash(schema)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "no pattern"),
+        ([()], "empty"),
+        ([(0, 0)], "repeats"),
+        ([(-1,)], "step=-1"),
+        ([(0.5,)], "step=0.5"),
+        ("abc", "list of patterns"),
+        ([3], "list of steps"),
+    ],
+)
+def test_refusals(steps, message):
+    with pytest.raises(ValueError, match=message):
+        Patterns(steps)
