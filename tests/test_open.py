@@ -15,7 +15,7 @@ from anechoic.audit.law import law_of
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.ratios import likelihood_ratios
 from anechoic.batches.base import batches_of
-from anechoic.batches.given import check_promise
+from anechoic.batches.external import check_promise
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.lower_bounds import lower_bound
 from anechoic.participation import FullBatch, MinSep

@@ -8,7 +8,7 @@ import pytest
 from anechoic import _serialize
 from anechoic.accounting.accountant import accountant_of
 from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.poisson import Sampled
+from anechoic.batches.poisson import PoissonBatches
 from anechoic.errors import UnsupportedError
 from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.sampling import (
@@ -119,7 +119,7 @@ class Changed(Batches):
 
     def __init__(self, sampling, key, change):
         self.period, self.name = 5, "changed"
-        self._batches, self._change = Sampled(sampling, 5, key), change
+        self._batches, self._change = PoissonBatches(sampling, 5, key), change
 
     def batch(self, t):
         return self._change(self._batches.batch(t), t)

@@ -26,7 +26,7 @@ from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.setup.asked import ByEpsilon, ByNoise
+from anechoic.torch.setup.arguments import ByEpsilon, ByNoise
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train

@@ -16,7 +16,7 @@ from anechoic.errors import (
     UnsupportedError,
 )
 from anechoic.torch import BatchMemoryManager
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import NoiseAdder
 from tests.torch.setting import (
     MODES,
     ONE_MODE,
@@ -397,7 +397,7 @@ def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
         step(run, next(iterator))
         batch = next(iterator)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Releaser, "add", _interrupt)
+            patch.setattr(NoiseAdder, "add", _interrupt)
             step(run, batch)
         with pytest.raises(DesynchronizedError, match="no batch was delivered"):
             step(run, batch)

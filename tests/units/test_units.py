@@ -435,7 +435,7 @@ def test_parts_keep_items_whole(items, most):
 
 def test_given_batches_may_be_empty():
     pytest.importorskip("torch")
-    from anechoic.batches.given import Given
+    from anechoic.batches.external import Given
 
     units = Units([0, 1, 0])
     given_batches = UnitBatches(units, Given([[0, 2], [], [1]], 3), KEY, given=True)

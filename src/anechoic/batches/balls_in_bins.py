@@ -9,7 +9,7 @@ from anechoic.sampling import BallsInBins
 from anechoic.units.batch import Indices
 
 
-class Binned(Batches):
+class BinsBatches(Batches):
     """Batch t holds the examples that drew the bin t mod bins, once for the whole run.
 
     Args:
@@ -38,4 +38,4 @@ class Binned(Batches):
 
 @batches_of.register(BallsInBins)
 def _(sampling: BallsInBins, key: bytes, *, period: int | None = None, shuffled: bool = True) -> Batches:
-    return Binned(sampling, key)
+    return BinsBatches(sampling, key)

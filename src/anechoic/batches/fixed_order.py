@@ -11,7 +11,7 @@ from anechoic.sampling import FixedOrder
 from anechoic.units.batch import Indices
 
 
-class InOrder(Batches):
+class FixedOrderBatches(Batches):
     """Chunk t mod period of one order: that of the data, or one permutation for the whole run.
 
     Args:
@@ -50,4 +50,4 @@ class InOrder(Batches):
 
 @batches_of.register(FixedOrder)
 def _(sampling: FixedOrder, key: bytes, *, period: int | None = None, shuffled: bool = True) -> Batches:
-    return InOrder(sampling, key if shuffled else None)
+    return FixedOrderBatches(sampling, key if shuffled else None)

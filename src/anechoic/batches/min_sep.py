@@ -11,7 +11,7 @@ from anechoic.sampling import MinSepSampling
 from anechoic.units.batch import Indices
 
 
-class Separated(Batches):
+class MinSepBatches(Batches):
     """Who joined none of the last separation - 1 batches joins with probability `rate`.
 
     Batch t depends on those before it, which are drawn again where they are not the ones just drawn: O(N t)
@@ -60,4 +60,4 @@ class Separated(Batches):
 
 @batches_of.register(MinSepSampling)
 def _(sampling: MinSepSampling, key: bytes, *, period: int | None = None, shuffled: bool = True) -> Batches:
-    return Separated(sampling, steps_of_a_pass(sampling, period), key)
+    return MinSepBatches(sampling, steps_of_a_pass(sampling, period), key)

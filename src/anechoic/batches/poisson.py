@@ -21,7 +21,7 @@ from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.units.batch import Indices
 
 
-class Sampled(Batches):
+class PoissonBatches(Batches):
     """Step t draws every member of group t mod groups independently with probability `rate`.
 
     Poisson sampling has one group. Each member is drawn where a 64-bit integer is below rate * 2**64,
@@ -74,4 +74,4 @@ class Sampled(Batches):
 def _(
     sampling: Poisson | CyclicPoisson, key: bytes, *, period: int | None = None, shuffled: bool = True
 ) -> Batches:
-    return Sampled(sampling, steps_of_a_pass(sampling, period), key)
+    return PoissonBatches(sampling, steps_of_a_pass(sampling, period), key)

@@ -7,7 +7,7 @@ from anechoic.sampling import RandomAllocation
 from anechoic.units.batch import Indices
 
 
-class Allocated(Batches):
+class AllocatedBatches(Batches):
     """Every example draws one step of each epoch, anew in every epoch.
 
     Args:
@@ -34,4 +34,4 @@ class Allocated(Batches):
 
 @batches_of.register(RandomAllocation)
 def _(sampling: RandomAllocation, key: bytes, *, period: int | None = None, shuffled: bool = True) -> Batches:
-    return Allocated(sampling, key)
+    return AllocatedBatches(sampling, key)

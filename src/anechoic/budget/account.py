@@ -23,7 +23,7 @@ from anechoic.mechanism.mechanism import Mechanism
 
 
 @dataclass(frozen=True)
-class AllBut:
+class WithFailureProbability:
     """Releases of a mechanism, but for an event of probability `besides`: see docs/proofs/budget.md.
 
     Args:
@@ -58,21 +58,21 @@ class AllBut:
 
 
 #: What can be charged: a guarantee, or an (epsilon, delta) from elsewhere, in the account's own unit.
-Cost = Mechanism | EndlessMechanism | Composition | AllBut | tuple[float, float]
+Chargeable = Mechanism | EndlessMechanism | Composition | WithFailureProbability | tuple[float, float]
 
 _LARGEST = 1e9  # of what can be charged at all
 _SAME = 1e-6  # relative difference up to which two charges may be those of one run, planned twice
 
 
 @dataclass(frozen=True)
-class Charge:
-    """What one run takes: mu, or (epsilon, delta); the others are 0. Or mu and delta, for `AllBut`."""
+class Cost:
+    """Privacy cost of a run: mu, or (epsilon, delta), or mu and delta for `WithFailureProbability`."""
 
     mu: float = 0.0
     epsilon: float = 0.0
     delta: float = 0.0
 
-    def like(self, other: Charge) -> bool:
+    def like(self, other: Cost) -> bool:
         """Whether it may be that of the same run."""
         pairs = ((self.mu, other.mu), (self.epsilon, other.epsilon), (self.delta, other.delta))
         return all(math.isclose(one, two, rel_tol=_SAME) for one, two in pairs)
@@ -83,7 +83,7 @@ class Charge:
         return f"epsilon {self.epsilon!r}, delta {self.delta!r}"
 
 
-def charges_of(what: Cost) -> list[Charge]:
+def charges_of(what: Chargeable) -> list[Cost]:
     """The ways to count it, each of them right.
 
     Raises:
@@ -95,18 +95,18 @@ def charges_of(what: Cost) -> list[Charge]:
         epsilon, delta = at_least("epsilon", what[0]), at_least("delta", what[1])
         if delta >= 1.0 or epsilon == delta == 0.0:
             raise ValueError(f"{what!r} is no (epsilon, delta) to charge: delta is below 1, and not both 0.")
-        return [Charge(epsilon=epsilon, delta=delta)]
-    if isinstance(what, AllBut):
-        whole = Charge(epsilon=what.epsilon(), delta=what.delta)
-        return [whole, Charge(mu=what.mechanism.gdp(), delta=what.besides)]
+        return [Cost(epsilon=epsilon, delta=delta)]
+    if isinstance(what, WithFailureProbability):
+        whole = Cost(epsilon=what.epsilon(), delta=what.delta)
+        return [whole, Cost(mu=what.mechanism.gdp(), delta=what.besides)]
     if not isinstance(what, Mechanism | EndlessMechanism | Composition):
         raise ValueError(
             f"{type(what).__name__} cannot be charged: give a Mechanism, an EndlessMechanism, what compose()"
             " returned, or (epsilon, delta) of something else, a Selection for instance. A Stream and an"
             " OpenHistogram take book=."
         )
-    gaussian = [Charge(mu=what.gdp())]
-    return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
+    gaussian = [Cost(mu=what.gdp())]
+    return [*gaussian, Cost(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Grant:
 
 
 @dataclass
-class Booked:
+class BookedRun:
     """One run in the book.
 
     Attributes:
@@ -196,7 +196,7 @@ class Booked:
     who: str
     what: str
     time: str
-    charge: Charge
+    charge: Cost
     fingerprint: str
     status: str = "reserved"
 
@@ -210,10 +210,10 @@ class Account:
     """The runs on one data set."""
 
     grant: Grant
-    runs: dict[str, Booked] = field(default_factory=dict)
+    runs: dict[str, BookedRun] = field(default_factory=dict)
 
     @property
-    def live(self) -> list[Booked]:
+    def live(self) -> list[BookedRun]:
         """Those that are charged."""
         return [one for one in self.runs.values() if one.status != "cancelled"]
 
@@ -226,7 +226,7 @@ class Account:
             sum((Fraction(one.delta) for one in charges), Fraction(0)),
         )
 
-    def fits(self, charge: Charge) -> bool:
+    def fits(self, charge: Cost) -> bool:
         """Whether the account covers it besides all that is charged."""
         if max(charge.mu, charge.epsilon) > _LARGEST:
             return False
@@ -236,7 +236,7 @@ class Account:
         apart = self.grant.amplified
         return epsilon + Fraction(charge.epsilon) <= apart[0] and delta + Fraction(charge.delta) <= apart[1]
 
-    def choose(self, what: Cost) -> Charge:
+    def choose(self, what: Chargeable) -> Cost:
         """How to count it: by its own (epsilon, delta) where that fits, for which a part is set apart.
 
         Raises:
@@ -262,7 +262,7 @@ class Account:
             )
         return fitting[-1]
 
-    def _said(self, charge: Charge) -> str:
+    def _said(self, charge: Cost) -> str:
         """A charge, with the epsilon of a Gaussian run that was alone in the account."""
         delta = self.grant.gaussian[1]
         if not charge.mu or charge.mu > _LARGEST or not delta:
@@ -331,6 +331,6 @@ def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
     runs = accounts[entry["data"]].runs
     if kind == "reserve":
         said = {name: entry[name] for name in ("token", "run", "who", "what", "time", "fingerprint")}
-        runs[entry["token"]] = Booked(**said, charge=Charge(**entry["charge"]))
+        runs[entry["token"]] = BookedRun(**said, charge=Cost(**entry["charge"]))
         return
     runs[entry["token"]].status = {"spend": "spent", "cancel": "cancelled"}[kind]

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from anechoic.budget.account import Account, Cost, Grant, account_of, changed, charges_of
-from anechoic.budget.entries import Entries, Place
+from anechoic.budget.account import Account, Chargeable, Grant, account_of, changed, charges_of
+from anechoic.budget.entries import BookEntries, BookLocation
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.mechanism.composition import Composition
-from anechoic.runs.progress import Progress
+from anechoic.runs.run_progress import RunProgress
 from anechoic.runs.state_file import StateFile
 
 _ONE = (
@@ -53,7 +53,7 @@ class BudgetBook:
             raise ValueError(f"data={data!r} must be the name of a data set.")
         if key is not None and (not isinstance(key, bytes) or len(key) < 16):
             raise ValueError("key must be at least 16 secret bytes, such as anechoic.noise.new_key() gives.")
-        self._place = Place(os.fspath(place), key)
+        self._place = BookLocation(os.fspath(place), key)
         self.data = data
         try:
             self.who = getpass.getuser() if who is None else who
@@ -106,7 +106,7 @@ class BudgetBook:
         with self._open() as (accounts, _):
             return account_of(accounts, self.data)
 
-    def check(self, what: Cost) -> None:
+    def check(self, what: Chargeable) -> None:
         """Refuse what `reserve` would refuse, and book nothing; a run that may be in the book already passes.
 
         Raises:
@@ -116,7 +116,9 @@ class BudgetBook:
         if not any(one.charge.like(way) for one in account.live for way in ways):
             account.choose(what)
 
-    def reserve(self, what: Cost, *, run: str | None = None, state: StateFile | None = None) -> Reservation:
+    def reserve(
+        self, what: Chargeable, *, run: str | None = None, state: StateFile | None = None
+    ) -> Reservation:
         """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
@@ -156,7 +158,7 @@ class BudgetBook:
                     raise MismatchError(f"{which}: a run keeps its mechanism. Give this one another name.")
             found = Reservation(self, token, spent)
             if state is not None:
-                entries.note(token, Progress(opened[-1], state.steps, state.steps))
+                entries.note(token, RunProgress(opened[-1], state.steps, state.steps))
                 found._opening, state.counter = opened[-1], found
         return found
 
@@ -172,7 +174,7 @@ class BudgetBook:
                 )
             self._add(entries, kind=kind, token=token)
             if not entries.progress(token).opening:
-                entries.note(token, Progress(begun=1))  # without a state nothing goes on
+                entries.note(token, RunProgress(begun=1))  # without a state nothing goes on
 
     def show(self, *, every: bool = False) -> str:
         """The budget of these data and its runs, as text, or `every` budget in the book.
@@ -191,7 +193,7 @@ class BudgetBook:
         return f"BudgetBook({self._place.name}, {self.data!r})"
 
     @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Entries]]:
+    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], BookEntries]]:
         with self._there(create).open() as entries:
             accounts: dict[str, Account] = {}
             try:
@@ -203,11 +205,11 @@ class BudgetBook:
                 ) from error
             yield accounts, entries
 
-    def _add(self, entries: Entries, **entry: Any) -> None:
+    def _add(self, entries: BookEntries, **entry: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entries.add({"data": self.data, "who": self.who, "time": now, **entry})
 
-    def _there(self, create: bool = False) -> Place:
+    def _there(self, create: bool = False) -> BookLocation:
         if not create and not self._place.remote and not Path(self._place.place).exists():
             raise GuaranteeError(
                 f"there is no budget book {self._place.name}, so nothing was granted: BudgetBook.grant makes"
@@ -265,10 +267,10 @@ class Reservation:
                     f"run {self.token} in the book goes on in another opening of its state, or the book was"
                     " put back: nothing more is released here. Open the newest state again."
                 )
-            entries.note(self.token, Progress(self._opening, begun, held.done if done is None else done))
+            entries.note(self.token, RunProgress(self._opening, begun, held.done if done is None else done))
 
 
-def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) -> Reservation:
+def booked(book: BudgetBook, cost: Chargeable, state: Any, name: str | None = None) -> Reservation:
     """Charge a run by its state, on disk or in memory, which is closed where that is refused."""
     try:
         return book.reserve(cost, run=name, state=state if isinstance(state, StateFile) else None)
@@ -278,7 +280,7 @@ def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) ->
         raise
 
 
-def _fingerprint(what: Cost) -> str:
+def _fingerprint(what: Chargeable) -> str:
     """Of a mechanism; of a composition, those of its parts; "" of a pair."""
     charges_of(what)  # refuses what is none of these
     if isinstance(what, Composition):

@@ -18,7 +18,7 @@ from typing import Any
 
 from anechoic.errors import AnechoicError, CheckpointError
 from anechoic.runs.database import Database
-from anechoic.runs.progress import Progress
+from anechoic.runs.run_progress import RunProgress
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
@@ -36,7 +36,7 @@ _LOCK = 6_022_140_760  # of PostgreSQL's advisory locks: the book's
 Run = Callable[..., list[tuple[Any, ...]]]
 
 
-class Place:
+class BookLocation:
     """Where a book is.
 
     Args:
@@ -54,14 +54,14 @@ class Place:
         return "in PostgreSQL" if self.remote else self.place
 
     @contextmanager
-    def open(self) -> Iterator[Entries]:
+    def open(self) -> Iterator[BookEntries]:
         """The book; nobody else writes meanwhile. What was added is kept at the end, or nothing.
 
         Raises:
             CheckpointError: where it cannot be used.
         """
         with self._postgres() if self.remote else self._sqlite() as run:
-            yield Entries(run, self)
+            yield BookEntries(run, self)
 
     def link(self, before: str, body: str) -> str:
         """Digest of a text and of what comes before it."""
@@ -108,10 +108,10 @@ class Place:
             raise CheckpointError(f"the budget book {self.name}: {error}") from error
 
 
-class Entries:
+class BookEntries:
     """A book that is open; every method raises CheckpointError for one that was edited, or of another key."""
 
-    def __init__(self, run: Run, place: Place) -> None:
+    def __init__(self, run: Run, place: BookLocation) -> None:
         self._run, self._place, self._link, self._count = run, place, _START, 0
         for table in _TABLES:
             run(table)
@@ -138,14 +138,14 @@ class Entries:
         """How many entries there are, and the link of the last."""
         return f"{self._count} entries, the last is {self._link[:32]}"
 
-    def progress(self, token: str) -> Progress:
+    def progress(self, token: str) -> RunProgress:
         """Return how far a run is."""
         for body, link in self._run("SELECT body, link FROM progress WHERE token = ?", (token,)):
             self._check(link == self._place.link(token, body), f"the progress of run {token}")
-            return Progress(**json.loads(body))
-        return Progress()
+            return RunProgress(**json.loads(body))
+        return RunProgress()
 
-    def note(self, token: str, progress: Progress) -> None:
+    def note(self, token: str, progress: RunProgress) -> None:
         """Write how far a run is."""
         body = json.dumps(asdict(progress))
         self._run(_NOTE, (token, body, self._place.link(token, body)))

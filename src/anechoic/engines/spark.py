@@ -107,7 +107,7 @@ class StreamSink:
         self._delay = 0 if delay is None else round(length_of(delay, "delay") * _MICROS)
         self._columns = [name for name in dict.fromkeys([*layout.columns, unit]) if name is not None]
         grid = round(begin * _MICROS), round(self.clock.every * _MICROS)
-        self._task = Adding(stream.accumulator_spec(), unit, *grid)
+        self._task = PartitionSums(stream.accumulator_spec(), unit, *grid)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Take a micro-batch, and end the steps that are over.
@@ -149,7 +149,7 @@ class StreamSink:
 
 
 @dataclass(frozen=True)
-class Adding:
+class PartitionSums:
     """What workers are given of a stream: text and numbers, without key, noise or ledger.
 
     Args:
@@ -167,7 +167,7 @@ class Adding:
 
     def before(self, now: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
         """The task of a partition, at that time."""
-        return Adding(self.spec, self.unit, self.start, self.every, now).rows
+        return PartitionSums(self.spec, self.unit, self.start, self.every, now).rows
 
     def step_of(self, micros: Any) -> Any:
         """Of a time, or of an array of them."""

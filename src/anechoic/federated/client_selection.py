@@ -15,7 +15,7 @@ from anechoic.federated.ledger import ParticipationLedger
 from anechoic.noise.keystream import Integers as Drawn
 
 
-class Starved(AnechoicError):
+class TooFewClients(AnechoicError):
     """Too few clients that are there may take part now. Nothing was charged; ask again with others.
 
     Attributes:
@@ -37,7 +37,7 @@ class Starved(AnechoicError):
 
 
 @dataclass
-class Attempts:
+class RecentAttempts:
     """Who was heard of in the short attempts of the open step; forgotten with its release, or at a restart.
 
     A client that was silent twice while others answered makes room for fresh ones. Where nobody answered the
@@ -67,7 +67,7 @@ def chosen(
     most: int,
     fewest: int,
     key: bytes,
-    earlier: Attempts,
+    earlier: RecentAttempts,
 ) -> Clients:
     """Up to `most` of the clients that may take part in `step`.
 
@@ -79,11 +79,11 @@ def chosen(
         earlier: attempts of this step.
 
     Raises:
-        Starved: if fewer than `fewest` may.
+        TooFewClients: if fewer than `fewest` may.
     """
     candidates = clients.by_digest(ledger.allowed(clients, step))
     if len(candidates) < fewest:
-        raise Starved(step, len(clients), len(candidates), fewest)
+        raise TooFewClients(step, len(clients), len(candidates), fewest)
     charged = ledger.charged(clients, step)[candidates]
     again = candidates[charged]
     ranks = np.array([earlier.rank(client) for client in clients.ids[again]], np.int64)

@@ -22,7 +22,7 @@ class Clients:
     Attributes:
         ids: in the order in which they were given.
         places: in the ledger's arrays.
-        groups: of the discipline.
+        groups: of the policy.
     """
 
     def __init__(

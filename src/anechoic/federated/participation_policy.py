@@ -23,7 +23,7 @@ SPARE = 1.2
 
 
 @dataclass(frozen=True)
-class Discipline(ABC):
+class ParticipationPolicy(ABC):
     """What clients are held to: a participation, and for groups of them turns that narrow it.
 
     A client that was asked in a step may be asked again in the same step, where the first round of it was
@@ -106,7 +106,7 @@ class Discipline(ABC):
 
 
 @dataclass(frozen=True)
-class Cohorts(Discipline):
+class Cohorts(ParticipationPolicy):
     """A fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
 
     Each client takes part in steps of one residue at most, `Cyclic(count)`. A client that joins later joins
@@ -166,7 +166,7 @@ class Cohorts(Discipline):
 
 
 @dataclass(frozen=True)
-class CoolDown(Discipline):
+class MinSeparation(ParticipationPolicy):
     """An open population: who took part in step t may again from step t + separation on, so many times.
 
     The participation is `MinSep(separation, max_participations)`.
@@ -195,7 +195,7 @@ class CoolDown(Discipline):
         if self.separation < rounds or self.max_participations == 1 or rounds == 1:
             return None
         return (
-            f"CoolDown(separation={self.separation}) is as long as the run of {counted(rounds, 'round')} or"
-            " longer: nobody takes part twice. A separation counts rounds, not hours; give a smaller one, or"
-            " max_participations=1 if once is meant."
+            f"MinSeparation(separation={self.separation}) is as long as the run of {counted(rounds, 'round')}"
+            " or longer: nobody takes part twice. A separation counts rounds, not hours; give a smaller one,"
+            " or max_participations=1 if once is meant."
         )

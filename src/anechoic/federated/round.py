@@ -32,7 +32,7 @@ NOT_FINITE = "a number that is not finite"
 NOT_ON_THE_GRID = "no update on the grid"
 
 
-class Asked:
+class OpenRound:
     """A round that is open: made by `Server.ask`, ended by `Server.close`.
 
     Attributes:
@@ -176,7 +176,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Closed:
+class RoundResult:
     """What became of a round.
 
     Attributes:

@@ -47,7 +47,7 @@ def answer_in(reply: Message, read: Callable[[RecordDict], Answer]) -> Answer | 
 
 
 @dataclass(frozen=True)
-class Exchange:
+class MessageExchange:
     """Sends messages and hands over what comes back, asking more often at first than Flower's own loop.
 
     Attributes:
@@ -105,7 +105,7 @@ def _pulled(grid: Grid, name: str, message: Message) -> Iterable[Message]:
 
 
 @dataclass
-class Waiting:
+class ClientWait:
     """Waits for enough clients, at most `patience` seconds from `begin` on.
 
     Attributes:

@@ -11,7 +11,15 @@ import numpy as np
 from scipy.special import exp2, expit
 
 from anechoic._validate import Array
-from anechoic.linear.descent import MOMENTUM, Descent, FitRequest, Planned, batches_for, descend, planned
+from anechoic.linear.descent import (
+    MOMENTUM,
+    Descent,
+    FitRequest,
+    PlannedDescent,
+    batches_for,
+    descend,
+    planned,
+)
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.scaling import FeatureScale
@@ -23,7 +31,7 @@ from anechoic.units.ownership import Units
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class FitProblem:
     """Data and a loss on them.
 
     Attributes:
@@ -42,7 +50,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """What one fit gave.
 
     Attributes:
@@ -52,7 +60,7 @@ class Fitted:
     """
 
     weights: Array
-    planned: Planned
+    planned: PlannedDescent
     keys: FitKeys
 
 
@@ -96,7 +104,7 @@ def row_bits(grid_bits: int) -> int:
     return min(grid_bits // 2, MOST_BITS)
 
 
-def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
+def sums_of(mechanism: Mechanism, problem: FitProblem) -> RankOneSums:
     """Exact sums over the rows of a problem."""
     bits = mechanism.grid_bits or MOST
     rows = IntegerRows.of(problem.features, row_bits(bits), problem.scale.rows)
@@ -105,13 +113,13 @@ def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
 
 def fit_by_descent(
     asked: FitRequest,
-    problem: Problem,
+    problem: FitProblem,
     outputs: int,
     units: Units | None,
-    keys_for: Callable[[Problem, Units | None, Planned], FitKeys],
+    keys_for: Callable[[FitProblem, Units | None, PlannedDescent], FitKeys],
     book: Callable[[Mechanism], None],
-    warn: Callable[[Planned, int], None],
-) -> Fitted:
+    warn: Callable[[PlannedDescent, int], None],
+) -> FitResult:
     """Plan, and descend.
 
     Args:
@@ -139,4 +147,4 @@ def fit_by_descent(
         penalty=penalty,
         key=keys.noise,
     )
-    return Fitted(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)
+    return FitResult(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)

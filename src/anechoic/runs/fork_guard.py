@@ -15,8 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method that changes its object: see `OwnProcess.changing`, of the `owner` there."""
+def single_process(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method that changes its object: see `ProcessGuard.changing`, of the `owner` there."""
 
     def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.owner.changing():
@@ -25,14 +25,14 @@ def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
     return wraps(method)(waiting)
 
 
-class OfOneProcess:
+class ProcessBound:
     """Mixin of a stream and a server: over a state that is given back at the end, and never copied.
 
     Attributes:
         owner: its process.
     """
 
-    owner: OwnProcess
+    owner: ProcessGuard
     _state: Any
 
     def _give_back(self) -> None:
@@ -51,7 +51,7 @@ class OfOneProcess:
         raise TypeError(f"{what} Give it a state.")
 
 
-class OwnProcess:
+class ProcessGuard:
     """The process that a stream or server belongs to, as long as it is open, and whose turn it is in there.
 
     Args:
@@ -109,7 +109,7 @@ class OwnProcess:
         )
 
 
-class Uncopyable:
+class NonPicklable:
     """Mixin that refuses copy.copy, copy.deepcopy and pickle.
 
     Raises:

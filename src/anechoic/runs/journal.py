@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from anechoic._validate import flag, positive_int
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import derive
+from anechoic.runs.atomic_files import sync_folder
 from anechoic.runs.digests import digest_key_of, digest_of, identity_of
-from anechoic.runs.files import sync_folder
-from anechoic.runs.meta import difference
-from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
+from anechoic.runs.release_chain import ROWS, ReleaseChain, digest_of_parts, reading
+from anechoic.runs.settings_check import difference
 from anechoic.runs.state_file import StateFile
 
 _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.charge)."
@@ -33,7 +33,7 @@ _OPENING = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Mark:
+class JournalMark:
     """How far a journal was when a checkpoint was written: no less may be found when it is read.
 
     Attributes:
@@ -51,7 +51,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Record:
+class JournalContent:
     """What a journal says.
 
     Attributes:
@@ -100,7 +100,7 @@ class Journal(StateFile):
     )
 
     def __init__(
-        self, path: Path, key: bytes, position: int, mark: Mark | None, sync_every: int, **how: Any
+        self, path: Path, key: bytes, position: int, mark: JournalMark | None, sync_every: int, **how: Any
     ) -> None:
         self._goes_on = position, mark
         self._digest_key = digest_key_of(key)
@@ -116,7 +116,7 @@ class Journal(StateFile):
         key: bytes,
         fingerprint: str,
         position: int,
-        mark: Mark | None = None,
+        mark: JournalMark | None = None,
         adopt: bool = False,
         sync_every: int = 1,
     ) -> Journal:
@@ -174,7 +174,7 @@ class Journal(StateFile):
         """Position of the first release that is not recorded."""
         return self.chain.made
 
-    def mark(self) -> Mark:
+    def mark(self) -> JournalMark:
         """How far it is, for a checkpoint; all of it is on disk."""
         with self._writing:
             self.check()
@@ -185,7 +185,7 @@ class Journal(StateFile):
                 self._unsynced = 0
                 self._count()
             run, head = json.loads(self.identity)["run"], self._head(self.chain)
-            return Mark(run, self.path.name, str(self.path), self.end, head)
+            return JournalMark(run, self.path.name, str(self.path), self.end, head)
 
     # -- releases --------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Journal(StateFile):
                 " count this one's releases too (PrivacyEngine.charge)."
             )
 
-    def _check(self, position: int, mark: Mark | None) -> None:
+    def _check(self, position: int, mark: JournalMark | None) -> None:
         """Whether a run goes on here that is at `position`, and knew what `mark` says."""
         self._check_position(position)
         if mark is None:
@@ -308,7 +308,7 @@ class Journal(StateFile):
         return f"Journal({str(self.path)!r}, releases {self.first} to {self.end - 1})"
 
 
-def read_journal(path: str | os.PathLike[str]) -> Record:
+def read_journal(path: str | os.PathLike[str]) -> JournalContent:
     """What the journal at `path` says; nothing is locked or changed, and nobody can tell who wrote it.
 
     Raises:
@@ -317,7 +317,7 @@ def read_journal(path: str | os.PathLike[str]) -> Record:
     with reading(path, Journal) as (meta, chain, rows):
         digests = tuple(row.hex() for _, row in rows)
         about = json.loads(meta["identity"])
-        return Record(about["run"], about["fingerprint"], chain.first, digests)
+        return JournalContent(about["run"], about["fingerprint"], chain.first, digests)
 
 
 def conflicts(*paths: str | os.PathLike[str]) -> list[int]:

@@ -18,7 +18,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
 from anechoic.noise import derive
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.units.batch import UnitBatch
 
 logger = logging.getLogger("anechoic")
@@ -64,7 +64,7 @@ class Delivery:
         return self.chunk + 1 == self.chunks
 
 
-class Around:
+class BatchHooks:
     """What is done around the work on each batch: nothing here, see `anechoic.torch.run`."""
 
     def begin(self) -> None:
@@ -80,7 +80,7 @@ class Around:
         """The next one is asked for, or the loop over them is left."""
 
 
-class ReleaseLedger(Uncopyable):
+class ReleaseLedger(NonPicklable):
     """Keeps batches and releases together.
 
     Args:
@@ -98,7 +98,7 @@ class ReleaseLedger(Uncopyable):
         self._process = os.getpid()
         #: whether a batch was handed out, here or before the run was resumed
         self.begun = False
-        self.around = Around()
+        self.around = BatchHooks()
         self._delivery: Delivery | None = None
         self._summed = 0
         self._summing = False

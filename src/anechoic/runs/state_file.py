@@ -22,10 +22,10 @@ from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, Mism
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import digests
 from anechoic.runs.database import Database
-from anechoic.runs.lock import LockedFile
-from anechoic.runs.meta import FORMAT, MECHANISM, check_meta, check_newest
-from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.table import PrivateTable
+from anechoic.runs.file_lock import LockedFile
+from anechoic.runs.private_table import PrivateTable
+from anechoic.runs.release_chain import ROWS, ReleaseChain, digest_of_parts, reading
+from anechoic.runs.settings_check import FORMAT, MECHANISM, check_meta, check_newest
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
 Key = bytes | Callable[[], bytes] | None

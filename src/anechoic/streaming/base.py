@@ -10,7 +10,7 @@ from typing import Any
 
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
-from anechoic.runs.fork_guard import OfOneProcess, alone
+from anechoic.runs.fork_guard import ProcessBound, single_process
 from anechoic.streaming.accumulator import Accumulator, as_accumulator, by_step, check_once, take
 from anechoic.streaming.ingest import Addition, checked_batch, checked_id, query_marks
 from anechoic.streaming.layout import SumsLayout, check_same
@@ -20,7 +20,7 @@ from anechoic.streaming.stream_state import InMemory, Standing, beyond, check_ti
 from anechoic.units.ids import secret_of
 
 
-class StreamBase(OfOneProcess):
+class StreamBase(ProcessBound):
     """One opened state, one way in for records and for sums of records, one end of a step.
 
     Attributes:
@@ -51,7 +51,7 @@ class StreamBase(OfOneProcess):
         """Give the state file back; it can be opened again."""
         self._give_back()
 
-    @alone
+    @single_process
     def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
         """Add records to the open step. No noise is used, and nothing is published.
 
@@ -81,7 +81,7 @@ class StreamBase(OfOneProcess):
         take([addition.accumulator])
         return True
 
-    @alone
+    @single_process
     def release(self, time: str | float | None = None) -> Release:
         """End the open step and publish: one row of noise, used here and never again.
 
@@ -142,7 +142,7 @@ class StreamBase(OfOneProcess):
         name, query = checked_batch(batch_id)
         return self._add_sums(by_step(sums, self.layout), name, query)
 
-    @alone
+    @single_process
     def _add_sums(self, given: dict[int | None, Accumulator], name: str, query: str | None) -> bool:
         self._state.check()
         if self._state.seen(name) is not None:

@@ -14,15 +14,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from anechoic._validate import fraction, positive_int
-from anechoic.budget.account import AllBut
+from anechoic.budget.account import WithFailureProbability
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
 from anechoic.mechanism.begun import as_begun
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.fork_guard import OwnProcess
-from anechoic.runs.meta import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import ProcessGuard
+from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, as_accumulator
 from anechoic.streaming.base import StreamBase
@@ -151,7 +151,7 @@ class OpenHistogram(StreamBase):
             buffered=True,
         )
         begun = as_begun(planned, None if state is None else OpenStore.shown(state, MECHANISM))
-        self.cost = AllBut(begun, _CHOOSING * self.delta)
+        self.cost = WithFailureProbability(begun, _CHOOSING * self.delta)
         if self.cost.mechanism.grid_bits is None:
             raise UnsupportedError(
                 f"horizon={horizon}: no noise of this length can be rounded exactly, on which the threshold"
@@ -165,7 +165,7 @@ class OpenHistogram(StreamBase):
             )
         self._deviations, self._spent = Deviations(self.cost.mechanism, Running()), Spent(self.cost.mechanism)
         self._setting = checked_setting(setting)
-        self.owner = OwnProcess("stream")
+        self.owner = ProcessGuard("stream")
         if book is not None:
             book.check(self.cost)  # before a state file is begun
         self._start(state, key=key, adopt=adopt)

@@ -11,8 +11,8 @@ import numpy as np
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
-from anechoic.runs.meta import MECHANISM
-from anechoic.runs.releases import reading
+from anechoic.runs.release_chain import reading
+from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease

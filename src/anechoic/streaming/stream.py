@@ -17,8 +17,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.fork_guard import OwnProcess, alone
-from anechoic.runs.meta import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import ProcessGuard, single_process
+from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, check_once, take
 from anechoic.streaming.attendance import Attendance
@@ -169,7 +169,7 @@ class Stream(Published):
         self._publisher = Publisher(self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
         self._keep = KEPT if state is None and self.mechanism.steps >= FOR_EVER else None
-        self.owner = OwnProcess("stream")
+        self.owner = ProcessGuard("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
         self._start(state, key=key, adopt=adopt)
@@ -227,7 +227,7 @@ class Stream(Published):
         self.owner.check()
         return self._steps(steps_of(batches, unit_ids, times, batch_ids))  # iterators may use the stream
 
-    @alone
+    @single_process
     def _steps(self, steps: list[Step]) -> list[Release]:
         known = [None if one.name is None else self._state.seen(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]

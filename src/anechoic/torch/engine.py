@@ -13,12 +13,12 @@ from anechoic._validate import one_of, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.distributed import Ranks, RanksError
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.setup.agreement import check_agreement, facts_of, unwrapped
-from anechoic.torch.setup.asked import (
+from anechoic.torch.setup.arguments import (
     ByEpsilon,
     ByNoise,
     Four,
@@ -37,7 +37,7 @@ logger = logging.getLogger("anechoic")
 ACCOUNTANTS = ("prv", "rdp", "gdp")
 
 
-class PrivacyEngine(Resumable, Uncopyable):
+class PrivacyEngine(Resumable, NonPicklable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader

@@ -16,7 +16,7 @@ from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs import Journal
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.distributed import Ranks, RanksError, checksum_of
 from anechoic.torch.structure import bits
@@ -25,7 +25,7 @@ from anechoic.torch.structure import bits
 PIECE = 2**16
 
 
-class Releaser(Uncopyable):
+class NoiseAdder(NonPicklable):
     """Adds the noise row of release t to its sums, and divides; knows no optimizer and no model.
 
     On several ranks each adds the same row of noise to the same sums; none is given a release before rank 0
@@ -221,7 +221,7 @@ def digest(released: Iterable[Tensor], journal: Journal) -> str:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class SumArithmetic:
     """Whether the sums of a run are integers on a grid.
 
     Attributes:

@@ -13,11 +13,11 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP, unstamped
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import NoiseAdder
 from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
@@ -33,7 +33,7 @@ def _of_users(name: str) -> Any:
     )
 
 
-class CorrelatedOptimizer(Uncopyable, Optimizer):
+class CorrelatedOptimizer(NonPicklable, Optimizer):
     """A gradient source, a release and an update behind the face of a torch optimizer.
 
     Learning rates, their schedulers, hooks on steps and state are those of the user's optimizer, which it
@@ -58,7 +58,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def __init__(
         self,
         source: GradientSource,
-        release: Releaser,
+        release: NoiseAdder,
         optimizer: Optimizer,
         *,
         surroundings: Surroundings,
@@ -68,7 +68,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
-        self._update = Update(optimizer, source.parameters)
+        self._update = OptimizerUpdate(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._surroundings, self.guard = surroundings, Guard(self, surroundings)
         self._stepping = threading.Lock()
@@ -290,7 +290,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         )
 
 
-class Update:
+class OptimizerUpdate:
     """Hands noisy gradients to an optimizer and steps it; refuses every other step of it.
 
     Args:

@@ -17,23 +17,23 @@ from anechoic.errors import MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
-from anechoic.runs.fork_guard import Uncopyable
-from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
+from anechoic.runs.fork_guard import NonPicklable
+from anechoic.runs.ledger import BatchHooks, Delivery, ReleaseLedger
 from anechoic.torch.adam import tell_noise
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.noise_adder import Arithmetic, Releaser
+from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, idle
-from anechoic.torch.recorder import Recorder
+from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
 
 
 @dataclass
-class PrivateRun(Around, Uncopyable):
+class PrivateRun(BatchHooks, NonPicklable):
     """Objects of one private training run.
 
     Attributes:
@@ -52,17 +52,17 @@ class PrivateRun(Around, Uncopyable):
     """
 
     mechanism: Mechanism
-    arithmetic: Arithmetic
+    arithmetic: SumArithmetic
     ledger: ReleaseLedger
     plain: nn.Module
     source: GradientSource
-    release: Releaser
+    release: NoiseAdder
     optimizer: CorrelatedOptimizer
     loader: PrivateDataLoader
     batches_under: Callable[[bytes], Batches]
     keys: Keys
     surroundings: Surroundings
-    recorder: Recorder
+    recorder: RunJournal
     history: History
     book: BudgetBook | None = None
 

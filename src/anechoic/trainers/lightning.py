@@ -20,17 +20,17 @@ from torch.utils.data import DataLoader
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
 from anechoic.torch.loading.loader import WORKERS
 from anechoic.trainers import lightning_settings as settings
-from anechoic.trainers.door import Door
-from anechoic.trainers.files import kept_in_pairs, pair, twins
+from anechoic.trainers.adapter import TrainerAdapter
+from anechoic.trainers.checkpoint_files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_logs import LogFilter, check_nothing_kept, silent
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
+from anechoic.trainers.row_loss import BatchParts, LogicalBatches, RowLoss
 from anechoic.trainers.run import TrainerRun
 
 __all__ = ["PrivateStrategy"]
 
 
-class PrivateStrategy(Door, SingleDeviceStrategy):
+class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
 
     The module is used as it is. Its training_step is given one row at a time, as a batch of one, so whatever
@@ -164,12 +164,14 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         """Parts of a training batch are moved when their turn comes."""
-        return batch if isinstance(batch, Parts) else super().batch_to_device(batch, device, dataloader_idx)
+        return (
+            batch if isinstance(batch, BatchParts) else super().batch_to_device(batch, device, dataloader_idx)
+        )
 
     def training_step(self, batch: Any, *rest: Any) -> Tensor:
         """Take a batch in hand; backward() works on it. Returns 0: the loss is not noised."""
         run = self._begun
-        if not isinstance(batch, Parts):
+        if not isinstance(batch, BatchParts):
             raise DesynchronizedError("training_step was given a batch that the private loader did not make.")
         if run.engine.releases >= run.last:
             raise HorizonError(f"all {run.last} releases within the budget were made: training is over.")
@@ -302,7 +304,7 @@ class EpochLoader:
     def __len__(self) -> int:
         return self._period
 
-    def __iter__(self) -> Iterator[Parts]:
+    def __iter__(self) -> Iterator[BatchParts]:
         while True:
             yield from self._batches()
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from anechoic.errors import UnsupportedError
-from anechoic.trainers.door import Dropped
+from anechoic.trainers.adapter import DroppedLogs
 
 
 class LogFilter:
@@ -30,7 +30,7 @@ class LogFilter:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._parts = [part for part in module.modules() if isinstance(part, LightningModule)]
-        self._dropped = Dropped()
+        self._dropped = DroppedLogs()
         for part in self._parts:
             # log_dict calls log, and callbacks are given the module's once it is attached
             vars(part)["log"] = self._of(part)

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from anechoic.errors import UnsupportedError
 from anechoic.planning.update import rates_of
-from anechoic.trainers.door import Refused, check_settings
+from anechoic.trainers.adapter import Refused, check_settings
 from anechoic.trainers.privacy import Privacy
 
 #: Settings of the Trainer that a private run cannot have: (name, whether it is refused, the remedy).

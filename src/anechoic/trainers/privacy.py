@@ -13,7 +13,7 @@ from anechoic.budget.book import BudgetBook
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.keys import Key
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 
 #: Arguments of make_private that follow from what the trainer has.
 OF_THE_TRAINER = {

@@ -32,7 +32,7 @@ class RowLoss(nn.Module):
         return loss if loss.dim() == 0 else loss.reshape(())
 
 
-class Parts:
+class BatchParts:
     """A logical batch in parts that fit into memory: what a trainer takes for one batch."""
 
     def __init__(self, first: Any, rest: Iterator[Any]) -> None:
@@ -54,7 +54,7 @@ class LogicalBatches:
     def __len__(self) -> int:
         return self._period
 
-    def __iter__(self) -> Iterator[Parts]:
+    def __iter__(self) -> Iterator[BatchParts]:
         parts = iter(self.loader)
         for first in parts:
             delivery = self.loader.ledger.in_hand
@@ -63,4 +63,4 @@ class LogicalBatches:
                     f"part {delivery.chunk + 1} of batch {delivery.step} was taken for a batch of its own: go"
                     " through all that `TrainerRun.parts` gives before the trainer's step."
                 )
-            yield Parts(first, parts)
+            yield BatchParts(first, parts)

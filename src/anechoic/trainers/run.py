@@ -16,10 +16,10 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.result import mechanism_in
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.setup.checks import check_one_process
-from anechoic.trainers.files import found_twin, made, private_folder, twin
+from anechoic.trainers.checkpoint_files import found_twin, made, private_folder, twin
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
-from anechoic.trainers.signal import Signal
+from anechoic.trainers.row_loss import BatchParts, LogicalBatches, RowLoss
+from anechoic.trainers.update_monitor import UpdateMonitor
 
 logger = logging.getLogger("anechoic")
 
@@ -100,7 +100,7 @@ class TrainerRun:
         self.last = self._last(privacy.stop_at_epsilon)
         self._written: list[tuple[Path, Path]] = []
         self._begun = begun
-        self.signal = Signal(self.engine.mechanism, module.named_parameters(), say)
+        self.signal = UpdateMonitor(self.engine.mechanism, module.named_parameters(), say)
 
     def _last(self, most: float | None) -> int:
         """The release after which training stops."""
@@ -125,7 +125,7 @@ class TrainerRun:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def parts(self, batch: Parts) -> Iterator[Any]:
+    def parts(self, batch: BatchParts) -> Iterator[Any]:
         """The parts of a logical batch, each to be put through `module` and backward().
 
         Between them gradients are clipped and summed up; the trainer's own step after the last one makes the

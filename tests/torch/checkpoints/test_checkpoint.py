@@ -15,7 +15,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.torch_arrays import TorchArrays
-from anechoic.runs import files, ledger
+from anechoic.runs import atomic_files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
@@ -330,7 +330,7 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(stage, tmp_path, monkeypa
 
     with monkeypatch.context() as patch:
         if stage == "write":
-            patch.setattr(files.HashingWriter, "write", fail)
+            patch.setattr(atomic_files.HashingWriter, "write", fail)
         else:
             patch.setattr(os, stage, fail)
         with pytest.raises((OSError, RuntimeError)):

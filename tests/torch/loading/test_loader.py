@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from anechoic.batches.fixed_order import InOrder
-from anechoic.batches.poisson import Sampled
+from anechoic.batches.fixed_order import FixedOrderBatches
+from anechoic.batches.poisson import PoissonBatches
 from anechoic.errors import DesynchronizedError, HorizonError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
-from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, split
 from tests.marks import each_once, every_other, in_turn
 from tests.torch.setting import mechanism, start, step, weights
 
@@ -47,13 +47,13 @@ def loader_of(sampling=None, *, workers=None, most=None, dataset=None, collate_f
         dataset or Numbers(sampling.examples), batch_size=3, collate_fn=collate_fn, **(workers or {})
     )
     if isinstance(sampling, FixedOrder):
-        batches = InOrder(sampling, KEY)
+        batches = FixedOrderBatches(sampling, KEY)
     else:
-        batches = Sampled(sampling, len(plain), KEY)
+        batches = PoissonBatches(sampling, len(plain), KEY)
     ledger = ReleaseLedger(sampling.steps)
     ledger.start(KEY)
     return PrivateDataLoader(
-        plain, Feed(batches, KEY), ledger, max_physical_batch_size=most, batch_first=batch_first
+        plain, BatchSource(batches, KEY), ledger, max_physical_batch_size=most, batch_first=batch_first
     )
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anechoic.batches.fixed_order import InOrder
-from anechoic.batches.given import Given, check_promise
-from anechoic.batches.poisson import Sampled
+from anechoic.batches.external import ExternalBatches, check_promise
+from anechoic.batches.fixed_order import FixedOrderBatches
+from anechoic.batches.poisson import PoissonBatches
 from anechoic.errors import MismatchError
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patterns, Single
 from anechoic.sampling import CyclicPoisson, FixedOrder
@@ -18,11 +18,11 @@ KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 
 
 def in_order(examples, batch_size, *, key=KEY, epochs=2, drop_last=False):
-    return InOrder(FixedOrder(examples, batch_size, epochs=epochs, drop_last=drop_last), key)
+    return FixedOrderBatches(FixedOrder(examples, batch_size, epochs=epochs, drop_last=drop_last), key)
 
 
 def cyclic(examples, batch_size, groups, *, key=KEY, grouping="balanced", steps=100):
-    return Sampled(CyclicPoisson(examples, batch_size, groups, steps, grouping), 10, key)
+    return PoissonBatches(CyclicPoisson(examples, batch_size, groups, steps, grouping), 10, key)
 
 
 # 1 / (1 / L) is not L in floating point for these L, and Opacus's int(N * (1 / L)) is off by one
@@ -70,12 +70,12 @@ def test_the_rate_is_never_exceeded():
 
 
 def test_given_batches_are_kept_and_named():
-    batches = Given([[3, 1], [], [0, 2]], 4)
+    batches = ExternalBatches([[3, 1], [], [0, 2]], 4)
     assert batches.period == 3
     assert [batches.batch(t).tolist() for t in range(6)] == [[3, 1], [], [0, 2]] * 2
-    assert batches.name == Given([[3, 1], [], [0, 2]], 4).name
-    assert batches.name != Given([[3], [1], [0, 2]], 4).name
-    assert batches.name != Given([[3, 1, 0], [], [2]], 4).name
+    assert batches.name == ExternalBatches([[3, 1], [], [0, 2]], 4).name
+    assert batches.name != ExternalBatches([[3], [1], [0, 2]], 4).name
+    assert batches.name != ExternalBatches([[3, 1, 0], [], [2]], 4).name
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_given_batches_are_kept_and_named():
 )
 def test_impossible_batches_are_refused(batches, reason):
     with pytest.raises(ValueError, match=reason):
-        Given(batches, 4)
+        ExternalBatches(batches, 4)
 
 
 @in_turn(
@@ -115,7 +115,7 @@ def test_impossible_batches_are_refused(batches, reason):
     ],
 )
 def test_a_promise_is_checked_for_every_example(promise, batches, steps, broken):
-    own = Given(batches, 5)
+    own = ExternalBatches(batches, 5)
     if broken is None:
         check_promise(promise, own, steps, 5)
     else:

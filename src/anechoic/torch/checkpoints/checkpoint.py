@@ -22,7 +22,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.begun import as_begun
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import derive
-from anechoic.runs.files import reading, writing
+from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.distributed import RanksError

@@ -9,7 +9,7 @@ from typing import Any
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.noise_adder import Arithmetic
+from anechoic.torch.noise_adder import SumArithmetic
 from anechoic.torch.run import PrivateRun
 from anechoic.units.ownership import Units
 
@@ -43,7 +43,7 @@ class Resumable:
         return self._current().mechanism
 
     @property
-    def arithmetic(self) -> Arithmetic:
+    def arithmetic(self) -> SumArithmetic:
         """Whether the sums of the run are integers, and if not, why."""
         return self._current().arithmetic
 

@@ -19,9 +19,9 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.partition import BatchPartition
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.row_types.numbers import with_numbers
-from anechoic.torch.share import Share
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 #: What a loader does with its workers, by the names of its arguments.
@@ -32,7 +32,7 @@ WORKERS = (
 
 
 @dataclass
-class Feed:
+class BatchSource:
     """What all loaders of a run read from; a resumed run exchanges batches and key.
 
     Attributes:
@@ -45,7 +45,7 @@ class Feed:
     key: bytes
     examples: int | None = None
     same: SameExamples = field(default_factory=SameExamples)
-    share: Share | None = None
+    share: BatchPartition | None = None
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -83,7 +83,7 @@ class PrivateDataLoader(DataLoader[Any]):
     def __init__(
         self,
         source: DataLoader[Any],
-        feed: Feed,
+        feed: BatchSource,
         ledger: ReleaseLedger,
         *,
         batch_first: bool = True,
@@ -95,10 +95,10 @@ class PrivateDataLoader(DataLoader[Any]):
                 feed.share.check(max_physical_batch_size)
             if feed.batches.units is not None:
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
-        requests = Requests(feed, ledger, max_physical_batch_size)
+        requests = RequestSampler(feed, ledger, max_physical_batch_size)
         workers: dict[str, Any] = {name: getattr(source, name) for name in WORKERS}
         super().__init__(
-            source.dataset, batch_sampler=_Indices(requests), collate_fn=source.collate_fn, **workers
+            source.dataset, batch_sampler=_IndexSampler(requests), collate_fn=source.collate_fn, **workers
         )
         self.ledger = ledger
         self.max_physical_batch_size = max_physical_batch_size
@@ -133,7 +133,7 @@ class PrivateDataLoader(DataLoader[Any]):
         period, ledger = self.feed.batches.period, self.ledger
         if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
             self.feed.same.look(self._fetcher.examples, now, ledger.derived)
-        return _Deliveries(iter(self._inner), self.ledger, turn)
+        return BatchIterator(iter(self._inner), self.ledger, turn)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
         """The same run in micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
@@ -146,10 +146,10 @@ class PrivateDataLoader(DataLoader[Any]):
         )
 
 
-class Requests(Sampler[Request]):
+class RequestSampler(Sampler[Request]):
     """Batch sampler of the inner loader: what remains of the pass, from the release count on."""
 
-    def __init__(self, feed: Feed, ledger: ReleaseLedger, most: int | None) -> None:
+    def __init__(self, feed: BatchSource, ledger: ReleaseLedger, most: int | None) -> None:
         self.feed, self.ledger, self.most = feed, ledger, most
 
     def __iter__(self) -> Iterator[Request]:
@@ -170,7 +170,7 @@ class Requests(Sampler[Request]):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
                 yield Request(Delivery(step, len(indices), chunk, len(parts), units=part), indices, seed)
 
-    def _shared(self, step: int, share: Share) -> Iterator[Request]:
+    def _shared(self, step: int, share: BatchPartition) -> Iterator[Request]:
         """Yield this process's parts of batch `step`, at least one request: every process steps it."""
         portions = share.portions(self.feed.batches, step, self.most)
         for chunk, portion in enumerate(portions):
@@ -195,10 +195,10 @@ class Requests(Sampler[Request]):
         return sum(max(1, -(-size // most)) for size in sizes)
 
 
-class _Indices(Sampler[list[int]]):
+class _IndexSampler(Sampler[list[int]]):
     """The same batches as plain index lists, for whoever looks at `loader.batch_sampler`."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: RequestSampler) -> None:
         self._requests = requests
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -208,7 +208,7 @@ class _Indices(Sampler[list[int]]):
         return len(self._requests)
 
 
-class _Deliveries(Iterator[Any]):
+class BatchIterator(Iterator[Any]):
     """Iterator of the main process: reports each batch to the ledger as it is handed out."""
 
     def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.given import Given, Owning, check_promise
+from anechoic.batches.external import ExternalBatches, OwnersOfBatches, check_promise
 from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
@@ -25,21 +25,21 @@ from anechoic.torch.adam import tell_noise, tell_rates
 from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
-from anechoic.torch.loading.loader import Feed, PrivateDataLoader
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
 from anechoic.torch.loading.selftest import check_keeps_order, try_batches
-from anechoic.torch.noise_adder import Arithmetic, Releaser, kind_of
+from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, kind_of
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.partition import BatchPartition
 from anechoic.torch.randomness.rng_stack import Surroundings
-from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
+from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
-from anechoic.torch.setup.again import check_plain, take_over, take_place
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
+from anechoic.torch.setup.earlier_runs import check_plain, take_over, take_place
 from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
 from anechoic.torch.setup.units import check_units, report_units
-from anechoic.torch.share import Share
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
@@ -73,7 +73,9 @@ def check(setup: Setup) -> list[nn.Parameter]:
     return parameters
 
 
-def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None, Arithmetic]:
+def mechanism_of(
+    setup: Setup, parameters: list[nn.Parameter]
+) -> tuple[Mechanism, Plan | None, SumArithmetic]:
     """The given mechanism if it fits, or one planned for the setup; and how its sums are taken."""
     if isinstance(setup.mechanism, Mechanism):
         if not setup.mechanism.sampling.formed_outside:
@@ -194,13 +196,13 @@ def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: l
 def begin(
     setup: Setup,
     mechanism: Mechanism,
-    arithmetic: Arithmetic,
+    arithmetic: SumArithmetic,
     keys: Keys,
     *,
     way: str = "store",
     journal: Any = None,
     sync_every: int = 1,
-    share: Share | None = None,
+    share: BatchPartition | None = None,
     ranks: Ranks | None = None,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader: the run, and what make_private returns.
@@ -209,7 +211,7 @@ def begin(
         mechanism, arithmetic: see `mechanism_of`.
         keys: of the run.
         way: see `way_of`.
-        journal, sync_every: see `Recorder`.
+        journal, sync_every: see `RunJournal`.
         share: how batches are cut into parts; None where they are not.
         ranks: the processes of the run; None for those there are.
     """
@@ -217,7 +219,7 @@ def begin(
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
-    feed = Feed(batches, keys.sampling, setup.examples, share=share)
+    feed = BatchSource(batches, keys.sampling, setup.examples, share=share)
     if batches.units is not None:
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
@@ -229,7 +231,7 @@ def begin(
         undo.callback(take_over, setup.module)
         source = _source(setup, mechanism, ledger, share)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-        release = Releaser(mechanism, ledger, source.parameters, divisor, ranks)
+        release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
         release.way = way
         optimizer = CorrelatedOptimizer(source, release, setup.optimizer, surroundings=surroundings)
         undo.callback(optimizer.detach)
@@ -245,7 +247,7 @@ def begin(
             batches_under=batches_under,
             keys=keys,
             surroundings=surroundings,
-            recorder=Recorder(release, path=journal, sync_every=sync_every, follows=ranks.rank > 0),
+            recorder=RunJournal(release, path=journal, sync_every=sync_every, follows=ranks.rank > 0),
             history=History(mechanism),
         )
         run.start()
@@ -274,7 +276,7 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> Share | None:
+def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartition | None:
     """How batches are cut into parts: as asked for, or where there are several processes.
 
     Args:
@@ -294,14 +296,14 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> Share | None
             ranks.count,
             rows,
         )
-    return Share(rows, ranks.rank, ranks.count)
+    return BatchPartition(rows, ranks.rank, ranks.count)
 
 
 def _source(
     setup: Setup,
     mechanism: Mechanism,
     ledger: ReleaseLedger,
-    share: Share | None,
+    share: BatchPartition | None,
 ) -> GradientSource:
     """The gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
@@ -334,11 +336,11 @@ def _batches(setup: Setup, mechanism: Mechanism) -> Any:
     """Batches as a function of the sampling key."""
     sampling, loader, units = mechanism.sampling, setup.data_loader, setup.units
     if sampling.formed_outside:
-        given = Given(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
+        given = ExternalBatches(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
         if units is None:
             check_promise(mechanism.participation, given, mechanism.steps, setup.examples)
             return lambda key: given
-        found = Owning(units, given)
+        found = OwnersOfBatches(units, given)
         check_promise(mechanism.participation, found, mechanism.steps, units.count, unit=mechanism.unit)
         return lambda key: UnitBatches(units, given, key, given=True)
     shuffled = mechanism_fit.is_shuffled(loader)

@@ -245,7 +245,7 @@ class GridClipping(Clipping):
 
 #: Entries of a parameter up to which a copy is cheaper than operations of its own.
 _SMALL = 2**12
-Limits = NDArray[np.float64] | None
+BoundsByPart = NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,9 @@ class ClipParts:
         """The parameters of each part."""
         return [[i for i, part in enumerate(self.places) if part == one] for one in range(len(self.bounds))]
 
-    def sums(self, samples: list[Tensor], limits: Limits, work: Callable[..., list[Tensor]]) -> list[Tensor]:
+    def sums(
+        self, samples: list[Tensor], limits: BoundsByPart, work: Callable[..., list[Tensor]]
+    ) -> list[Tensor]:
         """Sums over contributions, made part by part.
 
         Args:

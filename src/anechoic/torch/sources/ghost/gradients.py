@@ -14,10 +14,16 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import UNPACK
 from anechoic.torch.row_types.refusals import runs_own_code
 from anechoic.torch.sources.clipping import Clipping
-from anechoic.torch.sources.ghost.kind import BackwardCall
+from anechoic.torch.sources.ghost.factored_gradients import (
+    MemoryAllowance,
+    RowGradients,
+    excess,
+    norms,
+    shared,
+)
+from anechoic.torch.sources.ghost.layer_kind import BackwardCall
 from anechoic.torch.sources.ghost.layers import kind_of
-from anechoic.torch.sources.ghost.module import OTHERWISE, Tap, Trace, Tracer
-from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
+from anechoic.torch.sources.ghost.module import OTHERWISE, BackpropRecorder, BackpropTrace, Tracer
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _SLACK = 1e-9  # of the bound on the sum, for rounding of its own norm
@@ -59,7 +65,7 @@ class GhostGradients:
     def forget(self) -> None:
         """Drop what backward passes left."""
         self.passes = self.rows = 0
-        self._trace: Trace | None = None
+        self._trace: BackpropTrace | None = None
         self.tracer.stray = False
 
     # -- the backward pass ---------------------------------------------------------------------
@@ -90,7 +96,7 @@ class GhostGradients:
             return False
         hooked = self._types.batch.hooked  # before the graph is looked at, which counts as asking for it
         with paused():
-            found = hooked or runs_own_code(loss, Tap)
+            found = hooked or runs_own_code(loss, BackpropRecorder)
         if found and not SecretDraws.active():
             raise GuaranteeError(
                 "hooks, or functions with a backward() of their own, are in the graph of a loss whose"
@@ -161,7 +167,7 @@ class GhostGradients:
 
     def _gradients(self, calls: dict[nn.Module, list[BackwardCall]]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
-        budget = Budget()
+        budget = MemoryAllowance()
         found: dict[int, RowGradients] = {}
         for layer, made in calls.items():
             kind = kind_of(type(layer))

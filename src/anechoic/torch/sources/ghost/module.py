@@ -22,8 +22,8 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
-from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
-from anechoic.torch.sources.ghost.layers import SHARING, Lookup, holds, kind_of
+from anechoic.torch.sources.ghost.layer_kind import BackwardCall, LayerKind
+from anechoic.torch.sources.ghost.layers import SHARING, Embedding, holds, kind_of
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
@@ -33,15 +33,15 @@ APART = (
 )
 
 
-class Trace:
+class BackpropTrace:
     """What one backward pass left: the calls of layers that it reached, in its order."""
 
     def __init__(self) -> None:
         self.calls: dict[nn.Module, list[BackwardCall]] = {}
         self.deliveries: list[Delivery | None] = []
-        self.made: dict[_Visit, BackwardCall] = {}  # by the visit itself, which lives as long
+        self.made: dict[_LayerCall, BackwardCall] = {}  # by the visit itself, which lives as long
 
-    def note(self, visit: _Visit, call: BackwardCall) -> None:
+    def note(self, visit: _LayerCall, call: BackwardCall) -> None:
         """A backward pass came through a call of a layer."""
         self.calls.setdefault(call.layer, []).append(call)
         if not any(visit.delivery is known for known in self.deliveries):
@@ -49,7 +49,7 @@ class Trace:
         self.made[visit] = call
 
 
-class _Visit:
+class _LayerCall:
     """One forward pass through one layer."""
 
     def __init__(self, tracer: Tracer, layer: nn.Module, options: tuple[Any, ...], axis: int, fault: str):
@@ -58,11 +58,11 @@ class _Visit:
         self.options = options
 
 
-class Tap(torch.autograd.Function):
+class BackpropRecorder(torch.autograd.Function):
     """The identity, whose backward pass notes what comes through; `anchor` makes sure that there is one."""
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, given: Tensor, anchor: Tensor, visit: _Visit) -> Tensor:
+    def forward(ctx: Any, out: Tensor, given: Tensor, anchor: Tensor, visit: _LayerCall) -> Tensor:
         ctx.save_for_backward(given)  # torch refuses to give it back if it was changed in place
         ctx.visit = visit
         return out.detach()
@@ -129,8 +129,8 @@ class Tracer:
         self.ledger, self._types, self._batch_first = ledger, types, batch_first
         self.stray = self._followed = False
         self._anchor = torch.zeros((), requires_grad=True)
-        self._trace: Trace | None = None
-        self._compare: Trace | None = None
+        self._trace: BackpropTrace | None = None
+        self._compare: BackpropTrace | None = None
         self._weights = torch.empty(0)
         self._seen: dict[nn.Module, int] = {}
         for layer in self.layers:
@@ -168,24 +168,24 @@ class Tracer:
         }
         x = self._for_all(kind, layer, x)
         out = kind.forward(layer, x, weights)
-        visit = _Visit(self, layer, kind.options(layer), *self._rows(kind, layer, x))
-        made: Tensor = Tap.apply(out, x, self._anchor, visit)
+        visit = _LayerCall(self, layer, kind.options(layer), *self._rows(kind, layer, x))
+        made: Tensor = BackpropRecorder.apply(out, x, self._anchor, visit)
         if self._types.active and not visit.fault:
             self._types.mark(made, RowAxis(visit.axis))
         return made
 
-    def _for_all(self, kind: Kind, layer: nn.Module, x: Tensor) -> Tensor:
+    def _for_all(self, kind: LayerKind, layer: nn.Module, x: Tensor) -> Tensor:
         """Public indices that stand once for all rows, (1, positions), once for each: (rows, positions).
 
         What is added to the rows is the same, and each row's part of the gradient is left apart.
         """
         axis = self._axis(kind, layer, x)
-        once = isinstance(kind, Lookup) and x.dim() == 2 and x.shape[axis] == 1
+        once = isinstance(kind, Embedding) and x.dim() == 2 and x.shape[axis] == 1
         if once and self._types.active and self._types.of(x) is None:
             return x.repeat_interleave(self._types.batch.rows, dim=axis)
         return x
 
-    def _rows(self, kind: Kind, layer: nn.Module, x: Tensor) -> tuple[int, str]:
+    def _rows(self, kind: LayerKind, layer: nn.Module, x: Tensor) -> tuple[int, str]:
         """The axis of the rows in x, and what is wrong with its shape, or ""."""
         least, most = kind.leading(layer)
         if not least <= x.dim() <= most:
@@ -193,7 +193,7 @@ class Tracer:
         axis = self._axis(kind, layer, x)
         return axis, self._types.fault(x, axis)
 
-    def _axis(self, kind: Kind, layer: nn.Module, x: Tensor) -> int:
+    def _axis(self, kind: LayerKind, layer: nn.Module, x: Tensor) -> int:
         """Where the rows are in an input that has as many axes as it should."""
         least, most = kind.leading(layer)
         may_be_time = kind.time_first and most > least and x.dim() > least
@@ -201,7 +201,7 @@ class Tracer:
 
     # -- backward ------------------------------------------------------------------------------
 
-    def reached(self, visit: _Visit, given: Tensor, backprop: Tensor) -> None:
+    def reached(self, visit: _LayerCall, given: Tensor, backprop: Tensor) -> None:
         """A backward pass came through `visit`; outside of `run` it is none of ours."""
         if self._trace is None:
             self.stray |= visit.delivery is not None and visit.delivery is self.ledger.in_hand
@@ -236,7 +236,7 @@ class Tracer:
         with paused():
             self._check_apart(call, whole)
 
-    def run(self, loss: Tensor, *, apart: bool, followed: bool = False) -> Trace:
+    def run(self, loss: Tensor, *, apart: bool, followed: bool = False) -> BackpropTrace:
         """One backward pass from the losses of the rows.
 
         Args:
@@ -249,7 +249,7 @@ class Tracer:
             GuaranteeError: if a layer was fed with other rows, or code that runs in the pass mixes them.
         """
         self.clear()
-        trace = self._trace = Trace()
+        trace = self._trace = BackpropTrace()
         apart = apart and len(loss) > 1 and loss.requires_grad
         try:
             with nullcontext() if followed else paused():
@@ -273,7 +273,7 @@ class Tracer:
         for p in self._parameters:
             p.grad = None
 
-    def _check_rows(self, trace: Trace, rows: int) -> None:
+    def _check_rows(self, trace: BackpropTrace, rows: int) -> None:
         delivery = self.ledger.in_hand
         fed = {len(call.given) for calls in trace.calls.values() for call in calls}
         if delivery is not None and delivery.size in fed and rows > delivery.size:

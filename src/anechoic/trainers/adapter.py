@@ -16,7 +16,7 @@ logger = logging.getLogger("anechoic")
 Refused = tuple[str, Callable[[Any], bool], str]
 
 
-class Dropped:
+class DroppedLogs:
     """Names of what is not logged while training, each of which is said once.
 
     Args:
@@ -36,7 +36,7 @@ class Dropped:
             )
 
 
-class Door:
+class TrainerAdapter:
     """One private run, which a method of the framework begins.
 
     Attributes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anechoic.errors import CheckpointError, GuaranteeError
-from anechoic.runs.files import sync_folder
+from anechoic.runs.atomic_files import sync_folder
 
 #: Files that this process has open, by path.
 _OPEN: weakref.WeakValueDictionary[Path, LockedFile] = weakref.WeakValueDictionary()

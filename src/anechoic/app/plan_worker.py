@@ -11,15 +11,15 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-from anechoic.app.answer import work
-from anechoic.app.question import Question
+from anechoic.app.plan_form import PlanForm
+from anechoic.app.plan_view import work
 
 #: Answers that are remembered, about 300 kB each.
 REMEMBERED = 64
-_answers: OrderedDict[Question, list[tuple[str, str]]] = OrderedDict()
+_answers: OrderedDict[PlanForm, list[tuple[str, str]]] = OrderedDict()
 
 
-class Desk:
+class PlanWorker:
     """Answers the latest question of a tab and no other; the page is never kept waiting for it."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Desk:
         self._asked = 0
         self._starting = asyncio.Lock()
 
-    async def ask(self, question: Question) -> AsyncIterator[tuple[str, str]]:
+    async def ask(self, question: PlanForm) -> AsyncIterator[tuple[str, str]]:
         """The parts of the answer as they become known; they stop where another question is asked.
 
         A wrong question has the part "error", with the name of its field, see `work`.

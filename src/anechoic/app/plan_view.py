@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from anechoic.app.question import Question, field_of
+from anechoic.app.plan_form import PlanForm, field_of
 from anechoic.errors import AnechoicError
 from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
@@ -23,7 +23,7 @@ from anechoic.statement.rounding import duration, size
 BLOCK = 64
 
 
-def parts(question: Question) -> Iterator[tuple[str, str]]:
+def parts(question: PlanForm) -> Iterator[tuple[str, str]]:
     """(name, text) of what becomes known, the quickest first; "doing" says what is computed next.
 
     The names are "facts", "table", "pictures" and "map" (HTML), "code" (Python), "mechanism" and

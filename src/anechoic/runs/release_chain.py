@@ -12,7 +12,7 @@ from typing import Any
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.database import PATIENCE, source_of
-from anechoic.runs.meta import FORMAT, FileKind
+from anechoic.runs.settings_check import FORMAT, FileKind
 
 #: Rows of the table, in order.
 ROWS = "SELECT step, time, row FROM releases ORDER BY step"

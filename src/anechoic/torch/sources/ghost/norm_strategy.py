@@ -25,7 +25,7 @@ ENTRY = 100.0
 PAIR = 16.0
 
 
-class Way(Enum):
+class NormStrategy(Enum):
     """How norms and sums of rows are computed."""
 
     PRODUCTS = "products"
@@ -33,7 +33,7 @@ class Way(Enum):
     KEPT = "kept"
 
 
-def cost(way: Way, positions: int, inputs: int, outputs: int) -> float:
+def cost(way: NormStrategy, positions: int, inputs: int, outputs: int) -> float:
     """Of norm and sum of a row, in products of float32.
 
     Args:
@@ -41,13 +41,15 @@ def cost(way: Way, positions: int, inputs: int, outputs: int) -> float:
     """
     entries = inputs * outputs
     made = positions * entries
-    if way is Way.KEPT:
+    if way is NormStrategy.KEPT:
         return made + ENTRY * entries
-    if way is Way.ENTRIES:
+    if way is NormStrategy.ENTRIES:
         return (ACROSS + DOUBLE) * made + ENTRY * entries
     return positions**2 * (DOUBLE * (inputs + outputs) + PAIR) + DOUBLE * made
 
 
-def cheapest(positions: int, inputs: int, outputs: int, among: tuple[Way, ...] = tuple(Way)) -> Way:
+def cheapest(
+    positions: int, inputs: int, outputs: int, among: tuple[NormStrategy, ...] = tuple(NormStrategy)
+) -> NormStrategy:
     """The way of least cost; of equal ones the first of `among`."""
     return min(among, key=lambda way: cost(way, positions, inputs, outputs))

@@ -11,12 +11,12 @@ from anechoic._validate import positive_int
 from anechoic.budget.book import Reservation
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
-from anechoic.runs.journal import Mark, read_journal
-from anechoic.runs.releases import begun
-from anechoic.torch.noise_adder import Releaser
+from anechoic.runs.journal import JournalMark, read_journal
+from anechoic.runs.release_chain import begun
+from anechoic.torch.noise_adder import NoiseAdder
 
 
-class Recorder:
+class RunJournal:
     """Writes the digest of a release down before the optimizer sees the release.
 
     Without a checkpoint nothing can be made again, so nothing is written, or hashed, before there is one;
@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(
         self,
-        release: Releaser,
+        release: NoiseAdder,
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,
@@ -92,7 +92,7 @@ class Recorder:
         Raises:
             CheckpointError, GuaranteeError: as `Journal.open`.
         """
-        mark = Mark(**saved)
+        mark = JournalMark(**saved)
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]

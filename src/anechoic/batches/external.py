@@ -16,7 +16,7 @@ from anechoic.units.batch import Indices
 from anechoic.units.ownership import Units
 
 
-class Given(Batches):
+class ExternalBatches(Batches):
     """Batches that somebody else formed, repeated in their order.
 
     Args:
@@ -54,7 +54,7 @@ class Given(Batches):
         return len(self.batch(t))
 
 
-class Owning(Batches):
+class OwnersOfBatches(Batches):
     """The units that own examples of somebody else's batches.
 
     Args:
@@ -80,8 +80,8 @@ def check_promise(
 
     Args:
         promise: what is promised of a unit.
-        batches: of unit indices (see `Owning`); or of examples, where nobody said who owns them: then the
-            check is necessary, and sufficient where a unit is an example.
+        batches: of unit indices (see `OwnersOfBatches`); or of examples, where no owners are given: then
+            the check is necessary, and sufficient where a unit is an example.
         steps: n.
         examples: number of units, or of examples.
         unit: what the batches hold, in the message.

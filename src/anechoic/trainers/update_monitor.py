@@ -28,7 +28,7 @@ NAMED = 8
 SEEN = 3.0
 
 
-class Signal:
+class UpdateMonitor:
     """Compares released gradients with the noise that is in them.
 
     The squared norm of the release of step t is that of the clipped mean gradient, plus d s_t^2, up to

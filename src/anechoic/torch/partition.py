@@ -15,7 +15,7 @@ from anechoic.units.batch import UnitBatch
 
 
 @dataclass(frozen=True)
-class Portion:
+class ProcessParts:
     """Parts of a batch that one process is given at once.
 
     Attributes:
@@ -32,7 +32,7 @@ class Portion:
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchPartition:
     """How batches are cut into parts, and which of them are this process's.
 
     Attributes:
@@ -57,7 +57,7 @@ class Share:
                 f" PrivacyEngine(chunk_rows={most})."
             )
 
-    def portions(self, batches: Batches, step: int, most: int | None) -> list[Portion]:
+    def portions(self, batches: Batches, step: int, most: int | None) -> list[ProcessParts]:
         """Return this process's parts of batch `step`, in order, those that are delivered together as one.
 
         Args:
@@ -72,11 +72,13 @@ class Share:
         rows = batches.batch(step).tolist()
         cut = {i: rows[at : at + self.rows] for i, at in enumerate(range(0, len(rows), self.rows))}
         return [
-            Portion(numbers, tuple(len(cut[i]) for i in numbers), [row for i in numbers for row in cut[i]])
+            ProcessParts(
+                numbers, tuple(len(cut[i]) for i in numbers), [row for i in numbers for row in cut[i]]
+            )
             for numbers in self.groups(len(cut), self.rows, most)
         ]
 
-    def _of_units(self, whole: UnitBatch, most: int | None) -> list[Portion]:
+    def _of_units(self, whole: UnitBatch, most: int | None) -> list[ProcessParts]:
         size, items, start = max(self.rows, whole.largest), [], 0
         sizes: list[int] = []
         for part in whole.parts(size):
@@ -87,7 +89,7 @@ class Share:
         for numbers in self.groups(len(items), size, most):
             units = whole.only([item for number in numbers for item in items[number]])
             rows = tuple(sizes[number] for number in numbers)
-            found.append(Portion(numbers, rows, units.examples.tolist(), units))
+            found.append(ProcessParts(numbers, rows, units.examples.tolist(), units))
         return found
 
     def groups(self, parts: int, size: int, most: int | None) -> list[list[int]]:

@@ -8,7 +8,7 @@ from anechoic.runs.state_file import StateFile
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """The highest step of a run, and the opening of its state that goes on.
 
     Attributes:
@@ -28,7 +28,7 @@ class Progress:
         and nobody saw them. One that is adopted may be older.
         """
         if state is None:
-            return "" if self == Progress() else "spent"
+            return "" if self == RunProgress() else "spent"
         if self.opening not in state.opened_by():
             if not self.begun:
                 return ""  # nothing was released
