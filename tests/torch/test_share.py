@@ -73,9 +73,9 @@ def test_every_row_is_worked_on_once_whatever_the_number_of_ranks(kind, units):
 def test_no_unit_is_in_two_parts():
     batches = batches_for("poisson", units=True)
     for step in range(12):
-        count = sum(portion.units.count for portion in BatchPartition(4).portions(batches, step, None))
+        count = sum(portion.units.count for portion in BatchPartition(4).process_parts(batches, step, None))
         assert count == batches.unit_batch(step).count
-        parts = [BatchPartition(4, rank, 3).portions(batches, step, None)[0].units for rank in range(3)]
+        parts = [BatchPartition(4, rank, 3).process_parts(batches, step, None)[0].units for rank in range(3)]
         assert sum(part.count for part in parts) == count
 
 

@@ -1,4 +1,4 @@
-"""What a run costs an account, and whether it is still covered: sums are exact, comparisons are rounded up.
+"""Cost of a run, and whether an account covers it: sums are exact, comparisons are rounded up.
 
 An account has limits that are fixed before anything is spent: one for the sum of mu^2 of runs that count as
 Gaussian mechanisms, and, where the operator sets it apart, one (epsilon, delta) for runs that count by their
@@ -24,7 +24,7 @@ from anechoic.mechanism.mechanism import Mechanism
 
 @dataclass(frozen=True)
 class WithFailureProbability:
-    """Releases of a mechanism, but for an event of probability `besides`: see docs/proofs/budget.md.
+    """Mechanism, up to an event of probability `besides`: see docs/proofs/budget.md.
 
     Args:
         mechanism: not amplified.
@@ -36,7 +36,7 @@ class WithFailureProbability:
 
     @property
     def delta(self) -> float:
-        """Of all, rounded up."""
+        """Total delta, rounded up."""
         return -_down(-Fraction(self.mechanism.delta) - Fraction(self.besides))
 
     @property
@@ -49,11 +49,11 @@ class WithFailureProbability:
 
     @property
     def fingerprint(self) -> str:
-        """Of the mechanism; what is besides it stands in the text of this object."""
+        """Fingerprint of the mechanism; `besides` stands in the text of this object."""
         return self.mechanism.fingerprint
 
     def epsilon(self) -> float:
-        """At `delta`."""
+        """Return epsilon at `delta`."""
         return self.mechanism.epsilon()
 
 
@@ -73,7 +73,7 @@ class Cost:
     delta: float = 0.0
 
     def like(self, other: Cost) -> bool:
-        """Whether it may be that of the same run."""
+        """Whether both may be costs of the same run."""
         pairs = ((self.mu, other.mu), (self.epsilon, other.epsilon), (self.delta, other.delta))
         return all(math.isclose(one, two, rel_tol=_SAME) for one, two in pairs)
 
@@ -84,7 +84,7 @@ class Cost:
 
 
 def charges_of(what: Chargeable) -> list[Cost]:
-    """The ways to count it, each of them right.
+    """Return valid costs of it, from which one is chosen.
 
     Raises:
         ValueError: for something else than a mechanism, or a pair out of range.
@@ -111,7 +111,7 @@ def charges_of(what: Chargeable) -> list[Cost]:
 
 @dataclass(frozen=True)
 class Grant:
-    """What the operator allows on one data set.
+    """Budget that the operator grants on one data set.
 
     Args:
         data: name of the data set.
@@ -182,7 +182,7 @@ class Grant:
 
 @dataclass
 class BookedRun:
-    """One run in the book.
+    """Run in the book.
 
     Attributes:
         token, run, who, what, time: of its reservation.
@@ -207,18 +207,18 @@ class BookedRun:
 
 @dataclass
 class Account:
-    """The runs on one data set."""
+    """Account of one data set: its grant and its runs."""
 
     grant: Grant
     runs: dict[str, BookedRun] = field(default_factory=dict)
 
     @property
     def live(self) -> list[BookedRun]:
-        """Those that are charged."""
+        """Runs that are charged."""
         return [one for one in self.runs.values() if one.status != "cancelled"]
 
     def spent(self) -> tuple[Fraction, Fraction, Fraction]:
-        """Sums of mu^2, epsilon and delta, exactly."""
+        """Sum mu^2, epsilon and delta, exactly."""
         charges = [one.charge for one in self.live]
         return (
             sum((Fraction(one.mu) ** 2 for one in charges), Fraction(0)),
@@ -237,7 +237,7 @@ class Account:
         return epsilon + Fraction(charge.epsilon) <= apart[0] and delta + Fraction(charge.delta) <= apart[1]
 
     def choose(self, what: Chargeable) -> Cost:
-        """How to count it: by its own (epsilon, delta) where that fits, for which a part is set apart.
+        """Choose its cost: its own (epsilon, delta) where that fits, for which a part is set apart.
 
         Raises:
             MismatchError: if it protects another unit, or under another adjacency.
@@ -263,7 +263,7 @@ class Account:
         return fitting[-1]
 
     def _said(self, charge: Cost) -> str:
-        """A charge, with the epsilon of a Gaussian run that was alone in the account."""
+        """Describe a cost, with the epsilon of a Gaussian run that was alone in the account."""
         delta = self.grant.gaussian[1]
         if not charge.mu or charge.mu > _LARGEST or not delta:
             return str(charge)
@@ -285,7 +285,7 @@ class Account:
 
 
 def root_up(squared: Fraction) -> float:
-    """The least float whose square is at least `squared`."""
+    """Return the least float whose square is at least `squared`."""
     root = math.sqrt(float(squared))
     while Fraction(root) ** 2 < squared:
         root = math.nextafter(root, math.inf)
@@ -295,12 +295,12 @@ def root_up(squared: Fraction) -> float:
 
 
 def _down(value: Fraction) -> float:
-    """The largest float that is at most `value`."""
+    """Return the largest float that is at most `value`."""
     return math.nextafter(value, -math.inf) if Fraction(float(value)) > value else float(value)
 
 
 def account_of(accounts: dict[str, Account], data: str) -> Account:
-    """The account of a data set.
+    """Read the account of a data set.
 
     Raises:
         GuaranteeError: where nothing was granted.
@@ -314,7 +314,7 @@ def account_of(accounts: dict[str, Account], data: str) -> Account:
 
 
 def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
-    """Let one entry of the book happen.
+    """Apply one entry of the book.
 
     Raises:
         KeyError, TypeError, ValueError: for an entry that is none.

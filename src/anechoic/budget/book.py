@@ -1,4 +1,4 @@
-"""The budget book: grants, reservations, and what was spent, in one place that several processes share."""
+"""Budget book: grants, reservations and spending, in one place that several processes share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONE = (
 
 
 class BudgetBook:
-    """Who spent what on one data set, and a refusal beyond what its operator granted.
+    """Budget of one data set: its grant, what runs spent, and a refusal beyond.
 
     Guarantee: whatever is run under the book on these data, chosen by whatever was released before, is
     together (epsilon, delta)-DP as granted, for one unit, runs that are under way at once included. See
@@ -69,7 +69,7 @@ class BudgetBook:
         adjacency: str = "zero_out",
         amplified: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """Allow (epsilon, delta) in all, or raise what was granted; decide without looking at releases.
+        """Grant (epsilon, delta) in all, or raise the grant; decide without looking at releases.
 
         Args:
             epsilon, delta: of everything together.
@@ -90,7 +90,7 @@ class BudgetBook:
             self._add(entries, kind="grant", **asdict(wanted))
 
     def cancel(self, token: str) -> None:
-        """Give a reservation back, on the caller's word that nothing was released under it.
+        """Cancel a reservation, on the caller's word that nothing was released under it.
 
         Raises:
             GuaranteeError: if it was spent, or there is none of this token.
@@ -98,7 +98,7 @@ class BudgetBook:
         self._close(token, "cancel")
 
     def account(self) -> Account:
-        """The grant and the runs of these data, as they are now.
+        """Return grant and runs of these data, as they are now.
 
         Raises:
             GuaranteeError: where nothing was granted.
@@ -229,19 +229,19 @@ class Reservation:
         self._book, self.token, self._spent, self._opening = book, token, spent, ""
 
     def spend(self) -> None:
-        """Something is about to be released: from here on the reservation cannot be given back."""
+        """Spend the reservation before a release: it cannot be given back any more."""
         if not self._spent:
             self._book._close(self.token, "spend")
             self._spent = True
 
     def follow(self, state: StateFile) -> None:
-        """Go on in a state of the run that this process has begun or opened."""
+        """Follow a state of the run that this process has begun or opened."""
         opened = [self._opening, *state.opened_by()]
         self._opening, state.counter = opened[-1], self
         self._note(state.steps, state.steps, *opened)
 
     def begin(self, steps: int) -> None:
-        """Note that releases up to so many are about to be made, before the state holds them.
+        """Record that so many releases are about to be made, before the state holds them.
 
         Raises:
             GuaranteeError: as `done`, and where the reservation was given back.
@@ -251,7 +251,7 @@ class Reservation:
             self._note(steps, done=None)
 
     def done(self, steps: int) -> None:
-        """Note that the state holds so many releases; then they may be seen.
+        """Record that the state holds so many releases; then they may be seen.
 
         Raises:
             GuaranteeError: where another opening of the state goes on.
@@ -259,7 +259,7 @@ class Reservation:
         self._note(steps, steps)
 
     def _note(self, begun: int, done: int | None, *before: str) -> None:
-        """Write how far the run is, which this opening or one of those `before` goes on with."""
+        """Write the progress of the run, which this opening or one of those `before` goes on with."""
         with self._book._there().open() as entries:
             held = entries.progress(self.token)
             if held.opening not in (self._opening, *before) or held.done > begun:

@@ -1,4 +1,4 @@
-"""One process, and one thread at a time, for what uses rows of noise up."""
+"""Allow one process, and one thread at a time, where rows of noise are used up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def single_process(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method that changes its object: see `ProcessGuard.changing`, of the `owner` there."""
+    """Decorate a method that changes its object: see `ProcessGuard.changing`, of the `owner` there."""
 
     def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.owner.changing():
@@ -26,7 +26,7 @@ def single_process(method: Callable[Concatenate[Any, P], R]) -> Callable[Concate
 
 
 class ProcessBound:
-    """Mixin of a stream and a server: over a state that is given back at the end, and never copied.
+    """Mixin of stream and server: their state is closed at the end, and never copied.
 
     Attributes:
         owner: its process.
@@ -36,7 +36,7 @@ class ProcessBound:
     _state: Any
 
     def _give_back(self) -> None:
-        """The state can be opened again."""
+        """Give the state back; it can be opened again."""
         self._state.close()
         self.owner.leave()
 
@@ -52,7 +52,7 @@ class ProcessBound:
 
 
 class ProcessGuard:
-    """The process that a stream or server belongs to, as long as it is open, and whose turn it is in there.
+    """Process that an open stream or server belongs to, and the lock of its threads.
 
     Args:
         what: "stream" or "server", for messages.
@@ -65,7 +65,7 @@ class ProcessGuard:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Alone: other threads wait. What this thread does inside may read, but not begin another change.
+        """Lock out other threads. Inside, this thread may read, but not begin another change.
 
         Raises:
             GuaranteeError: as `check`; and for a change within a change, as from a signal handler.
@@ -86,11 +86,11 @@ class ProcessGuard:
                 self._inside = False
 
     def reading(self) -> AbstractContextManager[Any]:
-        """When no other thread changes it. A fork reads what it took along, without waiting."""
+        """Wait until no other thread changes it. A fork reads what it took along, without waiting."""
         return self._lock if self._made_in == os.getpid() else nullcontext()
 
     def leave(self) -> None:
-        """It is closed."""
+        """Close it."""
         self._number = -1
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The journal of a run: what each release was, on disk before anybody uses it.
+"""Journal of a run: the digest of each release, on disk before anybody uses it.
 
 A resumed run makes the releases after its checkpoint again, under the same rows of noise. The journal holds
 it to them: a release that differs in a bit is refused before it is seen.
@@ -34,7 +34,7 @@ _OPENING = threading.Lock()
 
 @dataclass(frozen=True)
 class JournalMark:
-    """How far a journal was when a checkpoint was written: no less may be found when it is read.
+    """Length of a journal when a checkpoint was written: no less may be found when it is read.
 
     Attributes:
         identity: whose releases.
@@ -52,7 +52,7 @@ class JournalMark:
 
 @dataclass(frozen=True)
 class JournalContent:
-    """What a journal says.
+    """Content of a journal.
 
     Attributes:
         identity, fingerprint: of the run and of its mechanism.
@@ -120,7 +120,7 @@ class Journal(StateFile):
         adopt: bool = False,
         sync_every: int = 1,
     ) -> Journal:
-        """The journal at `path` for a run that goes on at `position`.
+        """Open the journal at `path` for a run that goes on at `position`.
 
         Without `mark` it may be missing, and is then begun.
 
@@ -175,7 +175,7 @@ class Journal(StateFile):
         return self.chain.made
 
     def mark(self) -> JournalMark:
-        """How far it is, for a checkpoint; all of it is on disk."""
+        """Return its length for a checkpoint; all of it is on disk."""
         with self._writing:
             self.check()
             if self._unsynced:
@@ -190,11 +190,11 @@ class Journal(StateFile):
     # -- releases --------------------------------------------------------------------------------
 
     def digest(self, parts: Iterable[Any]) -> str:
-        """What `record` takes: the digest of a release; see `digest_of`."""
+        """Return the digest of a release for `record`; see `digest_of`."""
         return digest_of(parts, self._digest_key)
 
     def record(self, position: int, digest: str) -> None:
-        """Note that release `position` is what has `digest`, or compare it with what it was.
+        """Record the digest of release `position`, or compare it with the recorded one.
 
         Raises:
             ReplayError: if it was another release: the two would show the difference of their gradients.
@@ -214,7 +214,7 @@ class Journal(StateFile):
             self._unsynced %= self._sync_every
 
     def carry(self, folder: str | os.PathLike[str]) -> Path:
-        """Close it, and bring the file to `folder`: a symbolic link stays, and it outlives where it was.
+        """Close the journal and move its file to `folder`: a symbolic link stays.
 
         Returns:
             Where it is now: where it was, if the file system has no links.
@@ -275,7 +275,7 @@ class Journal(StateFile):
             )
 
     def _check(self, position: int, mark: JournalMark | None) -> None:
-        """Whether a run goes on here that is at `position`, and knew what `mark` says."""
+        """Check that a run at `position` with this `mark` goes on here."""
         self._check_position(position)
         if mark is None:
             return
@@ -309,7 +309,7 @@ class Journal(StateFile):
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalContent:
-    """What the journal at `path` says; nothing is locked or changed, and nobody can tell who wrote it.
+    """Read the journal at `path`; nothing is locked or changed, and nobody can tell who wrote it.
 
     Raises:
         CheckpointError: if it is missing or damaged.
@@ -321,7 +321,7 @@ def read_journal(path: str | os.PathLike[str]) -> JournalContent:
 
 
 def conflicts(*paths: str | os.PathLike[str]) -> list[int]:
-    """Positions at which journals of one run record different releases; [] says that they agree.
+    """Return positions at which journals of one run record different releases; [] says that they agree.
 
     For copies of a run directory that were continued apart: one row of noise went into two releases there.
 

@@ -1,4 +1,4 @@
-"""How far a run is, kept elsewhere than its state: by it a state that is not the newest is told."""
+"""Progress of a run, kept elsewhere than its state: by it a state that is not the newest is found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anechoic.runs.state_file import StateFile
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The highest step of a run, and the opening of its state that goes on.
+    """Highest step of a run, and the opening of its state that goes on.
 
     Attributes:
         opening: see `StateFile.opened_by`; "" for a run without a state.

@@ -1,4 +1,4 @@
-"""Parts of a batch: which rows one call of a kernel works on, and which process works on them.
+"""Partition of a batch: the rows of one kernel call, and the process that works on them.
 
 How a kernel rounds depends on the shape that it works on. So a batch is cut into parts of a number of rows
 that is fixed for the run, in an order that is the same everywhere, and a process takes whole parts: what a
@@ -16,7 +16,7 @@ from anechoic.units.batch import UnitBatch
 
 @dataclass(frozen=True)
 class ProcessParts:
-    """Parts of a batch that one process is given at once.
+    """The parts of a batch that one process is given at once.
 
     Attributes:
         numbers: of the parts in their batch, from 0 on.
@@ -33,7 +33,7 @@ class ProcessParts:
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """How batches are cut into parts, and which of them are this process's.
+    """Partition of batches into parts, and those of this process.
 
     Attributes:
         rows: of a part, at least one; where a unit brings more rows to a step, as many as the largest brings.
@@ -57,7 +57,7 @@ class BatchPartition:
                 f" PrivacyEngine(chunk_rows={most})."
             )
 
-    def portions(self, batches: Batches, step: int, most: int | None) -> list[ProcessParts]:
+    def process_parts(self, batches: Batches, step: int, most: int | None) -> list[ProcessParts]:
         """Return this process's parts of batch `step`, in order, those that are delivered together as one.
 
         Args:

@@ -33,18 +33,18 @@ WORKERS = (
 
 @dataclass
 class BatchSource:
-    """What all loaders of a run read from; a resumed run exchanges batches and key.
+    """Batches and sampling key of a run, shared by its loaders; a resumed run exchanges them.
 
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
-        same: looks whether they keep their places.
+        stability_check: looks whether examples keep their places.
         share: how batches are cut into parts; None where they are not.
     """
 
     batches: Batches
     key: bytes
     examples: int | None = None
-    same: SameExamples = field(default_factory=SameExamples)
+    stability_check: SameExamples = field(default_factory=SameExamples)
     share: BatchPartition | None = None
 
 
@@ -132,11 +132,11 @@ class PrivateDataLoader(DataLoader[Any]):
         turn = self.ledger.open(self.max_physical_batch_size)
         period, ledger = self.feed.batches.period, self.ledger
         if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
-            self.feed.same.look(self._fetcher.examples, now, ledger.derived)
+            self.feed.stability_check.look(self._fetcher.examples, now, ledger.derived)
         return BatchIterator(iter(self._inner), self.ledger, turn)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
-        """The same run in micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
+        """Return a loader of micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
         return PrivateDataLoader(
             self._source,
             self.feed,
@@ -147,10 +147,10 @@ class PrivateDataLoader(DataLoader[Any]):
 
 
 class RequestSampler(Sampler[Request]):
-    """Batch sampler of the inner loader: what remains of the pass, from the release count on."""
+    """Batch sampler of the inner loader: the rest of the pass, from the release count on."""
 
     def __init__(self, feed: BatchSource, ledger: ReleaseLedger, most: int | None) -> None:
-        self.feed, self.ledger, self.most = feed, ledger, most
+        self.feed, self.ledger, self.max_rows = feed, ledger, most
 
     def __iter__(self) -> Iterator[Request]:
         batches, key = self.feed.batches, self.feed.key
@@ -161,10 +161,10 @@ class RequestSampler(Sampler[Request]):
                 continue
             whole = batches.unit_batch(step)
             if whole is not None:
-                units: list[UnitBatch] | list[None] = whole.parts(self.most)
+                units: list[UnitBatch] | list[None] = whole.parts(self.max_rows)
                 parts = [part.examples.tolist() for part in units if part is not None]
             else:
-                parts = split(batches.batch(step).tolist(), self.most)
+                parts = split_evenly(batches.batch(step).tolist(), self.max_rows)
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
@@ -172,12 +172,12 @@ class RequestSampler(Sampler[Request]):
 
     def _shared(self, step: int, share: BatchPartition) -> Iterator[Request]:
         """Yield this process's parts of batch `step`, at least one request: every process steps it."""
-        portions = share.portions(self.feed.batches, step, self.most)
-        for chunk, portion in enumerate(portions):
+        process_parts = share.process_parts(self.feed.batches, step, self.max_rows)
+        for chunk, portion in enumerate(process_parts):
             first = portion.numbers[0] if portion.numbers else share.rank
             seeds = [derive(self.feed.key, "augment", step, i, size=SEED_BYTES) for i in portion.numbers]
             delivery = Delivery(
-                *(step, len(portion.indices), chunk, len(portions)),
+                *(step, len(portion.indices), chunk, len(process_parts)),
                 units=portion.units,
                 parts=portion.sizes,
                 address=first,
@@ -186,7 +186,7 @@ class RequestSampler(Sampler[Request]):
             yield Request(delivery, portion.indices, seed, tuple(seeds))
 
     def __len__(self) -> int:
-        batches, most, share = self.feed.batches, self.most, self.feed.share
+        batches, most, share = self.feed.batches, self.max_rows, self.feed.share
         if most is None:
             return batches.period
         sizes = map(batches.size, range(batches.period))
@@ -196,7 +196,7 @@ class RequestSampler(Sampler[Request]):
 
 
 class _IndexSampler(Sampler[list[int]]):
-    """The same batches as plain index lists, for whoever looks at `loader.batch_sampler`."""
+    """Index lists of the same batches, for whoever reads `loader.batch_sampler`."""
 
     def __init__(self, requests: RequestSampler) -> None:
         self._requests = requests
@@ -209,15 +209,15 @@ class _IndexSampler(Sampler[list[int]]):
 
 
 class BatchIterator(Iterator[Any]):
-    """Iterator of the main process: reports each batch to the ledger as it is handed out."""
+    """Iterate over batches in the main process; each is reported to the ledger as it is delivered."""
 
     def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:
         self._fetched, self._ledger, self._turn = fetched, ledger, turn
-        weakref.finalize(self, ledger.leave, turn).atexit = False
+        weakref.finalize(self, ledger.end_batch, turn).atexit = False
 
     @_disable_dynamo
     def __next__(self) -> Any:
-        self._ledger.leave(self._turn)
+        self._ledger.end_batch(self._turn)
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
         batch = with_numbers(batch, asked.delivery.size)
@@ -226,8 +226,8 @@ class BatchIterator(Iterator[Any]):
         return batch
 
 
-def split(indices: list[int], most: int | None) -> list[list[int]]:
-    """`indices` in as few parts as possible of at most `most`, of equal length to within one."""
+def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:
+    """Split `indices` into as few parts of at most `most` as possible, equal in length to within one."""
     if most is None or len(indices) <= most:
         return [indices]
     count = -(-len(indices) // most)
@@ -240,7 +240,7 @@ def split(indices: list[int], most: int | None) -> list[list[int]]:
 class BatchMemoryManager:
     """Context manager with Opacus's arguments: the same run, to rounding, with less memory.
 
-    step() after a micro-batch that is not the last of its batch only clips and sums, and returns None; the
+    step() after a micro-batch that is not the last only adds up its clipped sums, and returns None; the
     release comes with the last. Each micro-batch knows its place when it is delivered, so a loop that is left
     early leaves no signal behind: a half-summed batch is refused until `optimizer.abandon_batch()`.
 

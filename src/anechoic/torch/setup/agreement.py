@@ -1,4 +1,4 @@
-"""What must be the same on all ranks that begin one run, and by which digests it is compared."""
+"""Compare, by digests, what must be the same on all ranks that begin one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What make_private refuses, and why: each check names the value, the rule and the remedy."""
+"""Checks of make_private: each names the value, the rule and the remedy."""
 
 from __future__ import annotations
 

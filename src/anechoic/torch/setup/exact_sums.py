@@ -1,4 +1,4 @@
-"""What exact_sums= of make_private means for a run: whether its mechanism has a grid, and if not, why."""
+"""Exact sums of a run, by exact_sums= of make_private: whether its mechanism has a grid, else why not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: 
 
 
 def arithmetic_of(mechanism: Mechanism) -> SumArithmetic:
-    """That of a mechanism which was given."""
+    """Return the arithmetic of a given mechanism."""
     if mechanism.grid_bits is not None:
         return SumArithmetic(True, f"the given mechanism has grid_bits={mechanism.grid_bits}.")
     return SumArithmetic(
@@ -56,7 +56,7 @@ def arithmetic_of(mechanism: Mechanism) -> SumArithmetic:
     )
 
 
-def planned(
+def plan_with_grid(
     made: Callable[[int | None], Plan],
     *,
     exact_sums: bool | None,
@@ -65,7 +65,7 @@ def planned(
     epsilon: float | None,
     memory_budget: int | None,
 ) -> tuple[Plan, SumArithmetic]:
-    """A plan with a grid where there can be one, by default, or where it is asked for.
+    """Plan a mechanism, with a grid by default where there can be one.
 
     Args:
         made: plans within a budget, which counts noise in float32.
@@ -136,7 +136,7 @@ def _said(plan: Plan, more: str) -> Plan:
 
 
 def _against(mode: str, parameters: list[nn.Parameter]) -> str:
-    """What speaks against exact sums, before anything is planned; "" for nothing."""
+    """Return a reason against exact sums, before anything is planned; "" for none."""
     if not source_class(mode).takes_grid:
         return (
             f"grad_sample_mode={mode!r} never has the gradient of a single example, which is what is rounded"

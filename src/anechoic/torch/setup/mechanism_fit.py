@@ -1,4 +1,4 @@
-"""Whether loader, arguments and mechanism fit together, and what to plan a mechanism from."""
+"""Check that loader, arguments and mechanism fit; read what a mechanism is planned from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What make_private checks where units own several examples."""
+"""Checks of make_private where units own several examples."""
 
 from __future__ import annotations
 

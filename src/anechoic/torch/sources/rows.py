@@ -283,7 +283,7 @@ class RowsSource(GradientSource):
         """
         if self.setup.chunk is not None:
             return self.setup.chunk
-        most = self.ledger.chunking
+        most = self.ledger.micro_batch
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
         held = max(1, self.memory // self._row_bytes)
         return wanted if wanted <= held else min(held, _rounded(-(-wanted // -(-wanted // held))))
@@ -370,7 +370,7 @@ class RowsSource(GradientSource):
             )
         return [total.clone() for total in self._sums]
 
-    def used(self) -> None:
+    def discard_sums(self) -> None:
         self._drop()
         self.types.rest()
         self._stale = True

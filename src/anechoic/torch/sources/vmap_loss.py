@@ -1,4 +1,4 @@
-"""vmap, where the loss too is computed row by row: a loss that mixes examples is impossible."""
+"""Gradients by vmap over model and loss, row by row: a loss that mixes examples is impossible."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class RowCriterion:
 
 
 class _End(torch.autograd.Function):
-    """An output that leads nowhere, and says so."""
+    """Output without a gradient: backward() through it is refused."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class _End(torch.autograd.Function):
 
 
 class _Loss(torch.autograd.Function):
-    """The reduced loss; its backward() pulls what was computed with it."""
+    """Reduced loss; its backward() takes the gradients that were computed with it."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, loss: Tensor, pairs: list[tuple[PendingCall, list[Tensor]]]) -> Any:

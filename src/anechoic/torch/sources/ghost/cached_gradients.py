@@ -1,4 +1,4 @@
-"""Gradients of rows that are made once, in the precision of their factors, and kept until they are summed."""
+"""Row gradients that are computed once, in the precision of their factors, and cached until summed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 8
 
 
 class CachedGradients(RowGradients):
-    """Gradients a' x of the weight of a linear layer, shape (rows, outputs, inputs).
+    """Cached gradients a' x of the weight of a linear layer, shape (rows, outputs, inputs).
 
     What is measured is what is summed: the numbers as they were rounded. A product is always of as many rows,
     the last ones zero, so that a row's numbers come out of the same kernel however many others there are.

@@ -37,7 +37,7 @@ def rounding(terms: int) -> float:
 
 
 class MemoryAllowance:
-    """Memory for gradients that are kept between norms and sums.
+    """Memory allowance for gradients that are kept between norms and sums.
 
     Args:
         left: bytes.
@@ -47,13 +47,13 @@ class MemoryAllowance:
         self.left = left
 
     def take(self, amount: int) -> bool:
-        """Whether `amount` bytes were left; they are then taken."""
+        """Reserve `amount` bytes, if so many are left."""
         taken = amount <= self.left
         self.left -= amount if taken else 0
         return taken
 
     def give_back(self, amount: int) -> None:
-        """What was taken and is not used."""
+        """Give bytes back that were reserved and not used."""
         self.left += amount
 
 

@@ -1,4 +1,4 @@
-"""Clipped sums from what one backward pass left: layer inputs and backprops."""
+"""Clipped sums of row gradients from layer inputs and backprops of one backward pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anechoic.torch.sources.ghost.factored_gradients import (
     shared,
 )
 from anechoic.torch.sources.ghost.layer_kind import BackwardCall
-from anechoic.torch.sources.ghost.layers import kind_of
+from anechoic.torch.sources.ghost.layers import layer_kind
 from anechoic.torch.sources.ghost.module import OTHERWISE, BackpropRecorder, BackpropTrace, Tracer
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -63,7 +63,7 @@ class GhostGradients:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what backward passes left."""
+        """Drop layer inputs and backprops."""
         self.passes = self.rows = 0
         self._trace: BackpropTrace | None = None
         self.tracer.stray = False
@@ -71,7 +71,7 @@ class GhostGradients:
     # -- the backward pass ---------------------------------------------------------------------
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of the losses of the rows, and keep what it leaves.
+        """Run the backward pass of the losses of the rows, and record inputs and backprops.
 
         Args:
             loss: shape (rows,).
@@ -158,7 +158,7 @@ class GhostGradients:
     def _check_calls(self, calls: dict[nn.Module, list[BackwardCall]]) -> None:
         """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
         for layer, made in calls.items():
-            kind = kind_of(type(layer))
+            kind = layer_kind(type(layer))
             if any(call.changed(kind) for call in made):
                 raise GuaranteeError(
                     f"{self.tracer.describe(layer)}, its input, or the gradient at its output was changed"
@@ -170,7 +170,7 @@ class GhostGradients:
         budget = MemoryAllowance()
         found: dict[int, RowGradients] = {}
         for layer, made in calls.items():
-            kind = kind_of(type(layer))
+            kind = layer_kind(type(layer))
             makers = {} if kind is None else kind.gradients(made, budget)
             for name, identity in self.tracer.layers[layer].items():
                 made_here = makers[name]()

@@ -1,4 +1,4 @@
-"""What ghost clipping knows of a class of layers, and what one call of a layer leaves."""
+"""Kinds of layers under ghost clipping, and what one call of a layer leaves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BackwardCall:
 
 
 class LayerKind(ABC):
-    """What ghost clipping knows of one class of layers.
+    """Class of layers that ghost clipping knows.
 
     Attributes:
         time_first: whether axis 0 may be time (batch_first), in inputs of more than the fewest axes.

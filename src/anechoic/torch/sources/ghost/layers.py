@@ -370,7 +370,7 @@ ELSEWHERE: dict[tuple[str, str], LayerKind] = {
 }
 
 
-def kind_of(layer: type[nn.Module]) -> LayerKind | None:
+def layer_kind(layer: type[nn.Module]) -> LayerKind | None:
     """What ghost clipping knows of a class of layers; None where it is not on the list."""
     kind = KINDS.get(layer)
     if kind is None and (kind := ELSEWHERE.get((layer.__module__, layer.__qualname__))) is not None:

@@ -1,4 +1,4 @@
-"""Three ways to the norms and sums of a linear layer's rows, and which is the cheapest.
+"""Three ways to compute norms and sums of a linear layer's rows, and the choice of the cheapest.
 
 With T positions, I inputs and O outputs, the gradient of a row is a' x, a matrix of O by I numbers:
 
@@ -26,7 +26,7 @@ PAIR = 16.0
 
 
 class NormStrategy(Enum):
-    """How norms and sums of rows are computed."""
+    """Way in which norms and sums of rows are computed."""
 
     PRODUCTS = "products"
     ENTRIES = "entries"
@@ -34,7 +34,7 @@ class NormStrategy(Enum):
 
 
 def cost(way: NormStrategy, positions: int, inputs: int, outputs: int) -> float:
-    """Of norm and sum of a row, in products of float32.
+    """Return the cost of norm and sum of a row, in products of float32.
 
     Args:
         positions, inputs, outputs: >= 1.
@@ -51,5 +51,5 @@ def cost(way: NormStrategy, positions: int, inputs: int, outputs: int) -> float:
 def cheapest(
     positions: int, inputs: int, outputs: int, among: tuple[NormStrategy, ...] = tuple(NormStrategy)
 ) -> NormStrategy:
-    """The way of least cost; of equal ones the first of `among`."""
+    """Choose the way of least cost; of equal ones the first of `among`."""
     return min(among, key=lambda way: cost(way, positions, inputs, outputs))
