@@ -16,7 +16,7 @@ from anechoic.sampling.base import counted
 from studies.comparison.console import progress
 from studies.comparison.pool import execute_all
 from studies.comparison.study import Outcome
-from studies.federated.arms import discipline_of
+from studies.federated.arms import policy_of
 from studies.federated.record import make_record
 from studies.federated.report import (
     TUNING,
@@ -103,7 +103,7 @@ def federate(
 
 def in_words(rounds: Rounds) -> str:
     """How a federation trains; a client takes part as often as the run has room for."""
-    possible = discipline_of(rounds).participation.max_participations_in(rounds.rounds)
+    possible = policy_of(rounds).participation.max_participations_in(rounds.rounds)
     return (
         f"{rounds.rounds:,} {'round' if rounds.rounds == 1 else 'rounds'} of"
         f" {counted(rounds.clients_per_round, 'client')}; a client rests for"
@@ -149,7 +149,7 @@ def run(
         (out / f"{name}.json").write_text(mechanism.to_json(), encoding="utf-8")
     console.print(f"[bold]{title}[/]")
     console.print(f"{counted(len(study.arms), 'arm')} of {in_words(study.task.rounds)}")
-    if (remark := discipline_of(study.task.rounds).remark(study.task.rounds.rounds)) is not None:
+    if (remark := policy_of(study.task.rounds).remark(study.task.rounds.rounds)) is not None:
         console.print(f"Warning: {remark}", style="yellow", markup=False)
     console.print(TUNING, style="dim")
     start = time.perf_counter()

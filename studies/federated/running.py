@@ -13,7 +13,7 @@ from anechoic.federated import SGD, Server, TooFewClients, to_grid
 from anechoic.mechanism.mechanism import Mechanism
 from studies import keeping
 from studies.comparison.study import Arm, Outcome, TrainingRun
-from studies.federated.arms import discipline_of, silent
+from studies.federated.arms import policy_of, silent
 from studies.federated.local import updates
 from studies.federated.split import DAY
 from studies.federated.tasks import FederatedTask, load
@@ -91,7 +91,7 @@ def server_of(task: FederatedTask, arm: Arm, optimizer: SGD, secret: bytes | Non
     return Server(
         {"weights": np.zeros(load(task).shape, np.float32)},
         mechanism=_read(arm.mechanism) if arm.mechanism is not None else silent(rounds),
-        policy=discipline_of(rounds),
+        policy=policy_of(rounds),
         clients_per_round=rounds.clients_per_round,
         min_replies=rounds.clients_per_round,
         optimizer=optimizer,

@@ -150,7 +150,7 @@ def test_subsets_keep_order_and_digests():
         (federated.MinSeparation(5, 2), MinSep(5, 2)),
     ],
 )
-def test_disciplines_name_their_participation(policy, schema):
+def test_policies_name_their_participation(policy, schema):
     assert policy.participation == schema
 
 

@@ -142,7 +142,7 @@ def test_another_run_is_refused(tmp_path, options, words):
         small_server(state=tmp_path / "run", **options)
 
 
-def test_another_model_or_discipline_is_refused(tmp_path):
+def test_another_model_or_policy_is_refused(tmp_path):
     small_server(state=tmp_path / "run").shut()
     policy = federated.MinSeparation(3, 3)
     with pytest.raises(MismatchError, match="layout differ"):
@@ -155,7 +155,7 @@ def test_another_model_or_discipline_is_refused(tmp_path):
             state=tmp_path / "run",
             key=KEY,
         )
-    with pytest.raises(MismatchError, match="policy.*, mechanism.fingerprint.* differ"):
+    with pytest.raises(MismatchError, match="mechanism.fingerprint.*, policy.* differ"):
         small_server(federated.Cohorts(3), state=tmp_path / "run")
 
 

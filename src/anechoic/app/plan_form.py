@@ -1,4 +1,4 @@
-"""What stands in the fields of the page, and the call of `plan` that it is."""
+"""Fields of the page as a call of `plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows, part by part as it becomes known: the work of a process of its own."""
+"""Compute what the page shows, part by part, in a process of its own."""
 
 from __future__ import annotations
 

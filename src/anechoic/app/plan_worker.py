@@ -1,4 +1,4 @@
-"""Who computes for one tab: a process that a newer question ends, and the answers that are remembered."""
+"""Plan for one tab in a process, which a newer question ends; answers are cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _answers: OrderedDict[PlanForm, list[tuple[str, str]]] = OrderedDict()
 
 
 class PlanWorker:
-    """Answers the latest question of a tab and no other; the page is never kept waiting for it."""
+    """Worker that answers the latest question of a tab and no other."""
 
     def __init__(self) -> None:
         self._process: BaseProcess | None = None

@@ -1,4 +1,4 @@
-"""Batches that somebody else formed, of examples and of the units that own them."""
+"""External batches of examples, and of the units that own them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anechoic.units.ownership import Units
 
 
 class ExternalBatches(Batches):
-    """Batches that somebody else formed, repeated in their order.
+    """Batches that were formed elsewhere, repeated in their order.
 
     Args:
         batches: example indices of each batch.
@@ -55,7 +55,7 @@ class ExternalBatches(Batches):
 
 
 class OwnersOfBatches(Batches):
-    """The units that own examples of somebody else's batches.
+    """Units that own the examples of external batches.
 
     Args:
         units: who owns what.

@@ -29,10 +29,9 @@ class BudgetBook:
     """Budget of one data set: its grant, what runs spent, and a refusal beyond.
 
     Guarantee: whatever is run under the book on these data, chosen by whatever was released before, is
-    together (epsilon, delta)-DP as granted, for one unit, runs that are under way at once included. See
-    docs/proofs/budget.md. A reservation is charged before anything is released, and stays charged where the
-    process ends in between. Not covered: runs that are not in the book; a book that is deleted, or put back
-    to an older copy; budgets that were raised because of what was released.
+    together (epsilon, delta)-DP as granted, for one unit, concurrent runs included (docs/proofs/budget.md). A
+    reservation is charged before anything is released, and stays charged. Not covered: runs that are not in
+    the book; a book deleted or put back to an older copy; budgets raised because of what was released.
 
     Args:
         place: path of a file, which the first grant makes, on a local disk; or the address of a PostgreSQL
@@ -122,9 +121,8 @@ class BudgetBook:
         """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
-            what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of an
-                OpenHistogram, or (epsilon, delta) of a release by other software for the same unit and
-                adjacency, on your word.
+            what: a Mechanism, an EndlessMechanism, a composition fixed in advance, the `cost` of an OpenHistogram,
+                or, on your word, (epsilon, delta) of a release by other software for this unit and adjacency.
             run: by what the run is known until it is spent; None for a new one, or for that of `state`.
             state: that was opened for the run. From here on this opening alone goes on with it. One that is
                 `adopted` and not the newest is charged as a run of its own, where its noise is.

@@ -1,4 +1,4 @@
-"""Spark Structured Streaming into a stream: workers clip and add up, the driver has key, noise and ledger."""
+"""Spark Structured Streaming into a stream: workers clip and sum; the driver has key, noise and ledger."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class StreamSink:
 
 @dataclass(frozen=True)
 class PartitionSums:
-    """What workers are given of a stream: text and numbers, without key, noise or ledger.
+    """Sums of a partition by a worker: from text and numbers, without key, noise or ledger.
 
     Args:
         spec: what `accumulator_spec()` gave.

@@ -1,4 +1,4 @@
-"""Whom to ask: first those that were charged with the open step already, then others; pseudo-random."""
+"""Choose clients: first those that were charged with the open step already, then others; pseudo-random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anechoic.noise.keystream import Integers as Drawn
 
 
 class TooFewClients(AnechoicError):
-    """Too few clients that are there may take part now. Nothing was charged; ask again with others.
+    """Too few available clients may take part now. Nothing was charged; ask again with others.
 
     Attributes:
         step: that is open.
@@ -38,7 +38,7 @@ class TooFewClients(AnechoicError):
 
 @dataclass
 class RecentAttempts:
-    """Who was heard of in the short attempts of the open step; forgotten with its release, or at a restart.
+    """Clients that answered in short attempts of the open step; forgotten with its release, or at a restart.
 
     A client that was silent twice while others answered makes room for fresh ones. Where nobody answered the
     clients are not to blame.
@@ -54,7 +54,7 @@ class RecentAttempts:
             self.silent.update(client for client in asked if client not in present)
 
     def rank(self, client: ClientId) -> int:
-        """0 for who was heard of last, 1 for who may be there, 2 for who is asked last."""
+        """Rank clients: 0 for who was heard of last, 1 for who may be there, 2 for who is asked last."""
         return 2 if self.silent[client] > 1 else int(client not in self.present)
 
 
@@ -69,7 +69,7 @@ def chosen(
     key: bytes,
     earlier: RecentAttempts,
 ) -> Clients:
-    """Up to `most` of the clients that may take part in `step`.
+    """Choose up to `most` of the clients that may take part in `step`.
 
     Those that were asked in it before come first: they are charged already, and a short attempt takes nobody
     else out of the steps to come. Which ones among equals follows from the key, the step, the attempt and the

@@ -1,4 +1,4 @@
-"""Whether a mechanism promises what a server enforces."""
+"""Check that a mechanism promises what a server enforces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anechoic.mechanism.mechanism import Mechanism
 
 
 def check_fits(mechanism: Any, policy: Any, clients_per_round: int, clip_norm: float | None) -> None:
-    """Refuse a mechanism that is for something else than the rounds of this server.
+    """Refuse a mechanism that is not for the rounds of this server.
 
     Raises:
         ValueError: if one of them is of another kind.

@@ -1,4 +1,4 @@
-"""Who took part when: charged when a client is asked, and never forgotten."""
+"""Ledger of participations: charged when a client is asked, and never forgotten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anechoic.units.ids import DIGEST, digest_of, secret_of
 
 @dataclass(frozen=True)
 class ParticipationSummary:
-    """What a ledger has seen.
+    """Summary of a ledger.
 
     Attributes:
         clients: that took part at all.
@@ -76,20 +76,20 @@ class ParticipationLedger:
         return all_of_them.only(~again) if again.any() else all_of_them
 
     def allowed(self, clients: Clients, step: int) -> NDArray[np.bool_]:
-        """Who may take part in `step`."""
+        """Mask of clients that may take part in `step`."""
         clients.check_of(self)
         held = self.policy.turn(step, clients.groups)
         held[held] = self._accounts.may(step, clients.places[held])
         return held
 
     def charged(self, clients: Clients, step: int) -> NDArray[np.bool_]:
-        """Who was asked in `step` already: another time costs nothing."""
+        """Mask of clients that were asked in `step` already: another time costs nothing."""
         clients.check_of(self)
         found: NDArray[np.bool_] = self._accounts.last[clients.places] == step
         return found
 
     def charge(self, clients: Clients, step: int) -> dict[bytes, bytes]:
-        """Note that they take part in `step`; the entries that changed, for the state.
+        """Charge clients with `step`; return the entries that changed, for the state.
 
         Raises:
             GuaranteeError: if one of them may not. Then nothing is noted.

@@ -1,4 +1,4 @@
-"""When a client may take part again: cohorts of a fixed population, or a cool-down of an open one."""
+"""Policies of participation: cohorts of a fixed population, or a least separation in an open one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARE = 1.2
 
 @dataclass(frozen=True)
 class ParticipationPolicy(ABC):
-    """What clients are held to: a participation, and for groups of them turns that narrow it.
+    """Policy of participation: which steps a client may take part in; turns of groups narrow it.
 
     A client that was asked in a step may be asked again in the same step, where the first round of it was
     short: it still takes part in one step, and in one release.
@@ -68,7 +68,7 @@ class ParticipationPolicy(ABC):
             )
 
     def tight(self, *, rounds: int, clients: int, per_round: int) -> str | None:
-        """What to say of a plan that so many clients can just fill, and fewer not; None where there is room.
+        """Return a warning of a plan that so many clients can just fill; None where there is room.
 
         Clients that are away, silent or charged for a short round come on top of those who rest.
         """
@@ -85,7 +85,7 @@ class ParticipationPolicy(ABC):
 
     @abstractmethod
     def apart(self, rounds: int) -> int:
-        """How many times the clients of one round there must be."""
+        """Return how many rounds in a row need different clients."""
 
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
         """What `turn` is to know of each client; nothing by default.
@@ -97,7 +97,7 @@ class ParticipationPolicy(ABC):
         return np.zeros(len(ids), np.int64)
 
     def remark(self, rounds: int) -> str | None:
-        """What may not be meant by it in a run of so many rounds; None where there is nothing to say."""
+        """Return a warning for a run of so many rounds, or None."""
         return None
 
     def describe(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class ParticipationPolicy(ABC):
 
 @dataclass(frozen=True)
 class Cohorts(ParticipationPolicy):
-    """A fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
+    """Fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
 
     Each client takes part in steps of one residue at most, `Cyclic(count)`. A client that joins later joins
     a cohort as the others did.
@@ -167,7 +167,7 @@ class Cohorts(ParticipationPolicy):
 
 @dataclass(frozen=True)
 class MinSeparation(ParticipationPolicy):
-    """An open population: who took part in step t may again from step t + separation on, so many times.
+    """Open population: who took part in step t may again from step t + separation on, so many times.
 
     The participation is `MinSep(separation, max_participations)`.
 

@@ -1,4 +1,4 @@
-"""The mechanism of a federated run, from how many rounds and clients there are."""
+"""Plan the mechanism of a federated run from its rounds and clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run enforces and what happened in it, in words."""
+"""Report of what a run enforces and what happened in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anechoic.statement.statement import statement_of
 
 @dataclass(frozen=True)
 class RunReport:
-    """What happened so far.
+    """Report of a run so far.
 
     Attributes:
         released, rounds: releases made, and planned.
@@ -56,7 +56,7 @@ class RunReport:
 
 
 def report_of(standing: RunStanding, mechanism: Mechanism, ledger: ParticipationSummary) -> RunReport:
-    """The report of a server that stands there."""
+    """Make the report of a server in this state."""
     tally = standing.tally
     # few different numbers of steps: each takes a sensitivity of its own
     steps = min(mechanism.steps, 2 ** max(0, standing.step - 1).bit_length()) if standing.step else 0

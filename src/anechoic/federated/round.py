@@ -1,4 +1,4 @@
-"""One round: who was asked, what came back, and what became of it."""
+"""Round of clients: who was asked, what came back, and its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_ON_THE_GRID = "no update on the grid"
 
 
 class OpenRound:
-    """A round that is open: made by `Server.ask`, ended by `Server.close`.
+    """Open round: made by `Server.ask`, ended by `Server.close`.
 
     Attributes:
         step: row of noise that its release will use.
@@ -101,7 +101,7 @@ class OpenRound:
         return self._total
 
     def add(self, client: Any, reply: Any, *, round: str | None = None) -> str | None:
-        """Add the reply of one client, or say why not. Nothing that a client sends raises an error.
+        """Add the reply of a client, or return why not. Nothing that a client sends raises an error.
 
         A reply that is refused for what it holds counts as zero, and its client as one that answered: what
         was sent decides nothing but the sum.
@@ -177,7 +177,7 @@ class OpenRound:
 
 @dataclass(frozen=True, eq=False)
 class RoundResult:
-    """What became of a round.
+    """Result of a round.
 
     Attributes:
         released: whether a row of noise was used, and the model advanced.

@@ -1,4 +1,4 @@
-"""The server of a federated run: it asks clients that may take part, and releases models with noise."""
+"""Server of a federated run: it asks clients that may take part, and releases models with noise."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Server(ProcessBound):
 
     @property
     def model(self) -> Model:
-        """As released last, by name; new arrays."""
+        """Model as released last, by name; new arrays."""
         return self.layout.unflatten(self._standing.model, self._like)
 
     @property
@@ -303,7 +303,7 @@ class Server(ProcessBound):
     # -- for people ------------------------------------------------------------------------------
 
     def report(self) -> RunReport:
-        """What happened so far. For the operator: it says who was there, which is not protected."""
+        """Report of a run so far. For the operator: it says who was there, which is not protected."""
         standing = self._standing
         return report_of(standing, self.mechanism, self._ledger.summary())
 
@@ -319,7 +319,7 @@ class Server(ProcessBound):
     # -- the rest --------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Give the state back; it can be opened again."""
+        """Close the state; it can be opened again."""
         self._give_back()
 
     def _identity(self) -> str:

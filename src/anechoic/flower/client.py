@@ -1,4 +1,4 @@
-"""The client: what a training function returns becomes a clipped update, and nothing else leaves.
+"""Flower client: a training function's result becomes a clipped update, and nothing else leaves.
 
     app = ClientApp()
 

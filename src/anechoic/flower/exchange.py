@@ -1,4 +1,4 @@
-"""Waiting for clients, messages out and replies in, within a time; what a client sends is opened here."""
+"""Exchange messages with clients within a time; what a client sends is opened here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answer_in(reply: Message, read: Callable[[RecordDict], Answer]) -> Answer | 
 
 @dataclass(frozen=True)
 class MessageExchange:
-    """Sends messages and hands over what comes back, asking more often at first than Flower's own loop.
+    """Send messages and yield replies, polling more often at first than Flower's own loop.
 
     Attributes:
         timeout: seconds to wait for replies, > 0.
@@ -106,7 +106,7 @@ def _pulled(grid: Grid, name: str, message: Message) -> Iterable[Message]:
 
 @dataclass
 class ClientWait:
-    """Waits for enough clients, at most `patience` seconds from `begin` on.
+    """Wait for enough clients, at most `patience` seconds from `begin` on.
 
     Attributes:
         fewest: clients to wait for before a round.
@@ -127,7 +127,7 @@ class ClientWait:
         self.begin()
 
     def begin(self) -> None:
-        """A round begins now."""
+        """Begin a round."""
         self._until = self.clock() + self.patience
         self._short = 0
 

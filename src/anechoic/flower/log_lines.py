@@ -1,4 +1,4 @@
-"""What the log says of a run: at its start, and after each round."""
+"""Log lines of a run: at its start, and after each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anechoic.statement.rounding import round_up
 def of_run(
     server: Server | None, policy: ParticipationPolicy, per_round: int, identity: ClientIdentity
 ) -> list[str]:
-    """What is guaranteed and enforced, for the log: a line each.
+    """Describe what is guaranteed and enforced: a line each.
 
     Args:
         server: None before the first round.
@@ -63,7 +63,7 @@ def _where(server: Server) -> str:
 
 
 def of_start(server: Server, last: int) -> Iterable[str]:
-    """What a start may not be meant to be: nothing to do, or not all that noise is planned for."""
+    """Warn of a start with nothing to do, or with less than noise is planned for."""
     steps = server.mechanism.steps
     if server.finished:
         yield (

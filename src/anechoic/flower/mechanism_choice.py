@@ -1,4 +1,4 @@
-"""The mechanism of a run: given, or planned once the model is known."""
+"""Choose the mechanism of a run: given, or planned once the model is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anechoic.workloads import prefix_sum
 
 @dataclass(frozen=True)
 class MechanismChoice:
-    """A mechanism, or what one is planned from; the arguments of `CorrelatedFedOpt`.
+    """Mechanism, or arguments to plan one: those of `CorrelatedFedOpt`.
 
     Raises:
         ValueError: for neither or both of them.
@@ -65,7 +65,7 @@ class MechanismChoice:
             policy.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
 
     def remarks(self, policy: ParticipationPolicy) -> Iterable[str]:
-        """What is allowed and may not be meant, where the number of rounds is known."""
+        """Return warnings, where the number of rounds is known."""
         rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
         if rounds is not None and (remark := policy.remark(rounds)) is not None:
             yield remark
@@ -84,7 +84,7 @@ class MechanismChoice:
         clip_norm: float,
         unit: str,
     ) -> Mechanism:
-        """The mechanism for a model of so many trained parameters.
+        """Return the mechanism for a model of so many trained parameters.
 
         Raises:
             ValueError: as `plan_rounds`.

@@ -17,7 +17,7 @@ _log = getLogger("flwr")
 
 
 class FlowerRound:
-    """Writes to the clients of an open round, and gives their replies to the server.
+    """Message the clients of an open round, and give their replies to the server.
 
     Whose reply it is follows from the message that it answers, never from its content.
 

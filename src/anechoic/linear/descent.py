@@ -38,7 +38,7 @@ _FEWER = 12
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What a fit asks a plan for.
+    """Arguments of a fit's plan.
 
     Attributes:
         epsilon, delta: the guarantee wanted.

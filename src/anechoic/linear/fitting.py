@@ -1,4 +1,4 @@
-"""One fit: from checked arrays to weights and the mechanism that they were released under."""
+"""Fit a model: from checked arrays to weights and the mechanism that they were released under."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from anechoic.units.ownership import Units
 
 @dataclass(frozen=True, eq=False)
 class FitProblem:
-    """Data and a loss on them.
+    """Data of a fit and a loss on them.
 
     Attributes:
         features: shape (N, d), finite.
@@ -51,7 +51,7 @@ class FitProblem:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What one fit gave.
+    """Result of a fit.
 
     Attributes:
         weights: on the scale of rows, shape (outputs, m).

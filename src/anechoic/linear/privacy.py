@@ -1,4 +1,4 @@
-"""What every estimator has of privacy: its arguments checked, its statement, its warnings."""
+"""Privacy of every estimator: checked arguments, statement, warnings."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
 
 
 def warn_of_noise(planned: PlannedDescent, dimension: int) -> None:
-    """Say so where noise is larger than all that data can say."""
+    """Warn where noise is larger than the signal that data can have."""
     mechanism = planned.mechanism
     longest = mechanism.noise_std / np.sqrt(mechanism.steps) / mechanism.expected_batch_size
     ratio = float(longest * np.sqrt(dimension))
@@ -261,7 +261,7 @@ def warn_of_selection() -> None:
 
 
 def units_of(unit_ids: Any, rows: int) -> Units | None:
-    """Who owns what; None where every row is a unit.
+    """Return who owns which row; None where every row is a unit.
 
     Raises:
         MismatchError: for labels of another number of rows.

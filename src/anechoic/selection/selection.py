@@ -37,7 +37,7 @@ Train = Callable[[Any, Mechanism, bytes], tuple[Any, float]]
 
 
 class SelectedRun(NamedTuple):
-    """The best run: what is released. All three are covered by the guarantee.
+    """Best run, which is released. All three are covered by the guarantee.
 
     Attributes:
         result, score: as `train` returned them.

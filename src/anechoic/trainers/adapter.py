@@ -1,4 +1,4 @@
-"""What every adapter has: a guarantee, the one run that it begins, and settings that it refuses."""
+"""Adapter of a trainer: its guarantee, the one run that it begins, and settings that it refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Refused = tuple[str, Callable[[Any], bool], str]
 
 
 class DroppedLogs:
-    """Names of what is not logged while training, each of which is said once.
+    """Names that are not logged while training, each reported once.
 
     Args:
         names: that go without saying.
@@ -37,7 +37,7 @@ class DroppedLogs:
 
 
 class TrainerAdapter:
-    """One private run, which a method of the framework begins.
+    """Adapter with one private run, which a method of the framework begins.
 
     Attributes:
         engine: the PrivacyEngine of the run, once it has begun.
@@ -74,7 +74,7 @@ class TrainerAdapter:
 
 
 def check_settings(settings: Any, refused: Iterable[Refused], shown: str = "{}={!r}") -> None:
-    """Refuse what no private run can have.
+    """Refuse settings that no private run can have.
 
     Raises:
         UnsupportedError: naming the setting, as `shown`, and the remedy.

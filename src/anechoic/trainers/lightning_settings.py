@@ -1,4 +1,4 @@
-"""Settings of Lightning's Trainer and module: those that no private run can have, and what others mean."""
+"""Check and read settings of Lightning's Trainer and module."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:
 
 @contextmanager
 def one_optimizer() -> Iterator[None]:
-    """Lightning's refusal of several, in our words."""
+    """Refuse several optimizers."""
     try:
         yield
     except RuntimeError as error:
@@ -134,7 +134,7 @@ def one_optimizer() -> Iterator[None]:
 
 
 def planned_steps(trainer: Any) -> int:
-    """How many releases the Trainer will make.
+    """Return the number of releases that the Trainer will make.
 
     Raises:
         UnsupportedError: if that has no end.

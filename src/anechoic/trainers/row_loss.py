@@ -1,4 +1,4 @@
-"""A model together with its loss, so that whatever the loss does, it does with one row at a time."""
+"""Model and loss as one module, so that the loss sees one row at a time."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class RowLoss(nn.Module):
 
 
 class BatchParts:
-    """A logical batch in parts that fit into memory: what a trainer takes for one batch."""
+    """Logical batch in parts that fit into memory: what a trainer takes for one batch."""
 
     def __init__(self, first: Any, rest: Iterator[Any]) -> None:
         self.first, self.rest = first, rest
 
 
 class LogicalBatches:
-    """The private loader as a trainer sees it: one item a release, however many parts it comes in.
+    """Loader for a trainer: one item a release, however many parts it comes in.
 
     Args:
         loader: of the run, in chunks.

@@ -135,7 +135,7 @@ class PrivateTrainer(TrainerAdapter, Trainer):
     # -- one step ------------------------------------------------------------------------------------
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
-        """One logical batch; it is not asked how many tokens it has."""
+        """Return one logical batch; its tokens are not counted."""
         return list(islice(epoch_iterator, 1)), None
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -229,7 +229,7 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
 
 class _StepCallback(TrainerCallback):
-    """Looks at releases, stops at the budget, and counts epochs by releases."""
+    """Callback that monitors releases, stops at the budget, and counts epochs by releases."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

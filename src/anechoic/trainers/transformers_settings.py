@@ -1,4 +1,4 @@
-"""Settings of Hugging Face's Trainer: those that no private run can have, and what others mean."""
+"""Check and read settings of Hugging Face's Trainer."""
 
 from __future__ import annotations
 
