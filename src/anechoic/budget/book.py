@@ -121,7 +121,7 @@ class BudgetBook:
         """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
-            what: a Mechanism, an EndlessMechanism, a composition fixed in advance, the `cost` of an OpenHistogram,
+            what: a Mechanism, an EndlessMechanism, a composition fixed before, the `cost` of an OpenHistogram
                 or, on your word, (epsilon, delta) of a release by other software for this unit and adjacency.
             run: by what the run is known until it is spent; None for a new one, or for that of `state`.
             state: that was opened for the run. From here on this opening alone goes on with it. One that is
