@@ -76,13 +76,7 @@ class MechanismChoice:
             )
 
     def made(
-        self,
-        dimension: int,
-        *,
-        policy: ParticipationPolicy,
-        clients_per_round: int,
-        clip_norm: float,
-        unit: str,
+        self, size: int, *, policy: ParticipationPolicy, clients_per_round: int, clip_norm: float, unit: str
     ) -> Mechanism:
         """Return the mechanism for a model of so many trained parameters.
 
@@ -104,7 +98,7 @@ class MechanismChoice:
             clients_per_round=clients_per_round,
             policy=policy,
             clip_norm=clip_norm,
-            dimension=dimension,
+            dimension=size,
             unit=unit,
             mechanism=self.mechanism or "auto",
             **{name: getattr(self, name) for name in names},

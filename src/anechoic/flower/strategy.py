@@ -350,13 +350,7 @@ class CorrelatedFedOpt(Strategy):
         for line in of_start(server, last):
             _log.warning("%s", line)
         run = RoundLoop(
-            self,
-            server,
-            grid,
-            self._exchange,
-            self._waiting,
-            train_config or ConfigRecord(),
-            evaluate_fn,
+            self, server, grid, self._exchange, self._waiting, train_config or ConfigRecord(), evaluate_fn
         )
         result = run.until(last)
         self.stopped = run.stopped

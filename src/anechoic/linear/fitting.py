@@ -11,15 +11,7 @@ import numpy as np
 from scipy.special import exp2, expit
 
 from anechoic._validate import Array
-from anechoic.linear.descent import (
-    MOMENTUM,
-    Descent,
-    FitRequest,
-    PlannedDescent,
-    batches_for,
-    descend,
-    planned,
-)
+from anechoic.linear.descent import MOMENTUM, Descent, DescentPlan, FitRequest, batches_for, descend, planned
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.scaling import FeatureScale
@@ -60,7 +52,7 @@ class FitResult:
     """
 
     weights: Array
-    planned: PlannedDescent
+    planned: DescentPlan
     keys: FitKeys
 
 
@@ -116,9 +108,9 @@ def fit_by_descent(
     problem: FitProblem,
     outputs: int,
     units: Units | None,
-    keys_for: Callable[[FitProblem, Units | None, PlannedDescent], FitKeys],
+    keys_for: Callable[[FitProblem, Units | None, DescentPlan], FitKeys],
     book: Callable[[Mechanism], None],
-    warn: Callable[[PlannedDescent, int], None],
+    warn: Callable[[DescentPlan, int], None],
 ) -> FitResult:
     """Plan, and descend.
 

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
-from anechoic.linear.descent import FitRequest, PlannedDescent
+from anechoic.linear.descent import DescentPlan, FitRequest
 from anechoic.linear.fitting import FitProblem
 from anechoic.linear.keys import FitKeys, HiddenKey, keys_of
 from anechoic.linear.scaling import FeatureScale, scale_of
@@ -137,7 +137,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
 
-    def _keys(self, problem: FitProblem, units: Units | None, found: PlannedDescent) -> FitKeys:
+    def _keys(self, problem: FitProblem, units: Units | None, found: DescentPlan) -> FitKeys:
         """Of a fit, which is a function of all parameters and of the data: keys from a seed depend on both.
 
         What stands below of the mechanism follows from these, and may follow otherwise in a later version.
@@ -212,7 +212,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         return replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
 
 
-def warn_of_noise(planned: PlannedDescent, dimension: int) -> None:
+def warn_of_noise(planned: DescentPlan, dimension: int) -> None:
     """Warn where noise is larger than the signal that data can have."""
     mechanism = planned.mechanism
     longest = mechanism.noise_std / np.sqrt(mechanism.steps) / mechanism.expected_batch_size

@@ -56,12 +56,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     step_hook: Callable[[Any], None] | None = None
 
     def __init__(
-        self,
-        source: GradientSource,
-        release: NoiseAdder,
-        optimizer: Optimizer,
-        *,
-        surroundings: Surroundings,
+        self, source: GradientSource, release: NoiseAdder, optimizer: Optimizer, *, surroundings: Surroundings
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
         self.source, self.noise_adder, self.ledger = source, release, release.ledger
         mechanism, self.loss_reduction = release.mechanism, source.setup.loss_reduction

@@ -261,7 +261,7 @@ def _check_of(key: bytes) -> str:
 
 
 def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
-    """Read the mechanism of a checkpoint, to resume with.
+    """Return the mechanism of the run that wrote the checkpoint at `path`, to resume with.
 
     Raises:
         CheckpointError: if the file is missing, corrupt or truncated.

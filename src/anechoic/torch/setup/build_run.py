@@ -302,10 +302,7 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartiti
 
 
 def _source(
-    setup: Setup,
-    mechanism: Mechanism,
-    ledger: ReleaseLedger,
-    share: BatchPartition | None,
+    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, share: BatchPartition | None
 ) -> GradientSource:
     """Make the gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
