@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from anechoic import federated
-from anechoic.federated.client_selection import Attempts, chosen
+from anechoic.federated.client_selection import RecentAttempts, chosen
 from anechoic.federated.ledger import ParticipationLedger
-from anechoic.federated.round import Asked
+from anechoic.federated.round import OpenRound
 from anechoic.federated.server import Server
 from anechoic.mechanism.rows import NoiseRows
 
@@ -41,7 +41,7 @@ def parts_of(times: list[float], work: Callable[[], Any]) -> Any:
     return found
 
 
-def add_all(asked: Asked, updates: Sequence[dict[str, Any]]) -> None:
+def add_all(asked: OpenRound, updates: Sequence[dict[str, Any]]) -> None:
     for i, client in enumerate(asked.clients):
         assert asked.add(client, updates[i % len(updates)]) is None
 
@@ -67,12 +67,12 @@ class Timed:
 
 def rounds(dimension: int, per_round: int, count: int, mechanism: str) -> None:
     """Seconds of a round by part, medians over `count` rounds after the first."""
-    discipline = federated.CoolDown(10)
+    policy = federated.MinSeparation(10)
     planned = federated.plan_rounds(
         rounds=100,
         clients=20 * per_round,
         clients_per_round=per_round,
-        discipline=discipline,
+        policy=policy,
         epsilon=8.0,
         dimension=dimension,
         mechanism=mechanism,
@@ -93,7 +93,7 @@ def rounds(dimension: int, per_round: int, count: int, mechanism: str) -> None:
         server = Server(
             {"w": np.zeros(dimension, np.float32)},
             mechanism=planned,
-            discipline=discipline,
+            policy=policy,
             clients_per_round=per_round,
             optimizer=federated.SGD(1.0, momentum=0.9),
             state=Path(folder) / "run",
@@ -147,14 +147,14 @@ def _checked(grids: Sequence[np.ndarray], count: int, dimension: int, bits: int)
 
 def choosing(clients: int, per_round: int) -> None:
     """Milliseconds to say who may be chosen, to choose, and to charge."""
-    for discipline in (federated.CoolDown(50, 6), federated.Cohorts(50)):
-        ledger = ParticipationLedger(discipline, bytes(32))
+    for policy in (federated.MinSeparation(50, 6), federated.Cohorts(50)):
+        ledger = ParticipationLedger(policy, bytes(32))
         once: list[float] = []
         everybody = parts_of(once, lambda ledger=ledger: ledger.clients(range(clients)))
         times: dict[str, list[float]] = {"who may": [], "chosen": [], "charged": []}
         for step in range(60):
             parts_of(times["who may"], partial(ledger.allowed, everybody, step))
-            rest = {"most": per_round, "fewest": 1, "key": bytes(32), "earlier": Attempts()}
+            rest = {"most": per_round, "fewest": 1, "key": bytes(32), "earlier": RecentAttempts()}
             ask = partial(chosen, ledger, everybody, step, 0, **rest)
             picked = parts_of(times["chosen"], ask)
             parts_of(times["charged"], partial(ledger.charge, picked, step))
@@ -162,9 +162,9 @@ def choosing(clients: int, per_round: int) -> None:
             f"{name} {1e3 * statistics.median(spent):.1f} (at most {1e3 * max(spent):.1f})"
             for name, spent in times.items()
         )
-        print(f"{discipline!r}, {clients:,} clients, {per_round} a round, ms over 60 steps: {words}")
+        print(f"{policy!r}, {clients:,} clients, {per_round} a round, ms over 60 steps: {words}")
         print(f"          looked up once {once[0]:.2f} s")
-        FOUND[f"choose_{type(discipline).__name__}"] = max(times["chosen"])
+        FOUND[f"choose_{type(policy).__name__}"] = max(times["chosen"])
 
 
 def main() -> None:

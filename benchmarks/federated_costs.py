@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anechoic.federated import SGD, CoolDown, Server, plan_rounds
+from anechoic.federated import SGD, MinSeparation, Server, plan_rounds
 from anechoic.mechanism.rows import NoiseRows
 
 PARAMETERS = (10**5, 10**6, 10**7, 10**8)
@@ -60,12 +60,12 @@ def timed(work: Callable[[], object]) -> float:
 
 def measure(parameters: int, clients: int, replies: int, folder: Path) -> Cost:
     """A round of a server with `parameters` parameters and so many replies, the second of its run."""
-    discipline = CoolDown(SEPARATION, TIMES)
+    policy = MinSeparation(SEPARATION, TIMES)
     mechanism = plan_rounds(
         rounds=ROUNDS,
         clients=max(THERE, 2 * SEPARATION * clients),
         clients_per_round=clients,
-        discipline=discipline,
+        policy=policy,
         epsilon=8.0,
         dimension=parameters,
         mechanism="blt",
@@ -74,7 +74,7 @@ def measure(parameters: int, clients: int, replies: int, folder: Path) -> Cost:
     server = Server(
         {"w": np.zeros(parameters, np.float32)},
         mechanism=mechanism,
-        discipline=discipline,
+        policy=policy,
         clients_per_round=clients,
         optimizer=SGD(1.0, momentum=0.9),
         state=folder / f"{parameters}-{clients}",

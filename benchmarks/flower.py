@@ -25,7 +25,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from anechoic.federated import CoolDown, Server
+from anechoic.federated import MinSeparation, Server
 from anechoic.flower import CorrelatedFedOpt, Partitions, clipped_update, clipped_update_mod
 from anechoic.flower.records import record_of, vector_record
 from tests.flower.in_process import Fate, InProcessGrid
@@ -100,7 +100,7 @@ def ours(
     """Read, check, add, noise, optimise, commit."""
     strategy = CorrelatedFedOpt(
         identity=Partitions(),
-        discipline=CoolDown(4),
+        policy=MinSeparation(4),
         clients_per_round=clients,
         clip_norm=CLIP,
         rounds=max(rounds, 8),

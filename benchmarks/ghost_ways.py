@@ -3,7 +3,7 @@
     python benchmarks/ghost_ways.py [--shapes 768x8 8x2304 …] [--tokens 32 128 …] [--rows 4 16] [--json F]
 
 Norms and sum of one linear layer under ghost clipping, by all three ways of
-`anechoic.torch.sources.ghost.ways` and by the rule of earlier versions (entries, kept in float64, from
+`anechoic.torch.sources.ghost.norm_strategy` and by the rule of earlier versions (entries in float64, from
 T (I + O) >= 2 I O on). Ways take turns; milliseconds of processor time, medians over rounds. *Rule* is the
 way that the code takes, *over best* what it costs in units of the best one, *over before* in units of the
 earlier rule. What memory has no room for is not kept: then *entries* or *products* are taken.
@@ -23,9 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.sources.ghost.kept import Kept
-from anechoic.torch.sources.ghost.rows import Budget, LayerFactors, Outer, RowGradients
-from anechoic.torch.sources.ghost.ways import Way, cheapest
+from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
+from anechoic.torch.sources.ghost.factored_gradients import (
+    LayerFactors,
+    MemoryAllowance,
+    OuterProducts,
+    RowGradients,
+)
+from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
 
 #: Inputs by outputs: both matrices of adapters of rank 8, and full layers of GPT-2's and smaller.
 SHAPES = ("768x8", "8x768", "8x2304", "256x8", "256x256", "256x1024", "768x768", "768x2304")
@@ -34,16 +39,16 @@ MOST = 4e10
 BEFORE = "before"
 
 
-def before(positions: int, inputs: int, outputs: int) -> Way:
+def before(positions: int, inputs: int, outputs: int) -> NormStrategy:
     """What earlier versions took."""
     small = positions * (inputs + outputs) >= 2 * inputs * outputs
-    return Way.ENTRIES if small else Way.PRODUCTS
+    return NormStrategy.ENTRIES if small else NormStrategy.PRODUCTS
 
 
-def made(x: Tensor, a: Tensor, way: Way, *, room: bool) -> RowGradients:
+def made(x: Tensor, a: Tensor, way: NormStrategy, *, room: bool) -> RowGradients:
     """The rows' gradients by one way; with `room`, what is made in float64 may be kept."""
     rows, positions, inputs, outputs = *x.shape, a.shape[2]
-    budget = Budget() if room else Budget(0)
+    budget = MemoryAllowance() if room else MemoryAllowance(0)
 
     def restore(total: Tensor) -> Tensor:
         return total[0]
@@ -60,9 +65,11 @@ def made(x: Tensor, a: Tensor, way: Way, *, room: bool) -> RowGradients:
         inputs=inputs,
         outputs=outputs,
     )
-    if way is Way.KEPT:
-        return Kept(left, (rows, positions, inputs, outputs), restore, budget, lambda: NotImplemented)
-    return Outer(factors, restore, budget, way)
+    if way is NormStrategy.KEPT:
+        return CachedGradients(
+            left, (rows, positions, inputs, outputs), restore, budget, lambda: NotImplemented
+        )
+    return OuterProducts(factors, restore, budget, way)
 
 
 def cell(inputs: int, outputs: int, positions: int, rows: int, rounds: int) -> dict[str, Any]:
@@ -70,7 +77,7 @@ def cell(inputs: int, outputs: int, positions: int, rows: int, rounds: int) -> d
     x, a = (torch.randn(rows, positions, size, generator=draw) for size in (inputs, outputs))
     factors = torch.rand(rows, dtype=torch.float64, generator=draw)
     arms: dict[str, Callable[[], RowGradients]] = {
-        way.value: lambda way=way: made(x, a, way, room=False) for way in Way
+        way.value: lambda way=way: made(x, a, way, room=False) for way in NormStrategy
     }
     arms[BEFORE] = lambda: made(x, a, before(positions, inputs, outputs), room=True)
     found: dict[str, list[float]] = {name: [] for name in arms}
@@ -89,7 +96,7 @@ def cell(inputs: int, outputs: int, positions: int, rows: int, rounds: int) -> d
         "rows": rows,
         "ms": middle,
         "rule": rule.value,
-        "over best": middle[rule.value] / min(middle[way.value] for way in Way),
+        "over best": middle[rule.value] / min(middle[way.value] for way in NormStrategy),
         "over before": middle[rule.value] / middle[BEFORE],
     }
 
@@ -114,7 +121,9 @@ def main() -> None:
         if rows * positions * max(inputs * outputs, positions * (inputs + outputs)) > MOST:
             continue
         record = cell(inputs, outputs, positions, rows, options.rounds)
-        times = " | ".join(f"{record['ms'][name]:.1f}" for name in (*(way.value for way in Way), BEFORE))
+        times = " | ".join(
+            f"{record['ms'][name]:.1f}" for name in (*(way.value for way in NormStrategy), BEFORE)
+        )
         print(
             f"| {shape} | {positions} | {rows} | {times} | {record['rule']} | {record['over best']:.2f} |"
             f" {record['over before']:.2f} |",

@@ -93,7 +93,7 @@ class Shares:
         source = optimizer.source
         for title, owner, names in (
             ("what must be as it was", optimizer.guard, ("check", "released")),
-            ("journal", optimizer.release.journal, ("record",)),
+            ("journal", optimizer.noise_adder.journal, ("record",)),
             ("journal", noise_adder, ("digest",)),
             ("rows by themselves", source, ("_alone",)),
             ("rows by themselves", getattr(source, "single", None), ("rows", "row", "compare")),

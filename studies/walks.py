@@ -1,7 +1,7 @@
 """Walks through the code for docs/architecture.md: python -m studies.walks [--write]
 
-Which functions a training step, a calibration and a stream's release enter first in each file, in order. Each
-walk is traced in a process of its own, so that no cache of another one shortens it.
+Which functions a calibration and a stream's release enter first in each file, in order. Each walk is traced
+in a process of its own, so that no cache of another one shortens it.
 """
 
 from __future__ import annotations
@@ -38,38 +38,6 @@ def traced(work: Callable[[], Any]) -> list[str]:
     return [f"{name:44} {function}" for name, function in found.items()]
 
 
-def step() -> list[str]:
-    """A training step in the default mode with exact sums, after one that has warmed up."""
-    import torch
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
-
-    from anechoic.mechanism.mechanism import Mechanism
-    from anechoic.sampling import FixedOrder
-    from anechoic.strategies import BandedToeplitz
-    from anechoic.torch import PrivacyEngine
-
-    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    data = TensorDataset(torch.randn(24, 4), torch.arange(24) % 3)
-    module, optimizer, loader = PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=8),
-        mechanism=Mechanism(BandedToeplitz(3, [1.0, 0.5]), FixedOrder(24, 8, steps=3), 1.0, grid_bits=20),
-        exact_sums=True,
-    )
-    batches = iter(loader)
-
-    def one() -> None:
-        x, y = next(batches)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(x), y).backward()
-        optimizer.step()
-
-    one()
-    return traced(one)
-
-
 def calibration() -> list[str]:
     """The noise of eight bands for epsilon 1, by cyclic Poisson sampling."""
     from anechoic import calibrate, workloads
@@ -97,7 +65,7 @@ def release() -> list[str]:
     return traced(one)
 
 
-WALKS = {"A training step": step, "A calibration": calibration, "A stream's release": release}
+WALKS = {"A calibration": calibration, "A stream's release": release}
 
 
 def walk(title: str) -> str:

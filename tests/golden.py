@@ -127,10 +127,10 @@ def streams():
 def rounds():
     """Totals of nine rounds, and the model after them."""
     strategy = an.strategies.BandedToeplitz(9, [1.0, 0.5, 0.25])
-    discipline = federated.CoolDown(3, 3)
+    policy = federated.MinSeparation(3, 3)
     made = an.Mechanism(
         strategy,
-        External(discipline.participation, 3, steps=9),
+        External(policy.participation, 3, steps=9),
         2.0,
         clip_norm=0.5,
         unit="client",
@@ -138,7 +138,7 @@ def rounds():
         delta=1e-6,
     )
     server = federated.Server(
-        small_model(), mechanism=made, discipline=discipline, clients_per_round=3, exclude=["seen"], key=KEY
+        small_model(), mechanism=made, policy=policy, clients_per_round=3, exclude=["seen"], key=KEY
     )
     for _ in range(9):
         run_round(server, [str(client) for client in range(40)])

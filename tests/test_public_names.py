@@ -40,7 +40,8 @@ PUBLIC = {
         refuse_replacing register_strategies sensitivity_of serializable
     """,
     "federated": """
-        Cohorts CoolDown Discipline FedAdam SGD Server ServerOptimizer Starved plan_rounds to_grid
+        Cohorts FedAdam MinSeparation ParticipationPolicy SGD Server ServerOptimizer TooFewClients plan_rounds
+        to_grid
     """,
     "flower": """
         ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys clipped_update clipped_update_mod

@@ -4,7 +4,7 @@ from fashion import Net, accuracy, initial_model
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import ServerApp
 
-from anechoic.federated import SGD, CoolDown
+from anechoic.federated import SGD, MinSeparation
 from anechoic.flower import CorrelatedFedOpt, Partitions, PublicKeys
 
 app = ServerApp()
@@ -16,7 +16,7 @@ def main(grid, context):
     config = context.run_config
     strategy = CorrelatedFedOpt(
         identity=PublicKeys() if config["identity"] == "public-key" else Partitions(),
-        discipline=CoolDown(config["separation"]),
+        policy=MinSeparation(config["separation"]),
         rounds=config["rounds"],
         population=config["population"],
         clients_per_round=config["clients-per-round"],

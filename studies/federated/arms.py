@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from anechoic.federated import CoolDown, plan_rounds
+from anechoic.federated import MinSeparation, plan_rounds
 from anechoic.federated.planning import BYTES, DELTA_POWER, Choice
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import External
@@ -21,9 +21,9 @@ SILENT = 1e-6
 NOISE: dict[Kind, Choice] = {"independent": "identity", "tree": "tree", "blt": "blt", "banded": "banded"}
 
 
-def discipline_of(rounds: Rounds) -> CoolDown:
+def policy_of(rounds: Rounds) -> MinSeparation:
     """What the server enforces."""
-    return CoolDown(rounds.separation, rounds.max_participations)
+    return MinSeparation(rounds.separation, rounds.max_participations)
 
 
 @lru_cache(maxsize=32)
@@ -37,7 +37,7 @@ def mechanism(kind: Kind, rounds: Rounds, *, clients: int, dimension: int, epsil
         rounds=rounds.rounds,
         clients=clients,
         clients_per_round=rounds.clients_per_round,
-        discipline=discipline_of(rounds),
+        policy=policy_of(rounds),
         epsilon=epsilon,
         delta=clients**-DELTA_POWER,
         dimension=dimension,
@@ -50,7 +50,7 @@ def mechanism(kind: Kind, rounds: Rounds, *, clients: int, dimension: int, epsil
 
 def silent(rounds: Rounds) -> Mechanism:
     """For the arm without privacy: the same server with next to no noise."""
-    sampling = External(discipline_of(rounds).participation, rounds.clients_per_round, rounds.rounds)
+    sampling = External(policy_of(rounds).participation, rounds.clients_per_round, rounds.rounds)
     return Mechanism(Identity(rounds.rounds), sampling, SILENT, rounds.clip_norm, unit=UNIT)
 
 

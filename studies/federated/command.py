@@ -9,7 +9,7 @@ from typing import Any
 
 from anechoic.sampling.base import counted
 from studies.comparison.runner import run_study
-from studies.federated.arms import discipline_of
+from studies.federated.arms import policy_of
 from studies.federated.running import execute
 from studies.federated.study import SEEDS, federated_study, seen_by_ledgers
 from studies.federated.tasks import (
@@ -80,7 +80,7 @@ def federate(
         checkpoints.mkdir(parents=True, exist_ok=True)
         options = {"checkpoint": str(checkpoints), "resume": resume}
     print(in_words(task.rounds))
-    if (remark := discipline_of(task.rounds).remark(task.rounds.rounds)) is not None:
+    if (remark := policy_of(task.rounds).remark(task.rounds.rounds)) is not None:
         print(f"Warning: {remark}", file=sys.stderr)
     return run_study(
         study,
@@ -96,7 +96,7 @@ def federate(
 
 def in_words(rounds: Rounds) -> str:
     """How a federation trains; a client takes part as often as the run has room for."""
-    possible = discipline_of(rounds).participation.max_participations_in(rounds.rounds)
+    possible = policy_of(rounds).participation.max_participations_in(rounds.rounds)
     return (
         f"{rounds.rounds:,} {'round' if rounds.rounds == 1 else 'rounds'} of"
         f" {counted(rounds.clients_per_round, 'client')}; a client rests for"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from anechoic.federated import CoolDown, plan_rounds
+from anechoic.federated import MinSeparation, plan_rounds
 from anechoic.federated.planning import BYTES
 from anechoic.losses.dispatch import loss
 from anechoic.losses.norms import LossNorm
@@ -100,21 +100,21 @@ def predicted(
     """Losses of what `plan_rounds` plans for each setting, kind of noise and kind of loss."""
     rows = []
     for deployment in deployments:
-        discipline = CoolDown(deployment.separation, deployment.participations)
+        policy = MinSeparation(deployment.separation, deployment.participations)
         for kind in kinds:
             for which in losses:
                 planned = plan_rounds(
                     rounds=deployment.rounds,
                     clients=1000 * deployment.rounds,  # neither it nor epsilon changes a loss
                     clients_per_round=1000,
-                    discipline=discipline,
+                    policy=policy,
                     epsilon=8.0,
                     dimension=1,
                     mechanism=NOISE[kind],
                     keep="all" if which == "rms" else "any",
                     memory_budget=BYTES * deployment.separation,
                 )
-                found = loss(prefix_sum(deployment.rounds), planned.strategy, discipline.participation, which)
+                found = loss(prefix_sum(deployment.rounds), planned.strategy, policy.participation, which)
                 printed = deployment.printed.get((kind, which))
                 rows.append(Predicted(deployment, kind, which, found * deployment.scale, printed))
     return rows

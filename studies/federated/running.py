@@ -8,11 +8,11 @@ from functools import lru_cache
 import numpy as np
 
 from anechoic.errors import AnechoicError
-from anechoic.federated import SGD, Server, Starved, to_grid
+from anechoic.federated import SGD, Server, TooFewClients, to_grid
 from anechoic.mechanism.mechanism import Mechanism
 from studies import keeping
 from studies.comparison.study import Arm, Outcome, TrainingRun, load
-from studies.federated.arms import discipline_of, silent
+from studies.federated.arms import policy_of, silent
 from studies.federated.local import updates
 from studies.federated.split import DAY
 from studies.federated.tasks import FederatedTask
@@ -29,7 +29,7 @@ def execute(run: TrainingRun) -> Outcome:
         run: of a federation's task.
 
     Raises:
-        Starved: if the population does not fill a round for `PATIENCE` days.
+        TooFewClients: if the population does not fill a round for `PATIENCE` days.
     """
     if run.resume and (known := keeping.finished(run, identity(run))) is not None:
         return known
@@ -46,7 +46,7 @@ def execute(run: TrainingRun) -> Outcome:
         hour += 1
         try:
             asked = server.ask(everyone.only(there))
-        except Starved:
+        except TooFewClients:
             waited, hungry = waited + 1, hungry + 1
             if hungry > PATIENCE * DAY:
                 raise
@@ -86,7 +86,7 @@ def server_of(task: FederatedTask, arm: Arm, optimizer: SGD, secret: bytes | Non
     return Server(
         {"weights": np.zeros(load(task).shape, np.float32)},
         mechanism=_read(arm.mechanism) if arm.mechanism is not None else silent(rounds),
-        discipline=discipline_of(rounds),
+        policy=policy_of(rounds),
         clients_per_round=rounds.clients_per_round,
         min_replies=rounds.clients_per_round,
         optimizer=optimizer,

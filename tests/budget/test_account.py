@@ -11,7 +11,15 @@ from scipy.special import ndtr
 
 import anechoic as an
 from anechoic.accounting import gaussian_delta, gaussian_epsilon
-from anechoic.budget.account import Account, AllBut, Booked, Charge, Grant, charges_of, root_up
+from anechoic.budget.account import (
+    Account,
+    BookedRun,
+    Cost,
+    Grant,
+    WithFailureProbability,
+    charges_of,
+    root_up,
+)
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.participation import Single
 from anechoic.sampling import External, Poisson
@@ -23,7 +31,8 @@ ONCE = External(Single(), 1, 8)
 def filled(grant, *charges):
     """An account with these runs."""
     runs = {
-        str(i): Booked(str(i), str(i), "me", "run", "now", one, "", "spent") for i, one in enumerate(charges)
+        str(i): BookedRun(str(i), str(i), "me", "run", "now", one, "", "spent")
+        for i, one in enumerate(charges)
     }
     return Account(grant, runs)
 
@@ -47,34 +56,34 @@ class TestFloats:
 
     def test_ten_tenths_are_more_than_one(self):
         """0.1 as a float is above a tenth: a sum of floats would say .9999999999999999 and go on."""
-        tenth, grant = Charge(epsilon=0.1), Grant("d", 1.0, 1e-6, amplified=(1.0, 0.0))
+        tenth, grant = Cost(epsilon=0.1), Grant("d", 1.0, 1e-6, amplified=(1.0, 0.0))
         assert sum([0.1] * 10) < 1.0 < 10 * Fraction(0.1)
         assert filled(grant, *[tenth] * 8).fits(tenth)
         assert not filled(grant, *[tenth] * 9).fits(tenth)
 
     def test_not_one_unit_in_the_last_place_beyond_a_limit(self):
         grant = Grant("d", 2.0, 1e-6, amplified=(1.0, 1e-7))
-        full = filled(grant, Charge(epsilon=0.5, delta=5e-8))
-        assert full.fits(Charge(epsilon=0.5, delta=5e-8))
-        assert not full.fits(Charge(epsilon=math.nextafter(0.5, 1.0), delta=5e-8))
-        assert not full.fits(Charge(epsilon=0.5, delta=math.nextafter(5e-8, 1.0)))
+        full = filled(grant, Cost(epsilon=0.5, delta=5e-8))
+        assert full.fits(Cost(epsilon=0.5, delta=5e-8))
+        assert not full.fits(Cost(epsilon=math.nextafter(0.5, 1.0), delta=5e-8))
+        assert not full.fits(Cost(epsilon=0.5, delta=math.nextafter(5e-8, 1.0)))
 
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
     def test_a_budget_covers_the_run_that_was_calibrated_for_it_once(self, epsilon):
         one = mechanism(epsilon)
         account = Account(Grant("d", epsilon, 1e-6))
         charge = account.choose(one)
-        assert charge == Charge(mu=one.gdp())
-        assert not filled(account.grant, charge).fits(Charge(mu=1e-6))
+        assert charge == Cost(mu=one.gdp())
+        assert not filled(account.grant, charge).fits(Cost(mu=1e-6))
 
     def test_gaussian_runs_count_as_one_gaussian(self):
         parts, grant = [0.3, 0.4, 0.5, 0.2], Grant("d", 4.0, 1e-5)
         limit = brentq(lambda mu: gaussian_epsilon(1e-5, mu) - 4.0, 0.1, 5.0, xtol=1e-12)
-        account = filled(grant, *[Charge(mu=mu) for mu in parts])
+        account = filled(grant, *[Cost(mu=mu) for mu in parts])
         left = math.sqrt(limit**2 - sum(mu**2 for mu in parts))
-        assert account.fits(Charge(mu=left * (1 - 1e-9))) and not account.fits(Charge(mu=left * (1 + 1e-9)))
+        assert account.fits(Cost(mu=left * (1 - 1e-9))) and not account.fits(Cost(mu=left * (1 + 1e-9)))
 
-    @pytest.mark.parametrize("charge", [Charge(mu=math.inf), Charge(mu=1e200), Charge(epsilon=math.inf)])
+    @pytest.mark.parametrize("charge", [Cost(mu=math.inf), Cost(mu=1e200), Cost(epsilon=math.inf)])
     def test_what_has_no_privacy_fits_nowhere(self, charge):
         assert not Account(Grant("d", 1e6, 0.5, amplified=(1e5, 0.1))).fits(charge)
 
@@ -83,14 +92,14 @@ class TestWhatIsCharged:
     def test_amplified_runs_count_by_their_own_epsilon_where_a_part_is_set_apart(self):
         sampled = an.Mechanism(Identity(8), Poisson(10_000, 100, 8), 1.0, delta=1e-7)
         charge = Account(Grant("d", 8.0, 1e-6, amplified=(4.0, 5e-7))).choose(sampled)
-        assert charge == Charge(epsilon=sampled.epsilon(), delta=1e-7)
-        assert Account(Grant("d", 64.0, 1e-6)).choose(sampled) == Charge(mu=sampled.gdp())
+        assert charge == Cost(epsilon=sampled.epsilon(), delta=1e-7)
+        assert Account(Grant("d", 64.0, 1e-6)).choose(sampled) == Cost(mu=sampled.gdp())
 
     def test_a_composition_fixed_in_advance_is_one_run(self):
         sampled = an.Mechanism(Identity(8), Poisson(10_000, 100, 8), 2.0, delta=1e-7)
         both = an.compose(sampled, times=2)
         charge = Account(Grant("d", 8.0, 1e-6, amplified=(4.0, 5e-7))).choose(both)
-        assert charge == Charge(epsilon=both.epsilon(), delta=1e-7)
+        assert charge == Cost(epsilon=both.epsilon(), delta=1e-7)
         assert charge.epsilon < 2 * sampled.epsilon()
 
     @pytest.mark.parametrize(
@@ -100,12 +109,12 @@ class TestWhatIsCharged:
             (mechanism(2.0), {"amplified": (0.5, 1e-6)}),  # nothing of delta is left for it
             ((0.3, 1e-7), {}),
             ((0.3, 0.0), {"amplified": (0.1, 1e-7)}),
-            (AllBut(mechanism(), 1e-7), {}),
+            (WithFailureProbability(mechanism(), 1e-7), {}),
             (an.Mechanism(Identity(8), Poisson(10_000, 100, 8), 1.0, delta=1e-7), {}),
         ],
     )
     def test_the_refusal_names_a_grant_that_covers_all_runs_together(self, cost, limits):
-        account = filled(Grant("d", 1.0, 1e-6, **limits), Charge(mu=0.05), Charge(epsilon=0.05))
+        account = filled(Grant("d", 1.0, 1e-6, **limits), Cost(mu=0.05), Cost(epsilon=0.05))
         with pytest.raises(GuaranteeError, match="does not cover") as refused:
             account.choose(cost)
         typed = str(refused.value).split("What would cover it: ")[1].removesuffix(".")
@@ -185,36 +194,34 @@ class TestFilter:
         assert broken > self.DELTA * 1.01
         for apart in (0.0, epsilon / 2, epsilon):
             account = filled(
-                Grant("d", self.EPSILON, self.DELTA, amplified=(apart, 0.0)), Charge(mu=self.FIRST)
+                Grant("d", self.EPSILON, self.DELTA, amplified=(apart, 0.0)), Cost(mu=self.FIRST)
             )
-            assert not (account.fits(Charge(mu=mu)) and account.fits(Charge(epsilon=epsilon)))
+            assert not (account.fits(Cost(mu=mu)) and account.fits(Cost(epsilon=epsilon)))
 
     @pytest.mark.parametrize("apart", [0.1, 0.3, 0.6])
     def test_no_choice_within_the_limits_breaks_the_guarantee(self, apart):
         grant = Grant("d", self.EPSILON, self.DELTA, amplified=(apart, 0.0))
-        account = filled(grant, Charge(mu=self.FIRST))
+        account = filled(grant, Cost(mu=self.FIRST))
         highest = brentq(lambda m: gaussian_delta(self.EPSILON - apart, m) - self.DELTA, 1e-2, 3.0)
         rest = math.sqrt(max(highest**2 - self.FIRST**2, 0.0)) * (1 - 1e-9)
         choices = [(mu, part) for mu in (0.0, rest / 2, rest) for part in (0.0, apart / 2, apart)]
         for mu, part in choices:
-            assert (not mu or account.fits(Charge(mu=mu))) and (
-                not part or account.fits(Charge(epsilon=part))
-            )
+            assert (not mu or account.fits(Cost(mu=mu))) and (not part or account.fits(Cost(epsilon=part)))
         assert self.adaptive(choices) <= self.DELTA * (1 + 1e-6)
 
     def test_an_event_beside_a_gaussian_run_is_charged_beside_it(self):
         """Whatever came first, the second run may tell all with the probability that it is booked for."""
         besides = 4e-3
         grant = Grant("d", self.EPSILON, self.DELTA, amplified=(0.0, besides))
-        account = filled(grant, Charge(mu=self.FIRST))
+        account = filled(grant, Cost(mu=self.FIRST))
         highest = brentq(lambda m: gaussian_delta(self.EPSILON, m) - (self.DELTA - besides), 1e-2, 3.0)
         rest = math.sqrt(highest**2 - self.FIRST**2) * (1 - 1e-9)
-        assert account.fits(Charge(mu=rest, delta=besides))
+        assert account.fits(Cost(mu=rest, delta=besides))
         assert self.adaptive([(rest, 0.0), (0.0, 0.0)]) + besides <= self.DELTA * (1 + 1e-6)
-        assert not account.fits(Charge(mu=rest * 1.001, delta=besides))
-        assert not account.fits(Charge(mu=rest, delta=besides * 1.001))
-        account = filled(grant, Charge(mu=self.FIRST, delta=besides))
-        assert account.fits(Charge(mu=rest)) and not account.fits(Charge(mu=1e-3, delta=1e-9))
+        assert not account.fits(Cost(mu=rest * 1.001, delta=besides))
+        assert not account.fits(Cost(mu=rest, delta=besides * 1.001))
+        account = filled(grant, Cost(mu=self.FIRST, delta=besides))
+        assert account.fits(Cost(mu=rest)) and not account.fits(Cost(mu=1e-3, delta=1e-9))
 
     def test_limits_never_shrink(self):
         before = Grant("d", 2.0, 1e-6, amplified=(1.0, 1e-7))

@@ -10,8 +10,8 @@ KEY = bytes(range(32))
 CLIP, BITS, ROUNDS = 0.5, 24, 9
 
 
-def small_mechanism(discipline, per_round, **options):
-    sampling = an.sampling.External(discipline.participation, per_round, steps=ROUNDS)
+def small_mechanism(policy, per_round, **options):
+    sampling = an.sampling.External(policy.participation, per_round, steps=ROUNDS)
     strategy = options.pop("strategy", an.strategies.BandedToeplitz(ROUNDS, [1.0, 0.5, 0.25]))
     settings = {"epsilon": 2.0, "delta": 1e-6, "clip_norm": CLIP, "unit": "client", "grid_bits": BITS}
     return an.calibrate(strategy, sampling=sampling, **{**settings, **options})
@@ -25,11 +25,11 @@ def small_model():
     }
 
 
-def small_server(discipline=None, per_round=3, **options):
-    discipline = federated.CoolDown(3, 3) if discipline is None else discipline
-    settings = {"key": KEY, "exclude": ["seen"], "mechanism": small_mechanism(discipline, per_round)}
+def small_server(policy=None, per_round=3, **options):
+    policy = federated.MinSeparation(3, 3) if policy is None else policy
+    settings = {"key": KEY, "exclude": ["seen"], "mechanism": small_mechanism(policy, per_round)}
     return federated.Server(
-        small_model(), discipline=discipline, clients_per_round=per_round, **{**settings, **options}
+        small_model(), policy=policy, clients_per_round=per_round, **{**settings, **options}
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import federated
-from anechoic.federated.client_selection import Attempts, chosen
+from anechoic.federated.client_selection import RecentAttempts, chosen
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.participation_policy import SPARE
 from tests.federated.small import KEY, small_server, update_of
@@ -13,12 +13,12 @@ from tests.federated.small import KEY, small_server, update_of
 class Rounds:
     """Choice and charges of a run without its vectors: as `Server.ask` and `close` have them."""
 
-    def __init__(self, discipline, clients, most, fewest=1):
-        self.ledger = ParticipationLedger(discipline, KEY)
+    def __init__(self, policy, clients, most, fewest=1):
+        self.ledger = ParticipationLedger(policy, KEY)
         self.everybody = self.ledger.clients(range(clients))
         self.most, self.fewest = most, fewest
         self.step = self.attempt = 0
-        self.attempts = Attempts()
+        self.attempts = RecentAttempts()
 
     def run(self, answers):
         """One attempt; those asked, of whom `answers` says who does."""
@@ -36,7 +36,7 @@ class Rounds:
         asked = picked.ids.tolist()
         present = {client for client in asked if answers(client)}
         if len(present) >= self.fewest:
-            self.step, self.attempt, self.attempts = self.step + 1, 0, Attempts()
+            self.step, self.attempt, self.attempts = self.step + 1, 0, RecentAttempts()
         else:
             self.attempt += 1
             self.attempts.note(asked, present)
@@ -48,7 +48,7 @@ class Rounds:
 @pytest.mark.few(5)
 def test_failed_attempts_use_nobody_up(failing, fewest):
     """1,000 clients, 50 a round, a rest of 20: just as many as there must be, and not one to spare."""
-    rounds, attempt = Rounds(federated.CoolDown(20), 1000, 50, fewest), 0
+    rounds, attempt = Rounds(federated.MinSeparation(20), 1000, 50, fewest), 0
     while rounds.step < 100:
         rounds.run(lambda client: attempt not in failing)  # noqa: B023
         attempt += 1
@@ -57,7 +57,7 @@ def test_failed_attempts_use_nobody_up(failing, fewest):
 
 
 def test_those_who_answered_come_first_then_the_charged_then_others():
-    rounds = Rounds(federated.CoolDown(5), 100, 10, fewest=8)
+    rounds = Rounds(federated.MinSeparation(5), 100, 10, fewest=8)
     first = rounds.run(lambda client: False)
     assert rounds.run(lambda client: client in first[:6]) == first, "nobody answered: the same ones again"
     second = rounds.run(lambda client: client in first[:4])
@@ -68,7 +68,7 @@ def test_those_who_answered_come_first_then_the_charged_then_others():
 
 
 def test_who_is_not_there_any_more_makes_room():
-    rounds = Rounds(federated.CoolDown(5), 100, 10, fewest=8)
+    rounds = Rounds(federated.MinSeparation(5), 100, 10, fewest=8)
     first = rounds.run(lambda client: False)
     rounds.everybody = rounds.everybody.only(~np.isin(np.arange(100), first[:3]))
     again = rounds.run(lambda client: True)
@@ -87,7 +87,7 @@ def test_a_server_asks_those_again_who_answered_a_short_round():
 
 @pytest.mark.parametrize(("clients", "tight"), [(1000, True), (1199, True), (1200, False), (5000, False)])
 def test_a_plan_without_slack_is_called_out(clients, tight):
-    found = federated.CoolDown(20).tight(rounds=100, clients=clients, per_round=50)
+    found = federated.MinSeparation(20).tight(rounds=100, clients=clients, per_round=50)
     assert (found is not None) == tight and SPARE == 1.2
     if tight:
         assert "1000 are needed at least" in found and "Plan for 1200 clients" in found
@@ -97,7 +97,7 @@ def test_a_plan_without_slack_is_called_out(clients, tight):
 
 
 def over_selecting(over_selection=0.5):
-    return small_server(federated.CoolDown(2), per_round=4, over_selection=over_selection)
+    return small_server(federated.MinSeparation(2), per_round=4, over_selection=over_selection)
 
 
 def test_a_round_that_asks_more_is_full_with_its_divisor_and_charges_all_it_asked():
@@ -134,7 +134,7 @@ def test_the_divisor_and_the_noise_are_those_of_a_round_without(recorder):
 
 @pytest.mark.parametrize(("part", "asked"), [(0, 50), (0.3, 65), (0.01, 51), (0.1, 55), (1, 100)])
 def test_so_many_are_asked(part, asked):
-    server = small_server(federated.CoolDown(2), per_round=50, over_selection=part)
+    server = small_server(federated.MinSeparation(2), per_round=50, over_selection=part)
     assert server.asked_per_round == len(server.ask(range(300)).clients) == asked
 
 

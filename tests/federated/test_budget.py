@@ -4,7 +4,7 @@ import pytest
 
 from anechoic.budget import BudgetBook
 from anechoic.errors import GuaranteeError
-from anechoic.federated import CoolDown
+from anechoic.federated import MinSeparation
 from anechoic.mechanism.rows import NoiseRows
 from tests.federated.small import run_round, small_mechanism, small_server
 
@@ -35,7 +35,7 @@ def test_a_second_run_is_refused_and_leaves_no_state(book, tmp_path, there):
         assert statuses(book) == ["spent"]
     with pytest.raises(GuaranteeError, match="does not cover"):
         small_server(
-            book=book, state=tmp_path / "run", mechanism=small_mechanism(CoolDown(3, 3), 3, epsilon=1.9)
+            book=book, state=tmp_path / "run", mechanism=small_mechanism(MinSeparation(3, 3), 3, epsilon=1.9)
         )
     assert not (tmp_path / "run").exists()
 

@@ -41,7 +41,7 @@ def test_docstring_examples_run(name):
 
 
 def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
-    server = small_server(federated.CoolDown(2, 3))
+    server = small_server(federated.MinSeparation(2, 3))
     assert "nobody was asked yet" in server.statement()
     for _ in range(4):
         run_round(server, range(7))
@@ -51,7 +51,7 @@ def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
     assert "none more than 2 times; two of one at least 2 steps apart" in text
     for words in (
         "one client: all its updates",
-        "at least 2 steps apart, at most 3 times. Enforced by CoolDown",
+        "at least 2 steps apart, at most 3 times. Enforced by MinSeparation",
         "4 of 9 rounds",
         "norm at most 0.5",
         "divided by 3",
@@ -100,7 +100,7 @@ def test_the_room_needs_no_framework():
 
 def test_a_plot_marks_the_rounds_released():
     pytest.importorskip("matplotlib")
-    server = small_server(federated.CoolDown(2, 3))
+    server = small_server(federated.MinSeparation(2, 3))
     run_round(server, range(9))
     mark = server.plot().axes[1].get_lines()[1]
     assert mark.get_xdata()[0] == server.step == 1

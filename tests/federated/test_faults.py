@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import federated
-from anechoic.federated.participation_policy import CoolDown
+from anechoic.federated.participation_policy import MinSeparation
 from anechoic.federated.server import Server
 from anechoic.federated.store import RunStore
 from anechoic.federated.vectors import Vectors
@@ -29,21 +29,21 @@ def rows_of(mechanism):
     return rows
 
 
-def audit(folder, discipline):
+def audit(folder, policy):
     """A run that is opened anew before every round, with silent clients and starved and short rounds."""
-    server = small_server(discipline, PER_ROUND, optimizer=OPTIMIZER)
+    server = small_server(policy, PER_ROUND, optimizer=OPTIMIZER)
     rows = rows_of(server.mechanism)
     taken = {}
     model, velocity = np.array([1.0, 2, 3, -4, 0.5]), np.zeros(5)
     for step in range(ROUNDS):
         with small_server(
-            discipline, PER_ROUND, optimizer=OPTIMIZER, state=folder / "run", min_replies=2
+            policy, PER_ROUND, optimizer=OPTIMIZER, state=folder / "run", min_replies=2
         ) as server:
             assert server.step == step
             asked, closed = run_round(server, range(CLIENTS), silent=step % 3)
         for client in asked.clients:
             taken.setdefault(client, []).append(step)
-            assert discipline.participation.allows(taken[client], ROUNDS), f"step {step} asks {asked.clients}"
+            assert policy.participation.allows(taken[client], ROUNDS), f"step {step} asks {asked.clients}"
         assert closed.released
         total = np.zeros(5)
         for client in asked.clients[step % 3 :]:
@@ -64,9 +64,9 @@ def frequent_snapshots(monkeypatch):
     monkeypatch.setattr("anechoic.federated.store.RunStore.rows_between", lambda *_: 2)
 
 
-@pytest.mark.parametrize("discipline", [CoolDown(2, 3), CoolDown(3), federated.Cohorts(2)])
-def test_the_whole_run_is_as_it_must_be(tmp_path, discipline):
-    audit(tmp_path, discipline)
+@pytest.mark.parametrize("policy", [MinSeparation(2, 3), MinSeparation(3), federated.Cohorts(2)])
+def test_the_whole_run_is_as_it_must_be(tmp_path, policy):
+    audit(tmp_path, policy)
 
 
 def weighted(patch):
@@ -163,4 +163,4 @@ def not_clipped(patch):
 def test_every_fault_is_found(tmp_path, monkeypatch, fault):
     fault(monkeypatch)
     with pytest.raises(AssertionError):
-        audit(tmp_path, CoolDown(2, 3))
+        audit(tmp_path, MinSeparation(2, 3))

@@ -81,11 +81,11 @@ NOBODY = [None, "nobody", -1, 10**30, float("nan"), (1, 2), [3], {}, object(), n
 
 
 def _server_of(per_round, **options):
-    discipline = federated.CoolDown(2)
+    policy = federated.MinSeparation(2)
     return federated.Server(
         {"w": np.zeros((2, 2), np.float32), "b": np.array(0.0), "seen": np.array(7)},
-        mechanism=small_mechanism(discipline, per_round),
-        discipline=discipline,
+        mechanism=small_mechanism(policy, per_round),
+        policy=policy,
         clients_per_round=per_round,
         exclude=["seen"],
         **options,

@@ -22,7 +22,7 @@ def frequent_snapshots(monkeypatch):
 
 def server_at(state):
     return small_server(
-        federated.CoolDown(2, 3),
+        federated.MinSeparation(2, 3),
         state=state,
         key=KEY,
         min_replies=2,

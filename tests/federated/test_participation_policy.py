@@ -11,33 +11,33 @@ from anechoic.federated.ledger import ParticipationLedger as Ledger
 from anechoic.participation import Cyclic, MinSep
 
 KEY = bytes(32)
-DISCIPLINES = [
+POLICIES = [
     federated.Cohorts(1),
     federated.Cohorts(3),
     federated.Cohorts(3, given=lambda client: client % 3),
-    federated.CoolDown(1),
-    federated.CoolDown(1, 2),
-    federated.CoolDown(3),
-    federated.CoolDown(4, 2),
-    federated.CoolDown(20),
+    federated.MinSeparation(1),
+    federated.MinSeparation(1, 2),
+    federated.MinSeparation(3),
+    federated.MinSeparation(4, 2),
+    federated.MinSeparation(20),
 ]
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES)
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(discipline, seed):
+def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(policy, seed):
     """Brute force: a client is allowed in a step exactly if the schema allows all its steps with that one."""
     n, clients, rng = 13, 8, np.random.default_rng(seed)
-    ledger = Ledger(discipline, KEY)
+    ledger = Ledger(policy, KEY)
     everybody = ledger.clients(range(clients))
-    cohorts = isinstance(discipline, federated.Cohorts)
+    cohorts = isinstance(policy, federated.Cohorts)
     steps = [[] for _ in range(clients)]
     for step in range(n):
         allowed = ledger.allowed(everybody, step)
         for client in range(clients):
-            expected = discipline.participation.allows([*steps[client], step], n)
+            expected = policy.participation.allows([*steps[client], step], n)
             if cohorts:
-                expected = expected and everybody.groups[client] == step % discipline.count
+                expected = expected and everybody.groups[client] == step % policy.count
             assert allowed[client] == expected
         taken = allowed & (rng.random(clients) < 0.6)
         first = ledger.charge(everybody.only(taken), step)
@@ -54,7 +54,7 @@ def test_whoever_is_allowed_keeps_to_the_participation_and_nobody_else_does(disc
 
 
 def test_a_client_that_may_not_is_not_charged():
-    ledger = Ledger(federated.CoolDown(3), KEY)
+    ledger = Ledger(federated.MinSeparation(3), KEY)
     both = ledger.clients(["a", "b"])
     ledger.charge(both.only(np.array([True, False])), 0)
     before = ledger.summary()
@@ -67,11 +67,11 @@ def test_a_client_that_may_not_is_not_charged():
 
 def test_an_entry_is_written_as_it_always_was_and_read_again():
     """Steps, the last of them, and the nearest two: states of earlier versions are read."""
-    ledger, written = Ledger(federated.CoolDown(2), KEY), {}
+    ledger, written = Ledger(federated.MinSeparation(2), KEY), {}
     for step, ids in [(0, ["a"]), (3, ["a", "b"]), (8, ["a"])]:
         written |= ledger.charge(ledger.clients(ids), step)
     assert sorted(written.values()) == sorted(struct.pack("<QQQ", *e) for e in [(3, 8, 3), (1, 3, 2**62)])
-    again = Ledger(federated.CoolDown(2), KEY, written)
+    again = Ledger(federated.MinSeparation(2), KEY, written)
     assert again.summary() == ledger.summary()
     assert again.allowed(again.clients(["a", "b", "c"]), 9).tolist() == [False, True, True]
 
@@ -90,7 +90,7 @@ def test_a_client_that_changes_its_cohort_is_never_asked_again():
 
 
 def test_equal_ids_are_one_client_and_others_are_not():
-    ledger = Ledger(federated.CoolDown(2), KEY)
+    ledger = Ledger(federated.MinSeparation(2), KEY)
     found = ledger.clients([7, "7", b"7", np.int64(7), "7", 8])
     assert found.ids.tolist() == [7, "7", b"7", 8] and len(set(found.places.tolist())) == 4
     assert ledger.clients(np.array(["7", "x"])).places[0] == found.places[1]
@@ -104,13 +104,13 @@ def test_equal_ids_are_one_client_and_others_are_not():
 )
 def test_what_names_no_clients_is_refused(available):
     with pytest.raises(ValueError):
-        Ledger(federated.CoolDown(2), KEY).clients(available)
+        Ledger(federated.MinSeparation(2), KEY).clients(available)
 
 
 def test_clients_of_another_ledger_are_refused():
     one, other = (
-        Ledger(federated.CoolDown(2), KEY),
-        Ledger(federated.CoolDown(2), KEY),
+        Ledger(federated.MinSeparation(2), KEY),
+        Ledger(federated.MinSeparation(2), KEY),
     )
     strangers = other.clients(["b", "a"])
     for ask in (one.allowed, one.charge):
@@ -129,7 +129,7 @@ def test_cohorts_by_hash_follow_from_the_key_alone():
 
 
 def test_subsets_keep_order_and_digests():
-    ledger = Ledger(federated.CoolDown(2), KEY)
+    ledger = Ledger(federated.MinSeparation(2), KEY)
     everybody = ledger.clients(range(50))
     mask = np.arange(50) % 3 == 1
     some = everybody.only(mask)
@@ -143,15 +143,15 @@ def test_subsets_keep_order_and_digests():
 
 
 @pytest.mark.parametrize(
-    ("discipline", "schema"),
+    ("policy", "schema"),
     [
         (federated.Cohorts(5), Cyclic(5)),
-        (federated.CoolDown(5), MinSep(5)),
-        (federated.CoolDown(5, 2), MinSep(5, 2)),
+        (federated.MinSeparation(5), MinSep(5)),
+        (federated.MinSeparation(5, 2), MinSep(5, 2)),
     ],
 )
-def test_disciplines_name_their_participation(discipline, schema):
-    assert discipline.participation == schema
+def test_policies_name_their_participation(policy, schema):
+    assert policy.participation == schema
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_disciplines_name_their_participation(discipline, schema):
     [
         lambda: federated.Cohorts(0),
         lambda: federated.Cohorts(2.5),
-        lambda: federated.CoolDown(0),
-        lambda: federated.CoolDown(3, 0),
+        lambda: federated.MinSeparation(0),
+        lambda: federated.MinSeparation(3, 0),
         lambda: Ledger(federated.Cohorts(2, given={"a": 2}), KEY).clients(["a"]),
         lambda: Ledger(federated.Cohorts(2, given={"a": -1}), KEY).clients(["a"]),
         lambda: Ledger(federated.Cohorts(2, given={"a": 1}), KEY).clients(["b"]),

@@ -8,7 +8,7 @@ import pytest
 import anechoic as an
 import anechoic.federated.planning
 from anechoic.errors import MismatchError, UnsupportedError
-from anechoic.federated import SGD, Cohorts, CoolDown, FedAdam, plan_rounds
+from anechoic.federated import SGD, Cohorts, FedAdam, MinSeparation, plan_rounds
 from anechoic.federated.planning import ROUND_CHOICES
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule
@@ -17,7 +17,7 @@ SETTING = {
     "rounds": 40,
     "clients": 2000,
     "clients_per_round": 50,
-    "discipline": CoolDown(10, 4),
+    "policy": MinSeparation(10, 4),
     "epsilon": 4.0,
     "dimension": 100,
 }
@@ -29,17 +29,17 @@ def error_of(mechanism, loss="rms"):
     return (errors.rms if loss == "rms" else errors.max) * mechanism.noise_std
 
 
-@pytest.mark.parametrize("discipline", [CoolDown(10, 4), CoolDown(7), Cohorts(10)])
+@pytest.mark.parametrize("policy", [MinSeparation(10, 4), MinSeparation(7), Cohorts(10)])
 @pytest.mark.parametrize(("keep", "loss"), [("all", "rms"), ("any", "max")])
 @pytest.mark.slow
-def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(discipline, keep, loss):
+def test_auto_is_the_best_of_all_and_each_keeps_to_epsilon(policy, keep, loss):
     made = {
-        choice: plan_rounds(**{**SETTING, "discipline": discipline, "mechanism": choice, "keep": keep})
+        choice: plan_rounds(**{**SETTING, "policy": policy, "mechanism": choice, "keep": keep})
         for choice in ROUND_CHOICES
     }
     for mechanism in made.values():
         assert 3.99 < mechanism.epsilon() <= 4.0
-        assert mechanism.participation == discipline.participation
+        assert mechanism.participation == policy.participation
         assert mechanism.expected_batch_size == 50 and mechanism.unit == "client"
         assert mechanism.delta == 2000**-1.1
         assert mechanism.grid_bits is not None and not mechanism.amplified
@@ -56,7 +56,7 @@ def test_the_published_setting_has_the_published_order():
         "rounds": 2052,
         "clients": 10**7,
         "clients_per_round": 6500,
-        "discipline": CoolDown(342, 6),
+        "policy": MinSeparation(342, 6),
         "keep": "all",
     }
     found = {}
@@ -75,14 +75,14 @@ def test_bands_stay_within_separation_and_memory():
 
     assert bands() == 10
     assert bands(memory_budget=4 * 800) == 4
-    assert bands(discipline=CoolDown(3)) == 3
-    assert bands(rounds=2, discipline=CoolDown(2)) == 2
+    assert bands(policy=MinSeparation(3)) == 3
+    assert bands(rounds=2, policy=MinSeparation(2)) == 2
 
 
 @pytest.mark.slow
 def test_auto_takes_memory_only_where_it_pays():
     """Many rows of 10^6 parameters lower the loss of a BLT's two by some percent: 240 MB for nothing."""
-    setting = {**SETTING, "rounds": 120, "clients": 10**4, "discipline": CoolDown(30)}
+    setting = {**SETTING, "rounds": 120, "clients": 10**4, "policy": MinSeparation(30)}
 
     def rows(**options):
         return plan_rounds(**{**setting, **options}).strategy.recurrence().rows
@@ -102,27 +102,30 @@ def test_short_runs_are_planned(choice, rounds):
     [
         ({"clients": 499}, r"50 clients x 40 rounds = 2000 participations.*499 x 4 = 1996"),
         ({"clients": 499}, "Plan fewer rounds or smaller ones, or let clients"),
-        ({"clients": 150, "discipline": CoolDown(4)}, r"150 x 10 = 1500"),
+        ({"clients": 150, "policy": MinSeparation(4)}, r"150 x 10 = 1500"),
         (
             {"rounds": 11, "clients": 499},
             r"50 clients x 10 rounds = 500 different clients.*there are 499. Plan smaller rounds",
         ),
         (
-            {"rounds": 11, "clients": 490, "discipline": CoolDown(10)},
+            {"rounds": 11, "clients": 490, "policy": MinSeparation(10)},
             "smaller rounds, or at most 9 rounds from one",
         ),
-        ({"clients": 499, "discipline": Cohorts(10)}, r"500 different clients|participations"),
+        ({"clients": 499, "policy": Cohorts(10)}, r"500 different clients|participations"),
         (
-            {"rounds": 12, "clients": 5, "clients_per_round": 8, "discipline": CoolDown(5)},
+            {"rounds": 12, "clients": 5, "clients_per_round": 8, "policy": MinSeparation(5)},
             "^a round of 8 clients needs as many different ones, but there are 5. Plan at most 5 clients a",
         ),
-        ({"rounds": 1, "clients": 5, "clients_per_round": 8, "discipline": CoolDown(5)}, "^a round of 8"),
         (
-            {"rounds": 12, "clients": 5, "clients_per_round": 1, "discipline": CoolDown(12, 1)},
+            {"rounds": 1, "clients": 5, "clients_per_round": 8, "policy": MinSeparation(5)},
+            "^a round of 8",
+        ),
+        (
+            {"rounds": 12, "clients": 5, "clients_per_round": 1, "policy": MinSeparation(12, 1)},
             r"^1 client x 12 rounds = 12 participations, but 5 clients that take part at most 1 time each"
             r" .* Plan fewer rounds",
         ),
-        ({"discipline": None}, "must be Cohorts"),
+        ({"policy": None}, "must be Cohorts"),
         ({"mechanism": "best"}, "mechanism='best' is unknown"),
         ({"keep": "mean"}, "keep='mean'"),
         ({"optimizer": "sgd"}, "optimizer='sgd' must be a ServerOptimizer"),

@@ -14,11 +14,11 @@ ZERO = {"w": np.zeros(SIZE)}
 
 
 def server_at(state, key=KEY, **options):
-    discipline = federated.CoolDown(3, 3)
+    policy = federated.MinSeparation(3, 3)
     return federated.Server(
         ZERO,
-        mechanism=small_mechanism(discipline, 3),
-        discipline=discipline,
+        mechanism=small_mechanism(policy, 3),
+        policy=policy,
         clients_per_round=3,
         state=state,
         key=key,
@@ -89,7 +89,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
         asked = server.ask(range(9))
         asked.add(asked.clients[0], {"w": np.ones(SIZE)})
         with monkeypatch.context() as patch:
-            patch.setattr("anechoic.runs.files.os.fsync", full)
+            patch.setattr("anechoic.runs.atomic_files.os.fsync", full)
             with pytest.raises(CheckpointError, match="No space left on device.*Make room on the disk"):
                 server.close(asked)
     with server_at(tmp_path / "run") as server:

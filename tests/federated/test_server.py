@@ -34,10 +34,12 @@ def expected_update(clients, step, row, per_round):
     return (total + row) * (CLIP * 2.0**-BITS / per_round)
 
 
-@pytest.mark.parametrize("discipline", [federated.CoolDown(3, 3), federated.Cohorts(2), federated.Cohorts(1)])
+@pytest.mark.parametrize(
+    "policy", [federated.MinSeparation(3, 3), federated.Cohorts(2), federated.Cohorts(1)]
+)
 @pytest.mark.parametrize("optimizer", [federated.SGD(0.5, momentum=0.9), federated.FedAdam(0.1)])
-def test_every_release_is_the_sum_and_its_row_over_the_constant(recorder, discipline, optimizer):
-    server = small_server(discipline, optimizer=optimizer)
+def test_every_release_is_the_sum_and_its_row_over_the_constant(recorder, policy, optimizer):
+    server = small_server(policy, optimizer=optimizer)
     model, memory = np.array([1.0, 2, 3, -4, 0.5]), optimizer.start(5)
     taken = {}
     for step in range(ROUNDS):
@@ -46,7 +48,7 @@ def test_every_release_is_the_sum_and_its_row_over_the_constant(recorder, discip
         assert asked.step == step and len(asked.clients) == 3
         for client in asked.clients:
             taken.setdefault(client, []).append(step)
-            assert discipline.participation.allows(taken[client], ROUNDS)
+            assert policy.participation.allows(taken[client], ROUNDS)
         answered = asked.clients[silent:]
         assert closed.released and closed.answered == len(answered)
         update = expected_update(answered, step, recorder.rows[step], 3)
@@ -65,9 +67,9 @@ def test_every_release_is_the_sum_and_its_row_over_the_constant(recorder, discip
 def test_rows_are_those_of_the_inverse(recorder):
     """Multiplied by C the rows are i.i.d.: neighbours are uncorrelated, and have the std of the mechanism."""
     wide = {"w": np.zeros(4000)}
-    discipline = federated.CoolDown(3, 3)
-    mechanism = small_mechanism(discipline, 3)
-    server = federated.Server(wide, mechanism=mechanism, discipline=discipline, clients_per_round=3, key=KEY)
+    policy = federated.MinSeparation(3, 3)
+    mechanism = small_mechanism(policy, 3)
+    server = federated.Server(wide, mechanism=mechanism, policy=policy, clients_per_round=3, key=KEY)
     for _ in range(ROUNDS):
         server.close(_answered_with_nothing(server))
     fresh = mechanism.strategy.to_dense() @ np.array(recorder.rows) * 2.0**-BITS
@@ -123,7 +125,7 @@ def test_a_cohort_that_was_short_may_be_asked_again_in_its_step():
     asked = server.ask([1, 2, 3])
     assert not server.close(asked).released
     assert run_round(server, [1, 2, 3])[1].released
-    with pytest.raises(federated.Starved):
+    with pytest.raises(federated.TooFewClients):
         server.ask([1, 2, 3])  # step 1 is the other cohort's
 
 
@@ -156,7 +158,7 @@ def test_starved_says_how_many_and_charges_nobody():
     server = small_server(min_replies=2)
     run_round(server, range(3))
     before = server._ledger.summary()
-    with pytest.raises(federated.Starved, match="4 clients that are there 1 may take part") as caught:
+    with pytest.raises(federated.TooFewClients, match="4 clients that are there 1 may take part") as caught:
         server.ask([0, 1, 2, 3])
     assert (caught.value.step, caught.value.there, caught.value.allowed) == (1, 4, 1)
     assert caught.value.needed == 2 and "If there are no others, the run is over" in str(caught.value)
@@ -254,24 +256,24 @@ def test_after_a_round_that_failed_half_way_no_row_is_used():
             again()
 
 
-DISCIPLINE = federated.CoolDown(3, 3)
+POLICY = federated.MinSeparation(3, 3)
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
         ({"mechanism": None}, ValueError, "must be an anechoic.Mechanism"),
-        ({"discipline": an.participation.MinSep(3, 3)}, ValueError, "must be Cohorts"),
+        ({"policy": an.participation.MinSep(3, 3)}, ValueError, "must be Cohorts"),
         ({"clients_per_round": 4}, MismatchError, "divides by 3, but clients_per_round=4"),
         ({"clients_per_round": 0}, ValueError, "clients_per_round=0"),
-        ({"discipline": federated.CoolDown(4, 3)}, MismatchError, "enforces MinSep"),
-        ({"discipline": federated.Cohorts(3)}, MismatchError, "enforces Cyclic"),
+        ({"policy": federated.MinSeparation(4, 3)}, MismatchError, "enforces MinSep"),
+        ({"policy": federated.Cohorts(3)}, MismatchError, "enforces Cyclic"),
         ({"clip_norm": 1.0}, MismatchError, "the mechanism's is 0.5"),
         ({"min_replies": 4}, ValueError, "exceeds clients_per_round"),
         ({"min_replies": 0}, ValueError, "min_replies=0"),
         ({"optimizer": 1.0}, ValueError, "must be a ServerOptimizer"),
         (
-            {"mechanism": small_mechanism(DISCIPLINE, 3, unit="example")},
+            {"mechanism": small_mechanism(POLICY, 3, unit="example")},
             MismatchError,
             "protects one example",
         ),
@@ -281,8 +283,8 @@ DISCIPLINE = federated.CoolDown(3, 3)
 )
 def test_what_does_not_fit_is_refused(options, kind, words):
     settings = {
-        "mechanism": small_mechanism(DISCIPLINE, 3),
-        "discipline": DISCIPLINE,
+        "mechanism": small_mechanism(POLICY, 3),
+        "policy": POLICY,
         "clients_per_round": 3,
         "exclude": ["seen"],
     }
@@ -299,7 +301,7 @@ def test_amplification_is_refused():
         federated.Server(
             small_model(),
             mechanism=mechanism,
-            discipline=DISCIPLINE,
+            policy=POLICY,
             clients_per_round=3,
             exclude=["seen"],
         )

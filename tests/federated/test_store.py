@@ -50,13 +50,13 @@ def test_opened_again_before_every_call_it_goes_on_bit_for_bit(tmp_path, optimiz
 
 
 def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path):
-    discipline = federated.CoolDown(3, 3)
-    begun = small_mechanism(discipline, 3)
+    policy = federated.MinSeparation(3, 3)
+    begun = small_mechanism(policy, 3)
     strategy = BandedToeplitz(begun.steps, np.array([1.0, 0.50001, 0.25]))
-    through = small_server(discipline, mechanism=begun)
-    for plan in (begun, small_mechanism(discipline, 3, strategy=strategy)):
+    through = small_server(policy, mechanism=begun)
+    for plan in (begun, small_mechanism(policy, 3, strategy=strategy)):
         _, closed = run_round(through, range(20))
-        with small_server(discipline, mechanism=plan, state=tmp_path / "run") as server:
+        with small_server(policy, mechanism=plan, state=tmp_path / "run") as server:
             assert server.mechanism == begun
             np.testing.assert_array_equal(run_round(server, range(20))[1].update, closed.update)
 
@@ -68,7 +68,7 @@ def test_participations_are_not_forgotten_and_short_rounds_count(tmp_path):
         assert not server.close(asked).released
         run_round(server, asked.clients)
     with small_server(state=state, min_replies=2) as server:
-        with pytest.raises(federated.Starved) as caught:
+        with pytest.raises(federated.TooFewClients) as caught:
             server.ask(range(4))
         assert caught.value.allowed == 1
         assert server.report().short == 1
@@ -131,7 +131,7 @@ OTHER_MODEL = {**small_model(), "b": np.array([0.5])}
         ({"optimizer": federated.SGD(0.5)}, "optimizer.lr"),
         ({"optimizer": federated.FedAdam()}, ".*optimizer.kind.*"),
         (
-            {"mechanism": small_mechanism(federated.CoolDown(3, 3), 3, epsilon=3.0)},
+            {"mechanism": small_mechanism(federated.MinSeparation(3, 3), 3, epsilon=3.0)},
             r"mechanism.fingerprint, mechanism.noise_std \(was .*\)",
         ),
     ],
@@ -142,20 +142,20 @@ def test_another_run_is_refused(tmp_path, options, words):
         small_server(state=tmp_path / "run", **options)
 
 
-def test_another_model_or_discipline_is_refused(tmp_path):
+def test_another_model_or_policy_is_refused(tmp_path):
     small_server(state=tmp_path / "run").shut()
-    discipline = federated.CoolDown(3, 3)
+    policy = federated.MinSeparation(3, 3)
     with pytest.raises(MismatchError, match="layout differ"):
         federated.Server(
             OTHER_MODEL,
-            mechanism=small_mechanism(discipline, 3),
-            discipline=discipline,
+            mechanism=small_mechanism(policy, 3),
+            policy=policy,
             clients_per_round=3,
             exclude=["seen"],
             state=tmp_path / "run",
             key=KEY,
         )
-    with pytest.raises(MismatchError, match="discipline.*, mechanism.fingerprint.* differ"):
+    with pytest.raises(MismatchError, match="mechanism.fingerprint.*, policy.* differ"):
         small_server(federated.Cohorts(3), state=tmp_path / "run")
 
 

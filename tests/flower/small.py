@@ -5,7 +5,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import anechoic as an
-from anechoic.federated import CoolDown, Server
+from anechoic.federated import MinSeparation, Server
 from anechoic.federated.grid import to_grid
 from anechoic.flower import CorrelatedFedOpt, Partitions, clipped_update_mod
 from anechoic.flower.records import arrays_of, record_of
@@ -18,7 +18,7 @@ CLIENTS = 12
 PER_ROUND = 3
 CLIP = 1.5
 KEY = bytes(range(32))
-DISCIPLINE = CoolDown(3)
+POLICY = MinSeparation(3)
 
 
 def initial():
@@ -29,9 +29,9 @@ def initial():
     }
 
 
-def mechanism(rounds=ROUNDS, discipline=DISCIPLINE, per_round=PER_ROUND, unit="client"):
+def mechanism(rounds=ROUNDS, policy=POLICY, per_round=PER_ROUND, unit="client"):
     strategy = BandedToeplitz(rounds, [1.0, 0.5, 0.25])
-    sampling = External(discipline.participation, per_round, rounds)
+    sampling = External(policy.participation, per_round, rounds)
     return an.calibrate(
         strategy, sampling=sampling, epsilon=8.0, delta=1e-5, clip_norm=CLIP, unit=unit, grid_bits=24
     )
@@ -73,7 +73,7 @@ def client_app(training=None, mod=clipped_update_mod, mods=None):
 def strategy(**options):
     given = {
         "identity": Partitions(),
-        "discipline": DISCIPLINE,
+        "policy": POLICY,
         "clients_per_round": PER_ROUND,
         "clip_norm": CLIP,
         "exclude": ["seen"],
@@ -83,7 +83,7 @@ def strategy(**options):
     given.update(options)
     if "mechanism" not in given and "epsilon" not in given:
         given["mechanism"] = mechanism(
-            discipline=given["discipline"],
+            policy=given["policy"],
             per_round=given["clients_per_round"],
             unit=getattr(given["identity"], "unit", "client"),
         )
@@ -102,7 +102,7 @@ def grid(app=None, nodes=CLIENTS, who=False, **options):
 
 def models_without_flower(rounds=ROUNDS, answers=lambda client, step: True, **options):
     """The same run by the framework-free server: models after each round."""
-    options = {"mechanism": mechanism(), "discipline": DISCIPLINE, "clients_per_round": PER_ROUND, **options}
+    options = {"mechanism": mechanism(), "policy": POLICY, "clients_per_round": PER_ROUND, **options}
     server = Server(initial(), exclude=["seen"], key=KEY, **options)
     models = []
     while server.step < rounds:

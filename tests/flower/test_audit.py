@@ -9,14 +9,14 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from anechoic.federated import Server
-from anechoic.federated.round import Asked
+from anechoic.federated.round import OpenRound
 from anechoic.flower.records import arrays_of, record_of
 from tests.flower import small
 
 CANARY = 4
 ZERO = {"w": np.zeros((2, 3)), "scale": 0.0}
 LARGE = {"w": np.full((2, 3), 8.0), "scale": 8.0}
-SEPARATION = small.DISCIPLINE.separation
+SEPARATION = small.POLICY.separation
 
 
 def canary_app(update):
@@ -82,13 +82,13 @@ def test_the_canary_is_bounded_and_exact(monkeypatch):
 
 
 def test_weights_by_number_of_examples_are_noticed(monkeypatch):
-    real = Asked.add
+    real = OpenRound.add
 
     def weighted(own, client, reply):
         if client == CANARY:
             own._total += reply.astype(np.int64) * 9
         return real(own, client, reply)
 
-    monkeypatch.setattr(Asked, "add", weighted)
+    monkeypatch.setattr(OpenRound, "add", weighted)
     with pytest.raises(AssertionError, match="more than the clip norm"):
         audit(monkeypatch)

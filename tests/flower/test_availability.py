@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from httpx import ConnectTimeout
 
-from anechoic.flower.exchange import Exchange, Waiting
+from anechoic.flower.exchange import ClientWait, MessageExchange
 from tests.flower import small
 from tests.flower.in_process import InProcessGrid
 
@@ -24,7 +24,7 @@ class Clock:
 
 def waiting(fewest, patience):
     clock = Clock()
-    return Waiting(fewest, patience, sleep=clock.sleep, clock=clock), clock
+    return ClientWait(fewest, patience, sleep=clock.sleep, clock=clock), clock
 
 
 def test_waits_until_enough_are_there():
@@ -67,8 +67,8 @@ def test_short_rounds_come_ever_more_rarely():
 @pytest.mark.parametrize(
     ("make", "name", "values"),
     [
-        (lambda patience: Waiting(1, patience), "patience", [-1.0, float("nan"), "x", None, True]),
-        (Exchange, "timeout", [0, -1.0, "x", float("nan")]),
+        (lambda patience: ClientWait(1, patience), "patience", [-1.0, float("nan"), "x", None, True]),
+        (MessageExchange, "timeout", [0, -1.0, "x", float("nan")]),
     ],
 )
 def test_refuses(make, name, values):
@@ -97,7 +97,7 @@ def slow_replies(timeout):
     clock = Clock()
     slow = Slow(clock)
     messages = [Message(RecordDict(), node, "train") for node in slow.inner.get_node_ids()]
-    return clock, Exchange(timeout, sleep=clock.sleep, clock=clock)(slow, messages)
+    return clock, MessageExchange(timeout, sleep=clock.sleep, clock=clock)(slow, messages)
 
 
 @pytest.mark.parametrize(("timeout", "expected", "end"), [(5.0, 1, 105.0), (20.0, 2, 120.0)])
@@ -121,7 +121,7 @@ def test_one_reply_is_fetched_at_a_time():
     real = grid.pull_messages
     grid.pull_messages = lambda ids: asked.append(list(ids)) or real(ids)
     messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
-    for number, _ in enumerate(Exchange(1.0)(grid, messages), start=1):
+    for number, _ in enumerate(MessageExchange(1.0)(grid, messages), start=1):
         assert len(asked) == number and all(len(ids) == 1 for ids in asked)
     assert number == 5
 

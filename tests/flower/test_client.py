@@ -136,7 +136,7 @@ def test_a_node_that_may_change_hands_keeps_no_state_of_a_user(caplog):
         return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
 
     grid = InProcessGrid(small.client_app(training), 1)
-    options = {"discipline": small.CoolDown(1), "min_available": 1}
+    options = {"policy": small.MinSeparation(1), "min_available": 1}
     small.run(small.strategy(identity=Labels(lambda node: "ann"), **options), grid, rounds=2)
     assert seen == [[], []]
     thrown = [record.message for record in caplog.records if "thrown away" in record.message]

@@ -141,7 +141,7 @@ def test_liars_move_a_sum_by_their_clipped_updates_at_most_and_stop_nothing(monk
 def test_every_restart_works_with_a_liar_in_the_open_round(tmp_path):
     """The open round is asked again of the same clients: what killed a server once would do so each time."""
     options = {"state": tmp_path / "state", "key": None, "patience": 20.0}
-    options |= {"discipline": small.CoolDown(1), "clients_per_round": small.CLIENTS}
+    options |= {"policy": small.MinSeparation(1), "clients_per_round": small.CLIENTS}
     refused = 0
     for rounds in range(1, small.ROUNDS + 1):
         found = small.strategy(**options)

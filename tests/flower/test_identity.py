@@ -5,11 +5,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from anechoic.flower import Labels, Partitions, PublicKeys
-from anechoic.flower.exchange import Exchange
+from anechoic.flower.exchange import MessageExchange
 from tests.flower import small
 from tests.flower.in_process import Fate, InProcessGrid
 
-EXCHANGE = Exchange(timeout=1.0)
+EXCHANGE = MessageExchange(timeout=1.0)
 
 
 def test_partitions_are_asked_for_and_remembered():

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from anechoic.errors import GuaranteeError, HorizonError
-from anechoic.federated import Cohorts, CoolDown, FedAdam
+from anechoic.federated import Cohorts, FedAdam, MinSeparation
 from anechoic.flower import Partitions, PublicKeys
 from anechoic.flower.identity import Roll
 from anechoic.flower.records import arrays_of, record_of
@@ -17,11 +17,11 @@ from tests.flower import small
 from tests.flower.in_process import Fate
 
 
-@pytest.mark.parametrize("options", [{}, {"optimizer": FedAdam(0.1)}, {"discipline": Cohorts(3)}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"optimizer": FedAdam(0.1)}, {"policy": Cohorts(3)}], ids=str)
 def test_a_run_is_that_of_the_server_without_flower(options):
     options = {**options}
-    if "discipline" in options:
-        options["mechanism"] = small.mechanism(discipline=options["discipline"])
+    if "policy" in options:
+        options["mechanism"] = small.mechanism(policy=options["policy"])
     models, found = small.run(small.strategy(**options))
     small.same(models, small.models_without_flower(**options))
     assert found.server.finished and found.stopped is None
@@ -124,7 +124,7 @@ def test_the_log_begins_with_what_is_guaranteed(caplog):
     for words in (
         f"({round_up(mechanism.epsilon())}, 1e-05)-differential privacy for one client, of 6 rounds together",
         f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g}",
-        "Discipline: CoolDown(separation=3, max_participations=None)",
+        "Policy: MinSeparation(separation=3, max_participations=None)",
         "at most 3 clients each, and every sum is divided by 3; 1 answer at least",
         "Horizon: 0 of 6 rounds released, 7 parameters; no state directory",
     ):
@@ -132,22 +132,22 @@ def test_the_log_begins_with_what_is_guaranteed(caplog):
 
 
 @pytest.mark.parametrize(
-    ("discipline", "words"),
+    ("policy", "words"),
     [
-        (CoolDown(7), "separation=7.* nobody takes part twice"),
-        (CoolDown(6), "as long as the run of 6 rounds"),
+        (MinSeparation(7), "separation=7.* nobody takes part twice"),
+        (MinSeparation(6), "as long as the run of 6 rounds"),
         (Cohorts(8), "clients of 2 cohorts are never asked"),
         (Cohorts(7), "clients of 1 cohort are never asked"),
-        (CoolDown(5), None),
-        (CoolDown(6, 1), None),
+        (MinSeparation(5), None),
+        (MinSeparation(6, 1), None),
         (Cohorts(6), None),
     ],
     ids=repr,
 )
-def test_a_rest_that_no_round_reaches_is_called_out(caplog, discipline, words):
+def test_a_rest_that_no_round_reaches_is_called_out(caplog, policy, words):
     with caplog.at_level("WARNING", logger="flwr"):
-        small.strategy(discipline=discipline, rounds=6, population=1000, epsilon=1.0)
-        small.strategy(discipline=discipline)
+        small.strategy(policy=policy, rounds=6, population=1000, epsilon=1.0)
+        small.strategy(policy=policy)
     assert len(caplog.records) == (0 if words is None else 2)
     assert all(re.search(words, record.message) for record in caplog.records)
 
@@ -223,7 +223,7 @@ MADE = small.mechanism()
         ({"min_available": 0}, "min_available"),
         ({"clients_per_round": 0, "mechanism": MADE}, "clients_per_round"),
         ({"clip_norm": -0.5, "mechanism": MADE}, "clip_norm"),
-        ({"discipline": 20, "mechanism": MADE}, "CoolDown"),
+        ({"policy": 20, "mechanism": MADE}, "MinSeparation"),
         ({"optimizer": "adam"}, "ServerOptimizer"),
         ({"adopt": "no"}, "adopt='no' must be True or False"),
     ],
@@ -235,7 +235,7 @@ def test_refuses(options, what):
 
 def test_plans_a_mechanism_of_the_model():
     found = small.strategy(
-        rounds=4, population=12, epsilon=8.0, delta=1e-4, discipline=CoolDown(2), identity=Partitions()
+        rounds=4, population=12, epsilon=8.0, delta=1e-4, policy=MinSeparation(2), identity=Partitions()
     )
     server = found.open(record_of(small.initial()))
     mechanism = server.mechanism
@@ -261,7 +261,7 @@ def test_rounds_ask_more_than_they_need_and_wait_for_nobody(caplog):
 
 def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):
     """All twelve are there, and none may be asked: patience would wait for nobody."""
-    options = {"rounds": 5, "population": 12, "epsilon": 8.0, "delta": 1e-5, "discipline": CoolDown(4)}
+    options = {"rounds": 5, "population": 12, "epsilon": 8.0, "delta": 1e-5, "policy": MinSeparation(4)}
     found = small.strategy(**options, patience=1e9)
     server = found.open(record_of(small.initial()))
     server._ledger.charge(server.clients(range(12)), 0)
@@ -272,7 +272,7 @@ def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):
 
 @pytest.mark.slow
 def test_a_plan_without_slack_or_with_a_large_delta_is_called_out(caplog):
-    found = small.strategy(rounds=40, population=12, epsilon=8.0, delta=0.2, discipline=CoolDown(4))
+    found = small.strategy(rounds=40, population=12, epsilon=8.0, delta=0.2, policy=MinSeparation(4))
     found.open(record_of(small.initial()))
     assert "12 are needed at least" in caplog.text and "more than 1 / population" in caplog.text
 
@@ -288,7 +288,7 @@ def test_clients_are_looked_up_once():
 
 
 def test_kind_and_memory_of_the_noise_reach_the_plan():
-    options = {"rounds": 6, "population": 1000, "epsilon": 8.0, "discipline": CoolDown(3)}
+    options = {"rounds": 6, "population": 1000, "epsilon": 8.0, "policy": MinSeparation(3)}
     for memory, bands in ((None, 3), (7 * 8 * 2, 2)):
         found = small.strategy(mechanism="banded", memory_budget=memory, **options)
         assert found.open(record_of(small.initial())).mechanism.strategy.structure.bands == bands

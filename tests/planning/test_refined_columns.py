@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic import plan
-from anechoic.federated import SGD, Cohorts, CoolDown, plan_rounds
+from anechoic.federated import SGD, Cohorts, MinSeparation, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.optimize.columns.banded import refine_columns
 from anechoic.participation import Cyclic, MinSep
@@ -120,13 +120,13 @@ def _cosine(n):
     return with_schedule(UpdateRule("sgd", 0.9), "cosine", "step").workload(n, n)
 
 
-@pytest.mark.parametrize("discipline", slow(Cohorts(8), CoolDown(8)))
-def test_rounds_free_columns_too(discipline):
+@pytest.mark.parametrize("policy", slow(Cohorts(8), MinSeparation(8)))
+def test_rounds_free_columns_too(policy):
     planned = plan_rounds(
         rounds=80,
         clients=2000,
         clients_per_round=50,
-        discipline=discipline,
+        policy=policy,
         epsilon=4.0,
         dimension=100,
         optimizer=SGD(lambda t: 1.0 + np.cos(np.pi * t / 80), momentum=0.9),

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.runs import Journal, conflicts, digest_key_of, state_file
 from anechoic.runs.digests import digest_of
+from anechoic.runs.file_lock import LockedFile
 from anechoic.runs.journal import read_journal
-from anechoic.runs.lock import LockedFile
-from anechoic.runs.releases import ReleaseChain
+from anechoic.runs.release_chain import ReleaseChain
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 PRINT = "f" * 64

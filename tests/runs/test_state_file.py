@@ -10,10 +10,10 @@ import pytest
 import anechoic.runs
 from anechoic.errors import CheckpointError, GuaranteeError
 from anechoic.runs.database import Database
-from anechoic.runs.lock import LockedFile
-from anechoic.runs.meta import difference
+from anechoic.runs.file_lock import LockedFile
+from anechoic.runs.private_table import PrivateTable
+from anechoic.runs.settings_check import difference
 from anechoic.runs.state_file import StateFile
-from anechoic.runs.table import PrivateTable
 from tests.runs.kills import folders, killed_at, lines_of_a_run, places
 
 KEY, STEPS = bytes(range(32)), 4
@@ -66,7 +66,7 @@ def test_a_file_has_one_holder(tmp_path):
     first = LockedFile(path)
     with pytest.raises(GuaranteeError, match="open in this process already"):
         LockedFile(path)
-    code = "import sys; from pathlib import Path; from anechoic.runs.lock import LockedFile"
+    code = "import sys; from pathlib import Path; from anechoic.runs.file_lock import LockedFile"
     command = [sys.executable, "-c", f"{code}; LockedFile(Path(sys.argv[1]))", str(path)]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode and "is open in another process" in refused.stderr

@@ -9,7 +9,7 @@ import pytest
 
 import anechoic.runs
 import anechoic.streaming
-from anechoic.runs.meta import MECHANISM
+from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.store import Store
 from tests.runs.kills import folders, killed_at, lines_of_a_run

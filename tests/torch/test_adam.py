@@ -13,7 +13,7 @@ from anechoic.planning.families import family
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import CorrectedAdam, PrivacyEngine
-from anechoic.torch.adam import against_independent, independent_noise_std, kind_of
+from anechoic.torch.optimizer_kinds import against_independent, independent_noise_std, optimizer_kind
 from tests.torch.setting import data, mechanism, network, start, step
 
 
@@ -130,7 +130,7 @@ def test_who_divides_by_correlated_noise_is_told_which_rates_to_try(optimizer, c
     ],
 )
 def test_kinds(optimizer, kind):
-    assert kind_of(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
+    assert optimizer_kind(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")

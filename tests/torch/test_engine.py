@@ -26,7 +26,7 @@ from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.setup.asked import ByEpsilon, ByNoise
+from anechoic.torch.setup.arguments import ByEpsilon, ByNoise
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
@@ -217,7 +217,7 @@ def test_memory_and_keys_are_said(caplog):
         engine = PrivacyEngine(noise_key=bytes(32))
         private(engine, mechanism=mech, poisson_sampling=False)
     entries = sum(p.numel() for p in network().parameters())
-    assert engine._current().release.noise_bytes == 4 * 4 * entries
+    assert engine._current().noise_adder.noise_bytes == 4 * 4 * entries
     assert f"its state takes {16 * entries / 1e6:.3g} MB, 16 bytes for each parameter" in caplog.text
     assert "memory_budget=" in caplog.text and "at least 1/N" not in caplog.text
     assert "Keys: noise_key given by the caller, who answers for it" in caplog.text
@@ -495,7 +495,7 @@ def test_frozen_layers_stay_out_of_the_noise():
     frozen = model[0].weight.clone()
     train(run, 3)
     assert torch.equal(model[0].weight, frozen)
-    assert run.optimizer.release._stream.dimension == 12
+    assert run.optimizer.noise_adder._stream.dimension == 12
 
 
 def test_double_precision_gets_double_noise():
@@ -503,7 +503,7 @@ def test_double_precision_gets_double_noise():
     x, y = data(40).tensors
     run = start(model=model, dataset=TensorDataset(x.double(), y))
     train(run, 2)
-    assert run.optimizer.release._row.dtype == torch.float64
+    assert run.optimizer.noise_adder._row.dtype == torch.float64
     assert model[0].weight.dtype == torch.float64
 
 

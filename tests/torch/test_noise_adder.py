@@ -9,7 +9,7 @@ from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import noise_adder
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import NoiseAdder
 from tests.floats import same_bits
 
 KEY = bytes(32)
@@ -36,7 +36,7 @@ def parts(kind):
     grid = {"grid_bits": 16} if kind == "a grid" else {}
     mechanism = Mechanism(Identity(2), FixedOrder(4, 2, 1), 1.0, clip_norm=1.0, **grid)
     parameters = [nn.Parameter(torch.zeros(s, dtype=d)) for s, d in zip(SHAPES, kinds, strict=True)]
-    release = Releaser(mechanism, ReleaseLedger(2), parameters, divisor=3.0)
+    release = NoiseAdder(mechanism, ReleaseLedger(2), parameters, divisor=3.0)
     stream = release.start_noise(KEY)
     release.take_noise(stream, stream.init())
     size = 100 if grid else 1
@@ -47,7 +47,7 @@ def parts(kind):
 def made(release, sums):
     """Release 0, by what it is."""
     release.ledger.check_releasing = lambda: None
-    return release.make(0, [total.clone(memory_format=torch.preserve_format) for total in sums])
+    return release.noisy_gradients(0, [total.clone(memory_format=torch.preserve_format) for total in sums])
 
 
 def by_hand(release, sums, kinds):

@@ -16,7 +16,7 @@ from anechoic.errors import (
     UnsupportedError,
 )
 from anechoic.torch import BatchMemoryManager
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import NoiseAdder
 from tests.torch.setting import (
     MODES,
     ONE_MODE,
@@ -361,7 +361,7 @@ def test_noise_is_drawn_within_a_release_only():
     run = start()
     backward(run, first(run)[1])
     with pytest.raises(GuaranteeError, match="noise is added by"):
-        run.optimizer.release.make(0, [torch.zeros_like(p) for p in run.model.parameters()])
+        run.optimizer.noise_adder.noisy_gradients(0, [torch.zeros_like(p) for p in run.model.parameters()])
 
 
 def test_an_interrupted_release_ends_the_run():
@@ -397,7 +397,7 @@ def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
         step(run, next(iterator))
         batch = next(iterator)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Releaser, "add", _interrupt)
+            patch.setattr(NoiseAdder, "add", _interrupt)
             step(run, batch)
         with pytest.raises(DesynchronizedError, match="no batch was delivered"):
             step(run, batch)
@@ -413,7 +413,7 @@ def _interrupt(*_):
 
 def test_a_noise_row_out_of_turn_is_refused():
     run = start()
-    release = run.optimizer.release
+    release = run.optimizer.noise_adder
     _, release._noise = release._stream.next(release._noise)
     before = weights(run.model)
     with pytest.raises(DesynchronizedError, match="noise row 1 is next, but release 0 is due"):

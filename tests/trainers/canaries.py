@@ -17,7 +17,7 @@ from anechoic.audit.observation import Observation
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import NoiseAdder
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.trainers import Privacy
 from tests.trainers.setting import KEYS, as_in_another_process
@@ -123,9 +123,9 @@ def counted_twice(monkeypatch):
 
 def noise_in_half(monkeypatch):
     """Fault of the library: what is released has been in bfloat16."""
-    make = Releaser.make
+    make = NoiseAdder.noisy_gradients
     monkeypatch.setattr(
-        Releaser, "make", lambda self, *given: [r.bfloat16().float() for r in make(self, *given)]
+        NoiseAdder, "noisy_gradients", lambda self, *given: [r.bfloat16().float() for r in make(self, *given)]
     )
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError
 from anechoic.trainers import Privacy
-from anechoic.trainers.files import private_folder, twin
+from anechoic.trainers.checkpoint_files import private_folder, twin
 from anechoic.trainers.row_loss import RowLoss
 from anechoic.trainers.run import TrainerRun
 from tests.floats import same_bits

@@ -7,8 +7,8 @@ from html import escape
 from multiprocessing import active_children
 from typing import Any, get_args
 
-from anechoic.app.desk import Desk
-from anechoic.app.question import Question
+from anechoic.app.plan_form import PlanForm
+from anechoic.app.plan_worker import PlanWorker
 from anechoic.planning.update import ScheduleName
 from anechoic.statement.page import style
 
@@ -81,9 +81,9 @@ class Page:
     def __init__(self) -> None:
         from nicegui import ui
 
-        self.ui, self.desk, self.known = ui, Desk(), dict[str, str]()
+        self.ui, self.worker, self.known = ui, PlanWorker(), dict[str, str]()
         self.doing, self.since = "", 0.0
-        ui.context.client.on_delete(self.desk.close)
+        ui.context.client.on_delete(self.worker.close)
         ui.add_css(style() + _CSS)
         with ui.element("div").classes("app"):
             ui.html("Plan private training", tag="h1", sanitize=False)
@@ -110,7 +110,7 @@ class Page:
         return fields
 
     def _field(self, name: str, label: str, hint: str) -> Any:
-        value = getattr(Question, name)
+        value = getattr(PlanForm, name)
         if name in ("order", "optimizer"):
             field = self.ui.radio(_CHOICES[name], value=value, on_change=self.ask)
             return field.props(f'inline dense data-name={name} aria-label="{label}"')
@@ -142,7 +142,7 @@ class Page:
 
     async def ask(self) -> None:
         """Answer what stands in the fields, part by part, unless something else is asked meanwhile."""
-        question = Question(**{name: str(field.value or "") for name, field in self.fields.items()})
+        question = PlanForm(**{name: str(field.value or "") for name, field in self.fields.items()})
         self.doing, self.since = "Starting", time.monotonic()
         self.wrong.set_text("")
         for field in self.fields.values():
@@ -151,7 +151,7 @@ class Page:
         self.results.classes("stale")
         self.busy.set_visibility(True)
         self.stop.set_visibility(True)
-        async for name, text in self.desk.ask(question):
+        async for name, text in self.worker.ask(question):
             if name == "doing":
                 self.doing = text
                 self._tick()
@@ -166,7 +166,7 @@ class Page:
 
     def cancel(self) -> None:
         """End the computation."""
-        self.desk.cancel()
+        self.worker.cancel()
         self._clear()
         self._rest("Cancelled. Change a field to compute again.")
 

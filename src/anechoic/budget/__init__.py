@@ -1,4 +1,4 @@
-"""One budget over many runs and streams: who spent what on which data, and a refusal beyond it.
+"""Privacy budget over many runs and streams: what each spent on which data, and a refusal beyond it.
 
 book = BudgetBook("budget.db", "visits")
 book.grant(epsilon=4, delta=1e-6, unit="patient")

@@ -1,4 +1,4 @@
-"""What a run costs an account, and whether it is still covered: sums are exact, comparisons are rounded up.
+"""Cost of a run, and whether an account covers it: sums are exact, comparisons are rounded up.
 
 An account has limits that are fixed before anything is spent: one for the sum of mu^2 of runs that count as
 Gaussian mechanisms, and, where the operator sets it apart, one (epsilon, delta) for runs that count by their
@@ -24,8 +24,8 @@ from anechoic.statement.rounding import shortened
 
 
 @dataclass(frozen=True)
-class AllBut:
-    """Releases of a mechanism, but for an event of probability `besides`: see docs/proofs/budget.md.
+class WithFailureProbability:
+    """Mechanism, up to an event of probability `besides`: see docs/proofs/budget.md.
 
     Args:
         mechanism: not amplified.
@@ -50,30 +50,30 @@ class AllBut:
 
     @property
     def fingerprint(self) -> str:
-        """Of the mechanism; what is besides it stands in the text of this object."""
+        """Fingerprint of the mechanism; `besides` stands in the text of this object."""
         return self.mechanism.fingerprint
 
     def epsilon(self) -> float:
-        """At `delta`."""
+        """Return epsilon at `delta`."""
         return self.mechanism.epsilon()
 
 
 #: What can be charged: a guarantee, or an (epsilon, delta) from elsewhere, in the account's own unit.
-Cost = Mechanism | EndlessMechanism | Composition | AllBut | tuple[float, float]
+Chargeable = Mechanism | EndlessMechanism | Composition | WithFailureProbability | tuple[float, float]
 
 _LARGEST = 1e9  # of what can be charged at all
 _SAME = 1e-6  # relative difference up to which two charges may be those of one run, planned twice
 
 
 @dataclass(frozen=True)
-class Charge:
-    """What one run takes: mu, or (epsilon, delta); the others are 0. Or mu and delta, for `AllBut`."""
+class Cost:
+    """Privacy cost of a run: mu, or (epsilon, delta), or mu and delta for `WithFailureProbability`."""
 
     mu: float = 0.0
     epsilon: float = 0.0
     delta: float = 0.0
 
-    def like(self, other: Charge) -> bool:
+    def like(self, other: Cost) -> bool:
         """Whether it may be that of the same run."""
         both = zip(vars(self).values(), vars(other).values(), strict=True)
         return all(math.isclose(one, two, rel_tol=_SAME) for one, two in both)
@@ -84,8 +84,8 @@ class Charge:
         return f"epsilon {self.epsilon!r}, delta {self.delta!r}"
 
 
-def charges_of(what: Cost) -> list[Charge]:
-    """The ways to count it, each of them right.
+def charges_of(what: Chargeable) -> list[Cost]:
+    """Return valid costs of it, from which one is chosen.
 
     Raises:
         ValueError: for something else than a mechanism, or a pair out of range.
@@ -96,22 +96,22 @@ def charges_of(what: Cost) -> list[Charge]:
         epsilon, delta = at_least("epsilon", what[0]), at_least("delta", what[1])
         if delta >= 1.0 or epsilon == delta == 0.0:
             raise ValueError(f"{what!r} is no (epsilon, delta) to charge: delta is below 1, and not both 0.")
-        return [Charge(epsilon=epsilon, delta=delta)]
-    if isinstance(what, AllBut):
-        whole = Charge(epsilon=what.epsilon(), delta=what.delta)
-        return [whole, Charge(mu=what.mechanism.gdp(), delta=what.besides)]
+        return [Cost(epsilon=epsilon, delta=delta)]
+    if isinstance(what, WithFailureProbability):
+        whole = Cost(epsilon=what.epsilon(), delta=what.delta)
+        return [whole, Cost(mu=what.mechanism.gdp(), delta=what.besides)]
     if not isinstance(what, Mechanism | EndlessMechanism | Composition):
         raise ValueError(
             f"{type(what).__name__} cannot be charged: give a mechanism, what compose() returned, or the"
             " (epsilon, delta) of something else. A Stream and a PartitionSelectionHistogram take book=."
         )
-    gaussian = [Charge(mu=what.gdp())]
-    return [*gaussian, Charge(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
+    gaussian = [Cost(mu=what.gdp())]
+    return [*gaussian, Cost(epsilon=what.epsilon(), delta=what.delta)] if what.amplified else gaussian
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What the operator allows on one data set.
+    """Budget that the operator grants on one data set.
 
     Args:
         data: name of the data set.
@@ -179,7 +179,7 @@ class Grant:
 
 
 @dataclass
-class Booked:
+class BookedRun:
     """One run in the book, with the fingerprint of its mechanism, or "" for something else.
 
     Its status is "reserved", "spent" or "cancelled"; the first two are charged.
@@ -190,7 +190,7 @@ class Booked:
     who: str
     what: str
     time: str
-    charge: Charge
+    charge: Cost
     fingerprint: str
     status: str = "reserved"
 
@@ -201,14 +201,14 @@ class Booked:
 
 @dataclass
 class Account:
-    """The runs on one data set."""
+    """Account of one data set: its grant and its runs."""
 
     grant: Grant
-    runs: dict[str, Booked] = field(default_factory=dict)
+    runs: dict[str, BookedRun] = field(default_factory=dict)
 
     @property
-    def live(self) -> list[Booked]:
-        """Those that are charged."""
+    def live(self) -> list[BookedRun]:
+        """Runs that are charged."""
         return [one for one in self.runs.values() if one.status != "cancelled"]
 
     def spent(self) -> tuple[Fraction, Fraction, Fraction]:
@@ -218,7 +218,7 @@ class Account:
         apart = [sum((Fraction(getattr(one, of)) for one in charges), none) for of in ("epsilon", "delta")]
         return squared, apart[0], apart[1]
 
-    def fits(self, charge: Charge) -> bool:
+    def fits(self, charge: Cost) -> bool:
         """Whether the account covers it besides all that is charged."""
         if max(charge.mu, charge.epsilon) > _LARGEST:
             return False
@@ -228,8 +228,8 @@ class Account:
         apart = self.grant.amplified
         return epsilon + Fraction(charge.epsilon) <= apart[0] and delta + Fraction(charge.delta) <= apart[1]
 
-    def choose(self, what: Cost) -> Charge:
-        """How to count it: by its own (epsilon, delta) where that fits, for which a part is set apart.
+    def choose(self, what: Chargeable) -> Cost:
+        """Choose its cost: its own (epsilon, delta) where that fits, for which a part is set apart.
 
         Raises:
             MismatchError: if it protects another unit, or under another adjacency.
@@ -252,7 +252,7 @@ class Account:
             raise GuaranteeError(f"the budget does not cover this run ({said}): {self}{self._remedy(ways)}")
         return fitting[-1]
 
-    def _remedy(self, ways: list[Charge]) -> str:
+    def _remedy(self, ways: list[Cost]) -> str:
         """Return the least grant that covers a run too, to be typed as it is; "" if there is none."""
         (squared, *spent), found = self.spent(), list[Grant]()
         for way in ways:
@@ -274,7 +274,7 @@ class Account:
         said = [f"{k}={v!r}" for k, v in least.items() if k != "data" and v != getattr(Grant, k, None)]
         return f" What would cover it: grant({', '.join(said)})."
 
-    def _said(self, charge: Charge) -> str:
+    def _said(self, charge: Cost) -> str:
         """A charge, with the epsilon of a Gaussian run that was alone in the account."""
         delta = self.grant.gaussian[1]
         if not charge.mu or charge.mu > _LARGEST or not delta:
@@ -294,7 +294,7 @@ class Account:
 
 
 def root_up(squared: Fraction) -> float:
-    """The least float whose square is at least `squared`."""
+    """Return the least float whose square is at least `squared`."""
     root = math.sqrt(float(squared))
     while Fraction(root) ** 2 < squared:
         root = math.nextafter(root, math.inf)
@@ -309,12 +309,12 @@ def _up(value: Fraction) -> float:
 
 
 def _down(value: Fraction) -> float:
-    """The largest float that is at most `value`."""
+    """Return the largest float that is at most `value`."""
     return math.nextafter(value, -math.inf) if Fraction(float(value)) > value else float(value)
 
 
 def account_of(accounts: dict[str, Account], data: str) -> Account:
-    """The account of a data set.
+    """Read the account of a data set.
 
     Raises:
         GuaranteeError: where nothing was granted.
@@ -328,7 +328,7 @@ def account_of(accounts: dict[str, Account], data: str) -> Account:
 
 
 def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
-    """Let one entry of the book happen.
+    """Apply one entry of the book.
 
     Raises:
         KeyError, TypeError, ValueError: for an entry that is none.
@@ -342,6 +342,6 @@ def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
     runs = accounts[entry["data"]].runs
     if kind == "reserve":
         said = {name: entry[name] for name in ("token", "run", "who", "what", "time", "fingerprint")}
-        runs[entry["token"]] = Booked(**said, charge=Charge(**entry["charge"]))
+        runs[entry["token"]] = BookedRun(**said, charge=Cost(**entry["charge"]))
         return
     runs[entry["token"]].status = {"spend": "spent", "cancel": "cancelled"}[kind]

@@ -1,4 +1,4 @@
-"""The budget book: grants, reservations, and what was spent, in one place that several processes share."""
+"""Budget book: grants, reservations and spending, in one place that several processes share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from anechoic.budget.account import Account, Cost, Grant, account_of, changed, charges_of
-from anechoic.budget.entries import Entries, Place
+from anechoic.budget.account import Account, Chargeable, Grant, account_of, changed, charges_of
+from anechoic.budget.entries import BookEntries, BookLocation
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.mechanism.composition import Composition
-from anechoic.runs.progress import Progress
+from anechoic.runs.run_progress import RunProgress
 from anechoic.runs.state_file import StateFile
 
 _ONE = (
@@ -26,13 +26,12 @@ _ONE = (
 
 
 class BudgetBook:
-    """Who spent what on one data set, and a refusal beyond what its operator granted.
+    """Budget of one data set: its grant, what runs spent, and a refusal beyond.
 
     Guarantee: whatever is run under the book on these data, chosen by whatever was released before, is
-    together (epsilon, delta)-DP as granted, for one unit, runs that are under way at once included. See
-    docs/proofs/budget.md. A reservation is charged before anything is released, and stays charged where the
-    process ends in between. Not covered: runs that are not in the book; a book that is deleted, or put back
-    to an older copy; budgets that were raised because of what was released.
+    together (epsilon, delta)-DP as granted, for one unit, concurrent runs included (docs/proofs/budget.md). A
+    reservation is charged before anything is released, and stays charged. Not covered: runs that are not in
+    the book; a book deleted or put back to an older copy; budgets raised because of what was released.
 
     Args:
         place: path of a file, which the first grant makes, on a local disk; or the address of a PostgreSQL
@@ -53,7 +52,7 @@ class BudgetBook:
             raise ValueError(f"data={data!r} must be the name of a data set.")
         if key is not None and (not isinstance(key, bytes) or len(key) < 16):
             raise ValueError("key must be at least 16 secret bytes, such as anechoic.noise.new_key() gives.")
-        self._place = Place(os.fspath(place), key)
+        self._place = BookLocation(os.fspath(place), key)
         self.data = data
         try:
             self.who = getpass.getuser() if who is None else who
@@ -69,7 +68,7 @@ class BudgetBook:
         adjacency: str = "zero_out",
         amplified: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """Allow (epsilon, delta) in all, or raise what was granted; decide without looking at releases.
+        """Grant (epsilon, delta) in all, or raise the grant; decide without looking at releases.
 
         Args:
             epsilon, delta: of everything together.
@@ -90,7 +89,7 @@ class BudgetBook:
             self._add(entries, kind="grant", **asdict(wanted))
 
     def cancel(self, token: str) -> None:
-        """Give a reservation back, on the caller's word that nothing was released under it.
+        """Cancel a reservation, on the caller's word that nothing was released under it.
 
         Raises:
             GuaranteeError: if it was spent, or there is none of this token.
@@ -98,7 +97,7 @@ class BudgetBook:
         self._close(token, "cancel")
 
     def account(self) -> Account:
-        """The grant and the runs of these data, as they are now.
+        """Return grant and runs of these data, as they are now.
 
         Raises:
             GuaranteeError: where nothing was granted.
@@ -106,7 +105,7 @@ class BudgetBook:
         with self._open() as (accounts, _):
             return account_of(accounts, self.data)
 
-    def check(self, what: Cost) -> None:
+    def check(self, what: Chargeable) -> None:
         """Refuse what `reserve` would refuse, and book nothing; a run that may be in the book already passes.
 
         Raises:
@@ -116,8 +115,10 @@ class BudgetBook:
         if not any(one.charge.like(way) for one in account.live for way in ways):
             account.choose(what)
 
-    def reserve(self, what: Cost, *, run: str | None = None, state: StateFile | None = None) -> Reservation:
-        """Charge a run before it begins; one that is reserved, or whose newest state is open, is not again.
+    def reserve(
+        self, what: Chargeable, *, run: str | None = None, state: StateFile | None = None
+    ) -> Reservation:
+        """Cost a run before it begins; one that is reserved, or whose newest state is open, is not again.
 
         Args:
             what: a Mechanism, an EndlessMechanism, a composition that was fixed in advance, the `cost` of a
@@ -156,7 +157,7 @@ class BudgetBook:
                     raise MismatchError(f"{which}: a run keeps its mechanism. Give this one another name.")
             found = Reservation(self, token, spent)
             if state is not None:
-                entries.note(token, Progress(opened[-1], state.steps, state.steps))
+                entries.note(token, RunProgress(opened[-1], state.steps, state.steps))
                 found._opening, state.counter = opened[-1], found
         return found
 
@@ -170,7 +171,7 @@ class BudgetBook:
                 raise GuaranteeError(f"reservation {token!r} of {self.data!r} is {state}: {why}.")
             self._add(entries, kind=kind, token=token)
             if not entries.progress(token).opening:
-                entries.note(token, Progress(begun=1))  # without a state nothing goes on
+                entries.note(token, RunProgress(begun=1))  # without a state nothing goes on
 
     def show(self, *, every: bool = False) -> str:
         """The budget of these data and its runs, as text, or `every` budget in the book.
@@ -189,7 +190,7 @@ class BudgetBook:
         return f"BudgetBook({self._place.name}, {self.data!r})"
 
     @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], Entries]]:
+    def _open(self, *, create: bool = False) -> Iterator[tuple[dict[str, Account], BookEntries]]:
         with self._there(create).open() as entries:
             accounts: dict[str, Account] = {}
             try:
@@ -201,11 +202,11 @@ class BudgetBook:
                 ) from error
             yield accounts, entries
 
-    def _add(self, entries: Entries, **entry: Any) -> None:
+    def _add(self, entries: BookEntries, **entry: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entries.add({"data": self.data, "who": self.who, "time": now, **entry})
 
-    def _there(self, create: bool = False) -> Place:
+    def _there(self, create: bool = False) -> BookLocation:
         if not create and not self._place.remote and not Path(self._place.place).exists():
             raise GuaranteeError(f"there is no budget book {self._place.name}: BudgetBook.grant makes it.")
         return self._place
@@ -218,19 +219,19 @@ class Reservation:
         self._book, self.token, self._spent, self._opening = book, token, spent, ""
 
     def spend(self) -> None:
-        """Something is about to be released: from here on the reservation cannot be given back."""
+        """Spend the reservation before a release: it cannot be given back any more."""
         if not self._spent:
             self._book._close(self.token, "spend")
             self._spent = True
 
     def follow(self, state: StateFile) -> None:
-        """Go on in a state of the run that this process has begun or opened."""
+        """Follow a state of the run that this process has begun or opened."""
         opened = [self._opening, *state.opened_by()]
         self._opening, state.counter = opened[-1], self
         self._note(state.steps, state.steps, *opened)
 
     def begin(self, steps: int) -> None:
-        """Note that releases up to so many are about to be made, before the state holds them.
+        """Record that so many releases are about to be made, before the state holds them.
 
         Raises:
             GuaranteeError: as `done`, and where the reservation was given back.
@@ -240,7 +241,7 @@ class Reservation:
             self._note(steps, done=None)
 
     def done(self, steps: int) -> None:
-        """Note that the state holds so many releases; then they may be seen.
+        """Record that the state holds so many releases; then they may be seen.
 
         Raises:
             GuaranteeError: where another opening of the state goes on.
@@ -248,7 +249,7 @@ class Reservation:
         self._note(steps, steps)
 
     def _note(self, begun: int, done: int | None, *before: str) -> None:
-        """Write how far the run is, which this opening or one of those `before` goes on with."""
+        """Write the progress of the run, which this opening or one of those `before` goes on with."""
         with self._book._there().open() as entries:
             held = entries.progress(self.token)
             if held.opening not in (self._opening, *before) or held.done > begun:
@@ -256,11 +257,11 @@ class Reservation:
                     f"run {self.token} in the book goes on in another opening of its state, or the book was"
                     " put back: nothing more is released here. Open the newest state again."
                 )
-            entries.note(self.token, Progress(self._opening, begun, held.done if done is None else done))
+            entries.note(self.token, RunProgress(self._opening, begun, held.done if done is None else done))
 
 
-def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) -> Reservation:
-    """Charge a run by its state, on disk or in memory, which is closed where that is refused."""
+def booked(book: BudgetBook, cost: Chargeable, state: Any, name: str | None = None) -> Reservation:
+    """Cost a run by its state, on disk or in memory, which is closed where that is refused."""
     try:
         return book.reserve(cost, run=name, state=state if isinstance(state, StateFile) else None)
     except BaseException:
@@ -269,7 +270,7 @@ def booked(book: BudgetBook, cost: Cost, state: Any, name: str | None = None) ->
         raise
 
 
-def _fingerprint(what: Cost) -> str:
+def _fingerprint(what: Chargeable) -> str:
     """Of a mechanism; of a composition, those of its parts; "" of a pair."""
     charges_of(what)  # refuses what is none of these
     if isinstance(what, Composition):

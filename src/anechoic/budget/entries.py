@@ -1,4 +1,4 @@
-"""Where the entries of a book are kept: an SQLite file, or a PostgreSQL database; one writer at a time.
+"""Entries of a book in an SQLite file or a PostgreSQL database; one writer at a time.
 
 Entries are only added. Each has a link, a digest of its text and of the link before it: whoever changes or
 takes out an entry has to write all links after it anew, and cannot without the key, where there is one.
@@ -18,7 +18,7 @@ from typing import Any
 
 from anechoic.errors import AnechoicError, CheckpointError
 from anechoic.runs.database import Database
-from anechoic.runs.progress import Progress
+from anechoic.runs.run_progress import RunProgress
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
@@ -36,8 +36,8 @@ _LOCK = 6_022_140_760  # of PostgreSQL's advisory locks: the book's
 Run = Callable[..., list[tuple[Any, ...]]]
 
 
-class Place:
-    """Where a book is.
+class BookLocation:
+    """Location of a book.
 
     Args:
         place: path of a file; or the address of a database, postgresql://…
@@ -50,21 +50,21 @@ class Place:
 
     @property
     def name(self) -> str:
-        """For people: without what an address may hold of a password."""
+        """Name for people: an address without its password."""
         return "in PostgreSQL" if self.remote else self.place
 
     @contextmanager
-    def open(self) -> Iterator[Entries]:
-        """The book; nobody else writes meanwhile. What was added is kept at the end, or nothing.
+    def open(self) -> Iterator[BookEntries]:
+        """Open the book; nobody else writes meanwhile. All that was added is kept at the end, or nothing.
 
         Raises:
             CheckpointError: where it cannot be used.
         """
         with self._postgres() if self.remote else self._sqlite() as run:
-            yield Entries(run, self)
+            yield BookEntries(run, self)
 
     def link(self, before: str, body: str) -> str:
-        """Digest of a text and of what comes before it."""
+        """Return the digest of a text and of what comes before it."""
         return hmac.digest(self._key, f"{before}\n{body}".encode(), "sha256").hex()
 
     @contextmanager
@@ -106,10 +106,10 @@ class Place:
             raise CheckpointError(f"the budget book {self.name}: {error}") from error
 
 
-class Entries:
-    """A book that is open; every method raises CheckpointError for one that was edited, or of another key."""
+class BookEntries:
+    """Entries of an open book; methods raise CheckpointError for one that was edited, or of another key."""
 
-    def __init__(self, run: Run, place: Place) -> None:
+    def __init__(self, run: Run, place: BookLocation) -> None:
         self._run, self._place, self._link, self._count = run, place, _START, 0
         for table in _TABLES:
             run(table)
@@ -133,18 +133,18 @@ class Entries:
 
     @property
     def end(self) -> str:
-        """How many entries there are, and the link of the last."""
+        """Return the number of entries, and the link of the last."""
         return f"{self._count} entries, the last is {self._link[:32]}"
 
-    def progress(self, token: str) -> Progress:
-        """Return how far a run is."""
+    def progress(self, token: str) -> RunProgress:
+        """Return the progress of a run."""
         for body, link in self._run("SELECT body, link FROM progress WHERE token = ?", (token,)):
             self._check(link == self._place.link(token, body), f"the progress of run {token}")
-            return Progress(**json.loads(body))
-        return Progress()
+            return RunProgress(**json.loads(body))
+        return RunProgress()
 
-    def note(self, token: str, progress: Progress) -> None:
-        """Write how far a run is."""
+    def note(self, token: str, progress: RunProgress) -> None:
+        """Write the progress of a run."""
         body = json.dumps(asdict(progress))
         self._run(_NOTE, (token, body, self._place.link(token, body)))
 

@@ -1,4 +1,4 @@
-"""What the commands do."""
+"""Commands of the command line."""
 
 from __future__ import annotations
 

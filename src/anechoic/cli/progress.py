@@ -1,4 +1,4 @@
-"""Manners of the command line: what is said where it cannot work."""
+"""Refusals of the command line: files and packages that are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark Structured Streaming into a stream: workers clip and add up, the driver has key, noise and ledger."""
+"""Spark Structured Streaming into a stream: workers clip and sum; the driver has key, noise and ledger."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class StreamSink:
         self._delay = 0 if delay is None else round(length_of(delay, "delay") * _MICROS)
         self._columns = [name for name in dict.fromkeys([*layout.columns, unit]) if name is not None]
         grid = round(begin * _MICROS), round(self.clock.every * _MICROS)
-        self._task = Adding(stream.accumulator_spec(), unit, *grid)
+        self._task = PartitionSums(stream.accumulator_spec(), unit, *grid)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Take a micro-batch, and end the steps that are over.
@@ -149,8 +149,8 @@ class StreamSink:
 
 
 @dataclass(frozen=True)
-class Adding:
-    """What workers are given of a stream: text and numbers, without key, noise or ledger.
+class PartitionSums:
+    """Sums of a partition by a worker: from text and numbers, without key, noise or ledger.
 
     Args:
         spec: what `accumulator_spec()` gave.
@@ -167,7 +167,7 @@ class Adding:
 
     def before(self, now: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
         """The task of a partition, at that time."""
-        return Adding(self.spec, self.unit, self.start, self.every, now).rows
+        return PartitionSums(self.spec, self.unit, self.start, self.every, now).rows
 
     def step_of(self, micros: Any) -> Any:
         """Of a time, or of an array of them."""

@@ -1,4 +1,4 @@
-"""Whom to ask: first those that were charged with the open step already, then others; pseudo-random."""
+"""Choose clients: first those that were charged with the open step already, then others; pseudo-random."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from anechoic.federated.ledger import ParticipationLedger
 from anechoic.noise.keystream import Integers as Drawn
 
 
-class Starved(AnechoicError):
-    """Too few clients that are there may take part now. Nothing was charged; ask again with others.
+class TooFewClients(AnechoicError):
+    """Too few available clients may take part now. Nothing was charged; ask again with others.
 
     Attributes:
         step: that is open.
@@ -37,8 +37,8 @@ class Starved(AnechoicError):
 
 
 @dataclass
-class Attempts:
-    """Who was heard of in the short attempts of the open step; forgotten with its release, or at a restart.
+class RecentAttempts:
+    """Clients that answered in short attempts of the open step; forgotten with its release, or at a restart.
 
     A client that was silent twice while others answered makes room for fresh ones. Where nobody answered the
     clients are not to blame.
@@ -54,7 +54,7 @@ class Attempts:
             self.silent.update(client for client in asked if client not in present)
 
     def rank(self, client: ClientId) -> int:
-        """0 for who was heard of last, 1 for who may be there, 2 for who is asked last."""
+        """Rank clients: 0 for who was heard of last, 1 for who may be there, 2 for who is asked last."""
         return 2 if self.silent[client] > 1 else int(client not in self.present)
 
 
@@ -67,9 +67,9 @@ def chosen(
     most: int,
     fewest: int,
     key: bytes,
-    earlier: Attempts,
+    earlier: RecentAttempts,
 ) -> Clients:
-    """Up to `most` of the clients that may take part in `step`.
+    """Choose up to `most` of the clients that may take part in `step`.
 
     Those that were asked in it before come first: they are charged already, and a short attempt takes nobody
     else out of the steps to come. Which ones among equals follows from the key, the step, the attempt and the
@@ -79,11 +79,11 @@ def chosen(
         earlier: attempts of this step.
 
     Raises:
-        Starved: if fewer than `fewest` may.
+        TooFewClients: if fewer than `fewest` may.
     """
     candidates = clients.by_digest(ledger.allowed(clients, step))
     if len(candidates) < fewest:
-        raise Starved(step, len(clients), len(candidates), fewest)
+        raise TooFewClients(step, len(clients), len(candidates), fewest)
     charged = ledger.charged(clients, step)[candidates]
     again = candidates[charged]
     ranks = np.array([earlier.rank(client) for client in clients.ids[again]], np.int64)

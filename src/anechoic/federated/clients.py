@@ -1,4 +1,4 @@
-"""Clients that are there: ids looked up once, so that a million of them are asked about in milliseconds."""
+"""Available clients: ids looked up once, so that a million of them are checked in milliseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clients:
     Attributes:
         ids: in the order in which they were given.
         places: in the ledger's arrays.
-        groups: of the discipline.
+        groups: of the policy.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Clients:
         return len(self.ids)
 
     def only(self, there: Any) -> Clients:
-        """Those of them that are there now, by a mask of shape (len(self),)."""
+        """Select clients that are there now, by a mask of shape (len(self),)."""
         mask = np.asarray(there)
         if mask.dtype != np.bool_ or mask.shape != (len(self),):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Whether a mechanism promises what a server enforces."""
+"""Check that a mechanism promises what a server enforces."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from anechoic._validate import positive_float, positive_int
 from anechoic.errors import MismatchError
-from anechoic.federated.participation_policy import Discipline
+from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.mechanism.mechanism import Mechanism
 
 
-def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_norm: float | None) -> None:
-    """Refuse a mechanism that is for something else than the rounds of this server.
+def check_fits(mechanism: Any, policy: Any, clients_per_round: int, clip_norm: float | None) -> None:
+    """Refuse a mechanism that is not for the rounds of this server.
 
     Raises:
         ValueError: if one of them is of another kind.
@@ -23,8 +23,8 @@ def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_nor
             f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as"
             " federated.plan_rounds makes one; of a plan it is plan.mechanism."
         )
-    if not isinstance(discipline, Discipline):
-        raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")
+    if not isinstance(policy, ParticipationPolicy):
+        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
     positive_int("clients_per_round", clients_per_round)
     check_rounds(mechanism)
     sampling = mechanism.sampling
@@ -34,10 +34,10 @@ def check_fits(mechanism: Any, discipline: Any, clients_per_round: int, clip_nor
             f"{clients_per_round}: the divisor is the constant number of clients that a round asks. Plan"
             f" with clients_per_round={clients_per_round}."
         )
-    if mechanism.participation != discipline.participation:
+    if mechanism.participation != policy.participation:
         raise MismatchError(
-            f"the mechanism is for {mechanism.participation!r}, but {discipline!r} enforces"
-            f" {discipline.participation!r}: calibrate for that one, or change the discipline."
+            f"the mechanism is for {mechanism.participation!r}, but {policy!r} enforces"
+            f" {policy.participation!r}: calibrate for that one, or change the policy."
         )
     if clip_norm is not None and positive_float("clip_norm", clip_norm) != mechanism.clip_norm:
         raise MismatchError(

@@ -1,4 +1,4 @@
-"""What a client contributes, as integers whose norm is bounded by what they are."""
+"""Updates of clients as integers on a grid, whose norm is decided exactly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anechoic.noise.grid import Integers, is_short
 
 
 def to_grid(update: ArrayLike, *, clip_norm: float, grid_bits: int) -> Integers:
-    """One update, clipped in 2-norm over all its entries, in units of clip_norm * 2**-grid_bits.
+    """Clip an update in 2-norm over all its entries, to integers in units of clip_norm * 2**-grid_bits.
 
     Entries are rounded towards zero. An update with an entry that is not finite becomes zero.
 

@@ -1,4 +1,4 @@
-"""Who took part when: charged when a client is asked, and never forgotten."""
+"""Ledger of participations: charged when a client is asked, and never forgotten."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from anechoic.errors import GuaranteeError
 from anechoic.federated.clients import Clients, listed
-from anechoic.federated.participation_policy import Discipline
+from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.units.ids import DIGEST, digest_of, secret_of
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What a ledger has seen.
+class ParticipationSummary:
+    """Summary of a ledger.
 
     Attributes:
         clients: that took part at all.
@@ -37,19 +37,19 @@ class ParticipationLedger:
     """Participations of all clients as arrays in memory, written to the state by whoever charges.
 
     Args:
-        discipline: which steps a client may take part in.
+        policy: which steps a client may take part in.
         key: 32 secret bytes; ids are known by keyed digests.
         entries: those of a state that goes on, by digest of the client.
     """
 
     def __init__(
-        self, discipline: Discipline, key: bytes, entries: Mapping[bytes, bytes] | None = None
+        self, policy: ParticipationPolicy, key: bytes, entries: Mapping[bytes, bytes] | None = None
     ) -> None:
-        self.discipline = discipline
+        self.policy = policy
         self._secret = secret_of(key)
         held = entries or {}
         self._place = {digest: place for place, digest in enumerate(held)}
-        self._accounts = accounts = Accounts(discipline.participation, len(held))
+        self._accounts = accounts = Accounts(policy.participation, len(held))
         accounts.count, accounts.last, accounts.nearest = unpacked(held.values(), 3)
 
     def clients(self, available: Any) -> Clients:
@@ -71,25 +71,25 @@ class ParticipationLedger:
         place = self._place
         places = np.array([place.setdefault(digest, len(place)) for digest in digests], np.int64)
         self._accounts.grow(len(place))
-        groups = self.discipline.groups(ids, words)
+        groups = self.policy.groups(ids, words)
         all_of_them = Clients(held, places, groups, order, self)
         return all_of_them.only(~again) if again.any() else all_of_them
 
     def allowed(self, clients: Clients, step: int) -> NDArray[np.bool_]:
-        """Who may take part in `step`."""
+        """Mask of clients that may take part in `step`."""
         clients.check_of(self)
-        held = self.discipline.turn(step, clients.groups)
+        held = self.policy.turn(step, clients.groups)
         held[held] = self._accounts.may(step, clients.places[held])
         return held
 
     def charged(self, clients: Clients, step: int) -> NDArray[np.bool_]:
-        """Who was asked in `step` already: another time costs nothing."""
+        """Mask of clients that were asked in `step` already: another time costs nothing."""
         clients.check_of(self)
         found: NDArray[np.bool_] = self._accounts.last[clients.places] == step
         return found
 
     def charge(self, clients: Clients, step: int) -> dict[bytes, bytes]:
-        """Note that they take part in `step`; the entries that changed, for the state.
+        """Charge clients with `step`; return the entries that changed, for the state.
 
         Raises:
             GuaranteeError: if one of them may not. Then nothing is noted.
@@ -105,10 +105,10 @@ class ParticipationLedger:
             for client, entry in zip(clients.ids[fresh], entries, strict=True)
         }
 
-    def summary(self) -> Summary:
+    def summary(self) -> ParticipationSummary:
         """Largest k and smallest separation that were seen."""
         count, nearest = self._accounts.count, int(self._accounts.nearest.min(initial=NEVER))
-        return Summary(
+        return ParticipationSummary(
             int((count > 0).sum()),
             int(count.sum(dtype=np.int64)),
             int(count.max(initial=0)),

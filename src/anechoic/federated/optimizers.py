@@ -1,4 +1,4 @@
-"""What the server does with a noisy mean of updates: Reddi et al. (2021), Algorithm 2.
+"""Server optimizers on a noisy mean of updates: Reddi et al. (2021), Algorithm 2.
 
 The noise is in the mean already: whatever follows is a function of what was released, and costs no privacy.
 """
@@ -23,7 +23,7 @@ Memory = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class ServerOptimizer(ABC):
-    """From the model and the noisy mean of the updates to the next model. It keeps nothing itself.
+    """Optimizer from the noisy mean of updates to the next model. It keeps nothing itself.
 
     An update is a difference "model after local training less model before": it is added, not subtracted.
 
@@ -42,7 +42,7 @@ class ServerOptimizer(ABC):
 
     @abstractmethod
     def start(self, dimension: int) -> Memory:
-        """What is kept before the first step."""
+        """Return the state before the first step."""
 
     @abstractmethod
     def advance(self, model: Array, update: Array, memory: Memory, step: int) -> tuple[Array, Memory]:

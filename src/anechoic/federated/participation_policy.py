@@ -1,4 +1,4 @@
-"""When a client may take part again: cohorts of a fixed population, or a cool-down of an open one."""
+"""Policies of participation: cohorts of a fixed population, or a least separation in an open one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SPARE = 1.2
 
 
 @dataclass(frozen=True)
-class Discipline(ABC):
-    """What clients are held to: a participation, and for groups of them turns that narrow it.
+class ParticipationPolicy(ABC):
+    """Policy of participation: which steps a client may take part in; turns of groups narrow it.
 
     A client that was asked in a step may be asked again in the same step, where the first round of it was
     short: it still takes part in one step, and in one release.
@@ -68,7 +68,7 @@ class Discipline(ABC):
             )
 
     def tight(self, *, rounds: int, clients: int, per_round: int) -> str | None:
-        """What to say of a plan that so many clients can just fill, and fewer not; None where there is room.
+        """Return a warning of a plan that so many clients can just fill; None where there is room.
 
         Clients that are away, silent or charged for a short round come on top of those who rest.
         """
@@ -85,7 +85,7 @@ class Discipline(ABC):
 
     @abstractmethod
     def apart(self, rounds: int) -> int:
-        """How many times the clients of one round there must be."""
+        """Return how many rounds in a row need different clients."""
 
     def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
         """What `turn` is to know of each client; nothing by default.
@@ -97,7 +97,7 @@ class Discipline(ABC):
         return np.zeros(len(ids), np.int64)
 
     def remark(self, rounds: int) -> str | None:
-        """What may not be meant by it in a run of so many rounds; None where there is nothing to say."""
+        """Return a warning for a run of so many rounds, or None."""
         return None
 
     def describe(self) -> dict[str, Any]:
@@ -106,8 +106,8 @@ class Discipline(ABC):
 
 
 @dataclass(frozen=True)
-class Cohorts(Discipline):
-    """A fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
+class Cohorts(ParticipationPolicy):
+    """Fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
 
     Each client takes part in steps of one residue at most, `Cyclic(count)`. A client that joins later joins
     a cohort as the others did.
@@ -166,8 +166,8 @@ class Cohorts(Discipline):
 
 
 @dataclass(frozen=True)
-class CoolDown(Discipline):
-    """An open population: who took part in step t may again from step t + separation on, so many times.
+class MinSeparation(ParticipationPolicy):
+    """Open population: who took part in step t may again from step t + separation on, so many times.
 
     The participation is `MinSep(separation, max_participations)`.
 
@@ -195,7 +195,7 @@ class CoolDown(Discipline):
         if self.separation < rounds or self.max_participations == 1 or rounds == 1:
             return None
         return (
-            f"CoolDown(separation={self.separation}) is as long as the run of {counted(rounds, 'round')} or"
-            " longer: nobody takes part twice. A separation counts rounds, not hours; give a smaller one, or"
-            " max_participations=1 if once is meant."
+            f"MinSeparation(separation={self.separation}) is as long as the run of {counted(rounds, 'round')}"
+            " or longer: nobody takes part twice. A separation counts rounds, not hours; give a smaller one,"
+            " or max_participations=1 if once is meant."
         )

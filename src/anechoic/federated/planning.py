@@ -1,4 +1,4 @@
-"""The mechanism of a federated run, from how many rounds and clients there are."""
+"""Plan the mechanism of a federated run from its rounds and clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.federated.compatibility import asked_per_round, check_rounds
 from anechoic.federated.optimizers import SGD, ServerOptimizer
-from anechoic.federated.participation_policy import Discipline
+from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.external_batches import ExternalSetting, calibrated_in_integers
 from anechoic.planning.memory_budget import MemoryBudget
@@ -51,7 +51,7 @@ def plan_rounds(
     rounds: int,
     clients: int,
     clients_per_round: int,
-    discipline: Discipline,
+    policy: ParticipationPolicy,
     epsilon: float,
     dimension: int,
     delta: float | None = None,
@@ -67,14 +67,14 @@ def plan_rounds(
     """The mechanism of least error in the model that gives (epsilon, delta) for one client.
 
     Errors are those of the models that the server's optimizer makes of the updates (monograph, Sections 3.1
-    and 4.4), at equal guarantee. Noise is calibrated for what the discipline enforces, so that no sampling is
+    and 4.4), at equal guarantee. Noise is calibrated for what the policy enforces, so that no sampling is
     claimed.
 
     Args:
         rounds: releases n, >= 1.
         clients: N that there are, or are expected; for delta and the arithmetic of the supply.
         clients_per_round: m, replies that a round takes, and the divisor of every sum.
-        discipline: `Cohorts(b)` or `CoolDown(b, k)`.
+        policy: `Cohorts(b)` or `MinSeparation(b, k)`.
         epsilon, delta: of all rounds together; delta = clients ** -1.1 where none is given, which is refused
             for fewer than 534 clients: a mechanism of delta = .08 may publish one of ten clients whole.
         dimension: parameters that are trained, as `Layout.dimension`.
@@ -101,20 +101,20 @@ def plan_rounds(
 
     Raises:
         ValueError: for an argument out of range; or if the clients cannot fill the rounds under the
-            discipline, with the arithmetic.
+            policy, with the arithmetic.
         UnsupportedError: for another adjacency.
 
     Example:
-        >>> from anechoic.federated import CoolDown, plan_rounds
-        >>> rule = CoolDown(separation=10, max_participations=4)
+        >>> from anechoic.federated import MinSeparation, plan_rounds
+        >>> rule = MinSeparation(separation=10, max_participations=4)
         >>> plan_rounds(
-        ...     rounds=40, clients=5000, clients_per_round=50, discipline=rule, epsilon=8.0, dimension=1000
+        ...     rounds=40, clients=5000, clients_per_round=50, policy=rule, epsilon=8.0, dimension=1000
         ... ).participation
         MinSep(separation=10, max_participations=4)
     """
     n = positive_int("rounds", rounds)
-    if not isinstance(discipline, Discipline):
-        raise ValueError(f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation, …).")
+    if not isinstance(policy, ParticipationPolicy):
+        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
     wanted = Restriction.of(mechanism, choices=ROUND_FAMILIES, argument="mechanism")
     objective = PlanObjective.of(_update_of(optimizer).workload(n, n), keep)
     entries = positive_int("dimension", dimension)
@@ -124,8 +124,8 @@ def plan_rounds(
         "clients": positive_int("clients", clients, minimum=2),
         "per_round": asked_per_round(positive_int("clients_per_round", clients_per_round), over_selection),
     }
-    discipline.check_supply(**supply)
-    if (tight := discipline.tight(**supply)) is not None:
+    policy.check_supply(**supply)
+    if (tight := policy.tight(**supply)) is not None:
         _log.warning("%s", tight)
     delta = default_delta(clients) if delta is None else fraction("delta", delta)
     goal = Goal(
@@ -138,7 +138,7 @@ def plan_rounds(
     )
     best = ExternalSetting(
         objective,
-        discipline.participation,
+        policy.participation,
         wanted,
         MemoryBudget(rows, entries),
         bounded=wanted.families not in (ROUND_FAMILIES["blt"], ROUND_FAMILIES["tree"]),
@@ -150,7 +150,7 @@ def plan_rounds(
             f"no {mechanism!r} mechanism fits {rows} rows of noise (memory_budget={memory_budget},"
             f" dimension={dimension}): raise the budget, or permit 'identity'."
         )
-    sampling = External(discipline.participation, clients_per_round, steps=n, examples=clients)
+    sampling = External(policy.participation, clients_per_round, steps=n, examples=clients)
     planned = calibrated_in_integers(goal, best, sampling, entries)
     check_rounds(planned)
     return planned

@@ -1,11 +1,11 @@
-"""What a run enforces and what happened in it, in words."""
+"""Report of what a run enforces and what happened in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from anechoic.federated.ledger import Summary
-from anechoic.federated.participation_policy import Discipline
+from anechoic.federated.ledger import ParticipationSummary
+from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.state import RunStanding
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.statement_text import KEYS
@@ -16,8 +16,8 @@ from anechoic.statement.statement import statement_of
 
 
 @dataclass(frozen=True)
-class Report:
-    """What happened so far.
+class RunReport:
+    """Report of a run so far.
 
     Attributes:
         released, rounds: releases made, and planned.
@@ -35,7 +35,7 @@ class Report:
     short: int
     replies: int
     refused: dict[str, int]
-    ledger: Summary
+    ledger: ParticipationSummary
 
     def __str__(self) -> str:
         return "\n".join(f"{head:<21}{text}" for head, text in self.lines())
@@ -55,12 +55,12 @@ class Report:
         ]
 
 
-def report_of(standing: RunStanding, mechanism: Mechanism, ledger: Summary) -> Report:
-    """The report of a server that stands there."""
+def report_of(standing: RunStanding, mechanism: Mechanism, ledger: ParticipationSummary) -> RunReport:
+    """Make the report of a server in this state."""
     tally = standing.tally
     # few different numbers of steps: each takes a sensitivity of its own
     steps = min(mechanism.steps, 2 ** max(0, standing.step - 1).bit_length()) if standing.step else 0
-    return Report(
+    return RunReport(
         standing.step,
         mechanism.steps,
         mechanism.epsilon(steps=steps),
@@ -73,9 +73,9 @@ def report_of(standing: RunStanding, mechanism: Mechanism, ledger: Summary) -> R
 
 
 def statement_of_run(
-    report: Report,
+    report: RunReport,
     mechanism: Mechanism,
-    discipline: Discipline,
+    policy: ParticipationPolicy,
     clients_per_round: int,
     *,
     durable: bool,
@@ -90,7 +90,7 @@ def statement_of_run(
         ("Protected", f"one {unit}: all its updates, in all rounds together"),
         (
             "Participation",
-            f"{discipline.participation.describe()}. Enforced by {discipline.describe()['kind']}: charged"
+            f"{policy.participation.describe()}. Enforced by {policy.describe()['kind']}: charged"
             f" {'and on disk ' if durable else ''}before anything is sent, also for rounds that release"
             f" nothing{'' if durable else '. The ledger ends with the process: there is no state directory'}",
         ),
@@ -137,7 +137,7 @@ def _duties(unit: str, durable: bool) -> tuple[str, ...]:
     )
 
 
-def _seen(ledger: Summary) -> str:
+def _seen(ledger: ParticipationSummary) -> str:
     if not ledger.clients:
         return "nobody was asked yet"
     nearest = (

@@ -1,4 +1,4 @@
-"""One round: who was asked, what came back, and what became of it."""
+"""Round of clients: who was asked, what came back, and its result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NOT_FINITE = "a number that is not finite"
 NOT_ON_THE_GRID = "no update on the grid"
 
 
-class Asked:
-    """A round that is open: made by `Server.ask`, ended by `Server.close`.
+class OpenRound:
+    """Open round: made by `Server.ask`, ended by `Server.close`.
 
     Attributes:
         step: row of noise that its release will use.
@@ -101,7 +101,7 @@ class Asked:
         return self._total
 
     def add(self, client: Any, reply: Any, *, round: str | None = None) -> str | None:
-        """Add the reply of one client, or say why not. Nothing that a client sends raises an error.
+        """Add the reply of a client, or return why not. Nothing that a client sends raises an error.
 
         A reply that is refused for what it holds counts as zero, and its client as one that answered: what
         was sent decides nothing but the sum.
@@ -176,8 +176,8 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Closed:
-    """What became of a round.
+class RoundResult:
+    """Result of a round.
 
     Attributes:
         released: whether a row of noise was used, and the model advanced.

@@ -1,4 +1,4 @@
-"""The server of a federated run: it asks clients that may take part, and releases models with noise."""
+"""Server of a federated run: it asks clients that may take part, and releases models with noise."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 from anechoic._validate import Array, positive_int
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
-from anechoic.federated.client_selection import Attempts, chosen
+from anechoic.federated.client_selection import RecentAttempts, chosen
 from anechoic.federated.clients import Clients
 from anechoic.federated.compatibility import asked_per_round, check_fewest, check_fits
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.ledger import ParticipationLedger
 from anechoic.federated.optimizers import SGD, ServerOptimizer
-from anechoic.federated.participation_policy import Discipline
-from anechoic.federated.report import Report, report_of, statement_of_run
-from anechoic.federated.round import Asked, Closed, Model
+from anechoic.federated.participation_policy import ParticipationPolicy
+from anechoic.federated.report import RunReport, report_of, statement_of_run
+from anechoic.federated.round import Model, OpenRound, RoundResult
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
 from anechoic.federated.store import RunStore, mechanism_in
 from anechoic.keys import derive
@@ -30,17 +30,17 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.noise.grid import spacing
-from anechoic.runs.fork_guard import OfOneProcess, OwnProcess, alone
-from anechoic.runs.meta import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import ProcessBound, ProcessGuard, single_process
+from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.units.ids import plain_id
 
 
-class Server(OfOneProcess):
+class Server(ProcessBound):
     """Federated averaging with differential privacy for whole clients, enforced here.
 
-    A round is `ask`, then `Asked.add` for every reply, then `close`. Who is asked is charged before anything
-    is sent; updates are clipped, added up as integers with equal weights and divided by the constant
+    A round is `ask`, then `OpenRound.add` for every reply, then `close`. Who is asked is charged before
+    anything is sent; updates are clipped, added up as integers with equal weights and divided by the constant
     `clients_per_round`; one row of correlated noise is added before the server optimiser.
 
     Guarantee: all models together are (epsilon, delta)-DP for one client, whose updates are zero wherever it
@@ -50,8 +50,8 @@ class Server(OfOneProcess):
 
     Args:
         initial: model by name, as `Layout.of` reads it.
-        mechanism: as `plan_rounds` makes it: External(discipline.participation, clients_per_round, rounds).
-        discipline: `Cohorts` or `CoolDown`.
+        mechanism: as `plan_rounds` makes it: External(policy.participation, clients_per_round, rounds).
+        policy: `Cohorts` or `MinSeparation`.
         clients_per_round: replies that a round takes, and the divisor of every sum, >= 1 (m).
         over_selection: how many more are asked, and charged, as a part of m, >= 0: with .3 a round asks
             1.3 m clients and is full with the first m replies, so that it waits for no straggler.
@@ -69,7 +69,7 @@ class Server(OfOneProcess):
         book: a `BudgetBook`, which refuses the run, or books it: once, as long as its newest state is opened.
 
     Attributes:
-        mechanism, discipline, layout, clients_per_round, min_replies, optimizer: as given.
+        mechanism, policy, layout, clients_per_round, min_replies, optimizer: as given.
         asked_per_round: most clients asked in a round.
 
     Raises:
@@ -86,7 +86,7 @@ class Server(OfOneProcess):
         initial: Mapping[str, np.ndarray[Any, Any]],
         *,
         mechanism: Mechanism,
-        discipline: Discipline,
+        policy: ParticipationPolicy,
         clients_per_round: int,
         over_selection: float = 0.0,
         clip_norm: float | None = None,
@@ -99,8 +99,8 @@ class Server(OfOneProcess):
         setting: Mapping[str, Any] | None = None,
         book: BudgetBook | None = None,
     ) -> None:
-        check_fits(mechanism, discipline, clients_per_round, clip_norm)
-        self.mechanism, self.discipline = pin_to_saved(mechanism, mechanism_in(state)), discipline
+        check_fits(mechanism, policy, clients_per_round, clip_norm)
+        self.mechanism, self.policy = pin_to_saved(mechanism, mechanism_in(state)), policy
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
         self.asked_per_round = asked_per_round(self.clients_per_round, over_selection)
         self.min_replies = check_fewest(min_replies, self.clients_per_round)
@@ -110,7 +110,7 @@ class Server(OfOneProcess):
         self.layout = Layout.of(initial, exclude)
         self._setting = checked_setting(setting)
         self._like = {name: np.array(array) for name, array in initial.items()}
-        self.owner, self._failed = OwnProcess("server"), False
+        self.owner, self._failed = ProcessGuard("server"), False
         if book is not None:
             book.check(self.mechanism)  # before a state is begun
         self._start(state, key=key, adopt=adopt)
@@ -124,9 +124,9 @@ class Server(OfOneProcess):
         try:
             noise = derive(self._key, f"federated noise {self.mechanism.fingerprint}", size=32)
             self._noise = NoiseRows(self.mechanism, self.layout.dimension, noise, self._state.openings)
-            self._ledger = ParticipationLedger(self.discipline, self._key, self._state.entries())
-            self._round: Asked | None = None
-            self._attempts = Attempts()
+            self._ledger = ParticipationLedger(self.policy, self._key, self._state.entries())
+            self._round: OpenRound | None = None
+            self._attempts = RecentAttempts()
             self._standing = self._state.load() or self._first()
             self._remember()
             self._like.update(self._standing.fixed)
@@ -160,7 +160,7 @@ class Server(OfOneProcess):
 
     @property
     def model(self) -> Model:
-        """As released last, by name; new arrays."""
+        """Model as released last, by name; new arrays."""
         return self.layout.unflatten(self._standing.model, self._like)
 
     @property
@@ -184,8 +184,8 @@ class Server(OfOneProcess):
         """The clients of these ids, looked up once: `ask` then takes milliseconds for a million of them."""
         return self._ledger.clients(available)
 
-    @alone
-    def ask(self, available: Any) -> Asked:
+    @single_process
+    def ask(self, available: Any) -> OpenRound:
         """Choose clients for the open step, charge them, and commit that; then the caller may send.
 
         A round that was not closed, in this process or the one before, is asked for again: with the same
@@ -196,7 +196,7 @@ class Server(OfOneProcess):
                 text or bytes, and names the unit of privacy for as long as it may come back.
 
         Raises:
-            Starved: if fewer than `min_replies` of them may take part.
+            TooFewClients: if fewer than `min_replies` of them may take part.
             HorizonError: if all rounds are released.
             ValueError: for something that is no list of ids.
             GuaranteeError: in a fork, or after a failure that left the state behind.
@@ -223,12 +223,12 @@ class Server(OfOneProcess):
         self._standing, self._failed = after, False
         return self._opened(resumed=False)
 
-    def _opened(self, *, resumed: bool) -> Asked:
+    def _opened(self, *, resumed: bool) -> OpenRound:
         standing = self._standing
         if self._round is not None:
             self._round.open = False
         numbers = (standing.step, standing.attempt)
-        self._round = Asked(
+        self._round = OpenRound(
             *numbers,
             standing.asked or (),
             resumed=resumed,
@@ -241,8 +241,8 @@ class Server(OfOneProcess):
         )
         return self._round
 
-    @alone
-    def close(self, asked: Asked) -> Closed:
+    @single_process
+    def close(self, asked: OpenRound) -> RoundResult:
         """End a round. With `min_replies` answers its sum is released, and one row of noise used; else not.
 
         Raises:
@@ -266,13 +266,13 @@ class Server(OfOneProcess):
         self._standing, self._failed = after, False
         self._round = None
         if enough:
-            self._attempts = Attempts()
+            self._attempts = RecentAttempts()
         else:
             self._attempts.note(asked.clients, asked.present)
         counts = len(asked.clients), asked.answered, asked.counted
-        return Closed(enough, asked.step, *counts, Counter(asked.reasons), update, self.model)
+        return RoundResult(enough, asked.step, *counts, Counter(asked.reasons), update, self.model)
 
-    def _end(self, standing: RunStanding, asked: Asked, enough: bool) -> Array | None:
+    def _end(self, standing: RunStanding, asked: OpenRound, enough: bool) -> Array | None:
         """The noisy mean, where enough have answered."""
         standing.tally.replies += asked.answered
         standing.tally.refused += asked.reasons
@@ -284,7 +284,7 @@ class Server(OfOneProcess):
         self._state.save(standing)
         return None
 
-    def _release(self, standing: RunStanding, asked: Asked) -> Array:
+    def _release(self, standing: RunStanding, asked: OpenRound) -> Array:
         """The noisy mean; the model advances by it."""
         noisy = asked.total + self._noise.next()
         scale = spacing(self.clip_norm, self.grid_bits) / self.clients_per_round
@@ -302,8 +302,8 @@ class Server(OfOneProcess):
 
     # -- for people ------------------------------------------------------------------------------
 
-    def report(self) -> Report:
-        """What happened so far. For the operator: it says who was there, which is not protected."""
+    def report(self) -> RunReport:
+        """Report of a run so far. For the operator: it says who was there, which is not protected."""
         standing = self._standing
         return report_of(standing, self.mechanism, self._ledger.summary())
 
@@ -313,13 +313,13 @@ class Server(OfOneProcess):
 
     def statement(self) -> str:
         """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement."""
-        run = self.report(), self.mechanism, self.discipline, self.clients_per_round
+        run = self.report(), self.mechanism, self.policy, self.clients_per_round
         return statement_of_run(*run, durable=self._folder is not None)
 
     # -- the rest --------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Give the state back; it can be opened again."""
+        """Close the state; it can be opened again."""
         self._give_back()
 
     def _identity(self) -> str:
@@ -332,7 +332,7 @@ class Server(OfOneProcess):
                     "clip_norm": self.mechanism.clip_norm,
                     "fingerprint": self.mechanism.fingerprint,
                 },
-                "discipline": self.discipline.describe(),
+                "policy": self.policy.describe(),
                 "optimizer": self.optimizer.describe(),
                 "layout": [[e.name, e.shape, e.dtype] for e in self.layout.entries],
                 "excluded": self.layout.excluded,

@@ -1,4 +1,4 @@
-"""Where a server keeps what it is in the middle of: in memory, or in a directory (`store`)."""
+"""State of a server in memory; `store` keeps it in a directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anechoic.runs import digests
 
 @dataclass
 class RunTally:
-    """What happened so far, for the report.
+    """Counts of a run so far, for the report.
 
     Attributes:
         short: rounds that were closed without a release.
@@ -58,7 +58,7 @@ class RunStanding:
 
 
 class RunInMemory:
-    """State that ends with the process: nothing is copied, and nothing survives; `RunStore` writes files.
+    """State that ends with the process; `RunStore` writes files.
 
     Everything inside `transaction` is kept together or not at all.
 
@@ -104,4 +104,4 @@ class RunInMemory:
         return math.inf
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the state."""

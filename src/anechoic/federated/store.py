@@ -21,7 +21,7 @@ from anechoic.federated.clients import ClientId
 from anechoic.federated.state import RunStanding, RunTally
 from anechoic.federated.vectors import Vectors
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.meta import MECHANISM
+from anechoic.runs.settings_check import MECHANISM
 from anechoic.runs.state_file import StateFile
 
 #: In the state directory.
@@ -50,7 +50,7 @@ class RunStore(StateFile):
     NEW_RUN = "Start a new run in another directory, whose privacy cost adds to this one's."
     AGAIN = "ask again: an open round has the same clients, and the step shows whether it was released"
     OTHERWISE = (
-        "Open it with what it was begun with; for another mechanism, model or discipline begin another run,"
+        "Open it with what it was begun with; for another mechanism, model or policy begin another run,"
         " whose privacy cost adds to this one's."
     )
 

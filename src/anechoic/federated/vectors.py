@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anechoic.errors import CheckpointError
-from anechoic.runs.files import reading, writing
+from anechoic.runs.atomic_files import reading, writing
 
 _MAGIC = b"anechoic federated vectors 1\n"
 _NAME = re.compile(r"\.?(model|noise)-[0-9]+-[0-9a-f]{16}\.bin(\.partial)?")

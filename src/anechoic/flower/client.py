@@ -1,4 +1,4 @@
-"""The client: what a training function returns becomes a clipped update, and nothing else leaves.
+"""Flower client: a training function's result becomes a clipped update, and nothing else leaves.
 
     app = ClientApp()
 
@@ -26,16 +26,7 @@ from numpy.typing import NDArray
 
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.grid import to_grid
-from anechoic.flower.records import (
-    ARRAYS,
-    ASK,
-    TRAIN,
-    UPDATE,
-    WHO,
-    arrays_of,
-    asked_of,
-    vector_record,
-)
+from anechoic.flower.records import ARRAYS, ASK, TRAIN, UPDATE, WHO, arrays_of, asked_of, vector_record
 
 _log = getLogger("flwr")
 

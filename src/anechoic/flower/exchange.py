@@ -1,4 +1,4 @@
-"""Waiting for clients, messages out and replies in, within a time; what a client sends is opened here."""
+"""Exchange messages with clients within a time; what a client sends is opened here."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def answer_in(reply: Message, read: Callable[[RecordDict], Answer]) -> Answer | 
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """Sends messages and hands over what comes back, asking more often at first than Flower's own loop.
+class MessageExchange:
+    """Send messages and yield replies, polling more often at first than Flower's own loop.
 
     Attributes:
         timeout: seconds to wait for replies, > 0.
@@ -105,8 +105,8 @@ def _pulled(grid: Grid, name: str, message: Message) -> Iterable[Message]:
 
 
 @dataclass
-class Waiting:
-    """Waits for enough clients, at most `patience` seconds from `begin` on.
+class ClientWait:
+    """Wait for enough clients, at most `patience` seconds from `begin` on.
 
     Attributes:
         fewest: clients to wait for before a round.
@@ -127,7 +127,7 @@ class Waiting:
         self.begin()
 
     def begin(self) -> None:
-        """A round begins now."""
+        """Begin a round."""
         self._until = self.clock() + self.patience
         self._short = 0
 

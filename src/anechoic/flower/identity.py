@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from anechoic.federated.clients import ClientId, Clients
 from anechoic.federated.server import Server
-from anechoic.flower.exchange import Exchange, answer_in
+from anechoic.flower.exchange import MessageExchange, answer_in
 from anechoic.flower.records import ASK, WHO
 
 _log = getLogger("flwr")
@@ -29,7 +29,7 @@ class ClientIdentity(ABC):
     """Says which client is behind a node. Final: `PublicKeys`, `Partitions`, `Labels`."""
 
     @abstractmethod
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
+    def places(self, grid: Grid, exchange: MessageExchange) -> Mapping[ClientId, int]:
         """The clients that are there now, and the id of the node at which each is reached."""
 
     @property
@@ -55,7 +55,7 @@ class PublicKeys(ClientIdentity):
     forgotten.
     """
 
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
+    def places(self, grid: Grid, exchange: MessageExchange) -> Mapping[ClientId, int]:
         """One client a key.
 
         Raises:
@@ -93,7 +93,7 @@ class Partitions(ClientIdentity):
     _known: dict[int, ClientId] = field(default_factory=dict, init=False, repr=False)
     _tries: Counter[int] = field(default_factory=Counter, init=False, repr=False)
 
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
+    def places(self, grid: Grid, exchange: MessageExchange) -> Mapping[ClientId, int]:
         """One client a partition; nodes that do not answer, asked three times, are not there.
 
         Raises:
@@ -104,7 +104,7 @@ class Partitions(ClientIdentity):
         self._ask(grid, exchange, unknown)
         return {self._known[node]: node for node in nodes if node in self._known}
 
-    def _ask(self, grid: Grid, exchange: Exchange, nodes: Sequence[int]) -> None:
+    def _ask(self, grid: Grid, exchange: MessageExchange, nodes: Sequence[int]) -> None:
         content = RecordDict({ASK: ConfigRecord({"stage": WHO, "key": self.key})})
         messages = [Message(content, node, MessageType.TRAIN, group_id=WHO) for node in nodes]
         self._tries.update(nodes)
@@ -147,7 +147,7 @@ class Labels(ClientIdentity):
 
     of: Callable[[NodeInfo], ClientId | None]
 
-    def places(self, grid: Grid, exchange: Exchange) -> Mapping[ClientId, int]:
+    def places(self, grid: Grid, exchange: MessageExchange) -> Mapping[ClientId, int]:
         """One client a label, at the first of its nodes."""
         found: dict[ClientId, int] = {}
         for node in grid.get_nodes():

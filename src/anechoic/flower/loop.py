@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from anechoic.federated.client_selection import Starved
+from anechoic.federated.client_selection import TooFewClients
 from anechoic.federated.server import Server
-from anechoic.flower.exchange import Exchange, Waiting
+from anechoic.flower.exchange import ClientWait, MessageExchange
 from anechoic.flower.records import record_of
 
 _log = getLogger("flwr")
@@ -38,8 +38,8 @@ class RoundLoop:
     strategy: Strategy
     server: Server
     grid: Grid
-    exchange: Exchange
-    waiting: Waiting
+    exchange: MessageExchange
+    waiting: ClientWait
     train_config: ConfigRecord
     evaluate_fn: EvaluateFn | None
     stopped: str | None = None
@@ -67,7 +67,7 @@ class RoundLoop:
     def _train(self, current: int, arrays: ArrayRecord) -> ArrayRecord | None:
         try:
             asked = self.strategy.configure_train(current, arrays, self.train_config, self.grid)
-        except Starved as error:
+        except TooFewClients as error:
             self.stopped = str(error)
             return None
         released, _ = self.strategy.aggregate_train(current, self.exchange(self.grid, list(asked)))

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from anechoic.federated.clients import ClientId
-from anechoic.federated.round import Asked
+from anechoic.federated.round import OpenRound
 from anechoic.flower.exchange import SILENT, answer_in
 from anechoic.flower.records import ARRAYS, ASK, CONFIG, TRAIN, record_of, vector_of
 
@@ -17,7 +17,7 @@ _log = getLogger("flwr")
 
 
 class FlowerRound:
-    """Writes to the clients of an open round, and gives their replies to the server.
+    """Message the clients of an open round, and give their replies to the server.
 
     Whose reply it is follows from the message that it answers, never from its content.
 
@@ -32,7 +32,7 @@ class FlowerRound:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: OpenRound,
         places: Mapping[ClientId, int],
         server_round: int,
         config: Mapping[str, Any],

@@ -16,24 +16,24 @@ from flwr.serverapp.strategy import Result, Strategy
 from anechoic._validate import flag, positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, HorizonError
-from anechoic.federated.client_selection import Starved
+from anechoic.federated.client_selection import TooFewClients
 from anechoic.federated.clients import ClientId
 from anechoic.federated.compatibility import check_fewest
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.optimizers import ServerOptimizer
-from anechoic.federated.participation_policy import Discipline
+from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.planning import Choice
-from anechoic.federated.report import Report
-from anechoic.federated.round import Asked
+from anechoic.federated.report import RunReport
+from anechoic.federated.round import OpenRound
 from anechoic.federated.server import Server
 from anechoic.federated.store import check_folder
-from anechoic.flower.design import Design
-from anechoic.flower.exchange import Exchange, Waiting
+from anechoic.flower.exchange import ClientWait, MessageExchange
 from anechoic.flower.identity import ClientIdentity, Roll
+from anechoic.flower.log_lines import of_round, of_run, of_start
 from anechoic.flower.loop import EvaluateFn, RoundLoop
+from anechoic.flower.mechanism_choice import MechanismChoice
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.rounds import FlowerRound
-from anechoic.flower.texts import of_round, of_run, of_start
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.objective import Kept
 from anechoic.runs.state_file import Key
@@ -55,7 +55,7 @@ class CorrelatedFedOpt(Strategy):
 
     Args:
         identity: how a client is known again: `PublicKeys()`, `Partitions()` in simulations, or `Labels(…)`.
-        discipline: `Cohorts` or `CoolDown`.
+        policy: `Cohorts` or `MinSeparation`.
         clients_per_round: replies that a round takes, and the divisor of every sum (m).
         over_selection: how many more are asked, and charged, as a part of m: with .3 a round asks 1.3 m
             clients and is over with the first m replies. With 0 it waits for all m, or until
@@ -91,7 +91,7 @@ class CorrelatedFedOpt(Strategy):
         self,
         *,
         identity: ClientIdentity,
-        discipline: Discipline,
+        policy: ParticipationPolicy,
         clients_per_round: int,
         clip_norm: float,
         over_selection: float = 0.0,
@@ -118,11 +118,10 @@ class CorrelatedFedOpt(Strategy):
                 " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
                 " id does not last."
             )
-        self.identity, self.discipline = identity, discipline
-        if not isinstance(discipline, Discipline):
+        self.identity, self.policy = identity, policy
+        if not isinstance(policy, ParticipationPolicy):
             raise ValueError(
-                f"discipline={discipline!r} must be Cohorts(count) or CoolDown(separation,"
-                " max_participations)."
+                f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, max_participations)."
             )
         if optimizer is not None and not isinstance(optimizer, ServerOptimizer):
             raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
@@ -132,11 +131,11 @@ class CorrelatedFedOpt(Strategy):
             raise ValueError(f"exclude={exclude!r} must be a collection of names, such as [{exclude!r}].")
         self.server: Server | None = None
         self.stopped: str | None = None
-        self._design = Design(
+        self._design = MechanismChoice(
             mechanism, rounds, population, epsilon, delta, memory_budget, over_selection, optimizer, keep
         )
-        self._design.check_supply(discipline, self.clients_per_round)
-        for remark in self._design.remarks(discipline):
+        self._design.check_supply(policy, self.clients_per_round)
+        for remark in self._design.remarks(policy):
             _log.warning("%s", remark)
         _check_absolute("state", state)
         if state is not None:
@@ -153,8 +152,8 @@ class CorrelatedFedOpt(Strategy):
             "setting": {"identity": identity.describe()},
         }
         available = self.clients_per_round if min_available is None else min_available
-        self._waiting = Waiting(positive_int("min_available", available), patience)
-        self._exchange = Exchange(timeout=3600.0)
+        self._waiting = ClientWait(positive_int("min_available", available), patience)
+        self._exchange = MessageExchange(timeout=3600.0)
         self._round: FlowerRound | None = None
         self._roll: Roll | None = None
 
@@ -176,12 +175,12 @@ class CorrelatedFedOpt(Strategy):
                 initial,
                 mechanism=self._design.made(
                     Layout.of(initial, self._exclude).dimension,
-                    discipline=self.discipline,
+                    policy=self.policy,
                     clients_per_round=self.clients_per_round,
                     clip_norm=self.clip_norm,
                     unit=self.identity.unit,
                 ),
-                discipline=self.discipline,
+                policy=self.policy,
                 clients_per_round=self.clients_per_round,
                 clip_norm=self.clip_norm,
                 exclude=self._exclude,
@@ -194,7 +193,7 @@ class CorrelatedFedOpt(Strategy):
         if self.server is not None:
             self.server.shut()
 
-    def report(self) -> Report:
+    def report(self) -> RunReport:
         """What happened so far, from the first start on.
 
         Raises:
@@ -232,7 +231,7 @@ class CorrelatedFedOpt(Strategy):
             A message for each client that was asked and is there; none where all rounds are released.
 
         Raises:
-            Starved: where too few clients may take part, also after waiting.
+            TooFewClients: where too few clients may take part, also after waiting.
         """
         server = self.open(arrays)
         if server.finished:
@@ -252,7 +251,7 @@ class CorrelatedFedOpt(Strategy):
 
     def _ask(
         self, server: Server, look: Callable[[], Mapping[ClientId, int]]
-    ) -> tuple[Asked, Mapping[ClientId, int]]:
+    ) -> tuple[OpenRound, Mapping[ClientId, int]]:
         """Ask those who are there; where too few of them may take part, wait until others are."""
         if self._roll is None:
             self._roll = Roll(server)
@@ -260,7 +259,7 @@ class CorrelatedFedOpt(Strategy):
         while True:
             try:
                 return server.ask(self._roll.of(there)), there
-            except Starved as error:
+            except TooFewClients as error:
                 if error.there >= (self._design.population or math.inf):
                     _log.error(
                         "all %d clients of the population are there, and none of them but %d can be asked now"
@@ -307,7 +306,7 @@ class CorrelatedFedOpt(Strategy):
 
     def summary(self) -> None:
         """Log what is guaranteed and enforced, and where the run is."""
-        *lines, last = of_run(self.server, self.discipline, self.clients_per_round, self.identity)
+        *lines, last = of_run(self.server, self.policy, self.clients_per_round, self.identity)
         for line in lines:
             _log.info("\t├──> %s", line)
         _log.info("\t└──> %s", last)
@@ -345,19 +344,13 @@ class CorrelatedFedOpt(Strategy):
         """
         server = self.open(initial_arrays)
         last = self._last_round(num_rounds)
-        self._exchange = Exchange(timeout=timeout)
+        self._exchange = MessageExchange(timeout=timeout)
         _log.info("Starting %s strategy:", type(self).__name__)
         self.summary()
         for line in of_start(server, last):
             _log.warning("%s", line)
         run = RoundLoop(
-            self,
-            server,
-            grid,
-            self._exchange,
-            self._waiting,
-            train_config or ConfigRecord(),
-            evaluate_fn,
+            self, server, grid, self._exchange, self._waiting, train_config or ConfigRecord(), evaluate_fn
         )
         result = run.until(last)
         self.stopped = run.stopped

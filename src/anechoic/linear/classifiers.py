@@ -11,7 +11,7 @@ from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
-from anechoic.linear.fitting import Problem, class_residuals, fit_by_descent, probabilities
+from anechoic.linear.fitting import FitProblem, class_residuals, fit_by_descent, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
@@ -115,7 +115,7 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         names, codes = coded(y, self.classes)
         outputs = 1 if len(names) == 2 else len(names)
         scale = self._scale(X.shape[1])
-        problem = Problem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
+        problem = FitProblem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
         slower = BINARY if outputs == 1 else 1.0
         asked = self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
         fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)

@@ -38,7 +38,7 @@ _FEWER = 12
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What a fit asks a plan for.
+    """Arguments of a fit's plan.
 
     Attributes:
         epsilon, delta: the guarantee wanted.
@@ -76,7 +76,7 @@ class FitRequest:
 
 
 @dataclass(frozen=True)
-class Planned:
+class DescentPlan:
     """A mechanism with the rates of its steps.
 
     Attributes:
@@ -138,7 +138,7 @@ def wants_mechanism(asked: FitRequest) -> bool:
     return all(isinstance(one, str) and one == "auto" for one in choices)
 
 
-def planned(asked: FitRequest) -> Planned:
+def planned(asked: FitRequest) -> DescentPlan:
     """The mechanism of a fit, planned or given.
 
     Raises:
@@ -176,10 +176,10 @@ def planned(asked: FitRequest) -> Planned:
     advice = advice_for(found.chosen, asked.update)
     if advice is None:
         raise ValueError(f"epsilon={asked.epsilon!r} leaves no noise: give a smaller one.")
-    return Planned(found.mechanism, found, advice, found.chosen.predicted, asked)
+    return DescentPlan(found.mechanism, found, advice, found.chosen.predicted, asked)
 
 
-def _given(asked: FitRequest, mechanism: Mechanism) -> Planned:
+def _given(asked: FitRequest, mechanism: Mechanism) -> DescentPlan:
     sampling = mechanism.sampling
     if sampling.formed_outside:
         said = sampling.describe(mechanism.unit)
@@ -202,13 +202,13 @@ def _given(asked: FitRequest, mechanism: Mechanism) -> Planned:
     return with_advice(asked, mechanism)
 
 
-def with_advice(asked: FitRequest, mechanism: Mechanism) -> Planned:
+def with_advice(asked: FitRequest, mechanism: Mechanism) -> DescentPlan:
     """A given mechanism with the rates that follow from its noise."""
     sampling, update = mechanism.sampling, asked.update
     objective = PlanObjective.of(update.workload(mechanism.steps, mechanism.steps), "last")
     predicted = mechanism.noise_std * objective.measure(mechanism.strategy) / sampling.expected_batch_size
     advice = advice_of(predicted, mechanism.clip_norm, update, objective.workload.rates)
-    return Planned(mechanism, None, advice, predicted, asked)
+    return DescentPlan(mechanism, None, advice, predicted, asked)
 
 
 def batches_for(mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:

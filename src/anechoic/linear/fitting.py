@@ -1,4 +1,4 @@
-"""One fit: from checked arrays to weights and the mechanism that they were released under."""
+"""Fit a model: from checked arrays to weights and the mechanism that they were released under."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import exp2, expit
 
 from anechoic._validate import Array
-from anechoic.linear.descent import MOMENTUM, Descent, FitRequest, Planned, batches_for, descend, planned
+from anechoic.linear.descent import MOMENTUM, Descent, DescentPlan, FitRequest, batches_for, descend, planned
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.scaling import FeatureScale
@@ -23,8 +23,8 @@ from anechoic.units.ownership import Units
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """Data and a loss on them.
+class FitProblem:
+    """Data of a fit and a loss on them.
 
     Attributes:
         features: shape (N, d), finite.
@@ -42,8 +42,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What one fit gave.
+class FitResult:
+    """Result of a fit.
 
     Attributes:
         weights: on the scale of rows, shape (outputs, m).
@@ -52,7 +52,7 @@ class Fitted:
     """
 
     weights: Array
-    planned: Planned
+    planned: DescentPlan
     keys: FitKeys
 
 
@@ -96,7 +96,7 @@ def row_bits(grid_bits: int) -> int:
     return min(grid_bits // 2, MOST_BITS)
 
 
-def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
+def sums_of(mechanism: Mechanism, problem: FitProblem) -> RankOneSums:
     """Exact sums over the rows of a problem."""
     bits = mechanism.grid_bits or MOST
     rows = IntegerRows.of(problem.features, row_bits(bits), problem.scale.rows)
@@ -105,13 +105,13 @@ def sums_of(mechanism: Mechanism, problem: Problem) -> RankOneSums:
 
 def fit_by_descent(
     asked: FitRequest,
-    problem: Problem,
+    problem: FitProblem,
     outputs: int,
     units: Units | None,
-    keys_for: Callable[[Problem, Units | None, Planned], FitKeys],
+    keys_for: Callable[[FitProblem, Units | None, DescentPlan], FitKeys],
     book: Callable[[Mechanism], None],
-    warn: Callable[[Planned, int], None],
-) -> Fitted:
+    warn: Callable[[DescentPlan, int], None],
+) -> FitResult:
     """Plan, and descend.
 
     Args:
@@ -139,4 +139,4 @@ def fit_by_descent(
         penalty=penalty,
         key=keys.noise,
     )
-    return Fitted(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)
+    return FitResult(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)

@@ -30,7 +30,7 @@ class HiddenKey(bytes):
 
 @dataclass(frozen=True, repr=False)
 class FitKeys:
-    """What noise and batches are drawn with.
+    """Keys of noise and batches.
 
     Attributes:
         noise, sampling: 32 secret bytes each.

@@ -1,4 +1,4 @@
-"""What every estimator has of privacy: its arguments checked, its statement, its warnings."""
+"""Privacy of every estimator: checked arguments, statement, warnings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
-from anechoic.linear.descent import FitRequest, Planned
-from anechoic.linear.fitting import Problem
+from anechoic.linear.descent import DescentPlan, FitRequest
+from anechoic.linear.fitting import FitProblem
 from anechoic.linear.keys import FitKeys, HiddenKey, keys_of
 from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
@@ -45,7 +45,7 @@ _SELECTION = (
 )
 
 
-class Released:
+class FittedAttributes:
     """What the estimators declare themselves, the first of their arguments, and what `fit` leaves."""
 
     epsilon: float
@@ -57,7 +57,7 @@ class Released:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateLinear(Released, BaseEstimator):
+class PrivateLinear(FittedAttributes, BaseEstimator):
     """Base of the estimators: the arguments that all have by keyword, and no more than they share of privacy.
 
     Constructors are those of dataclasses: scikit-learn reads the parameters from their signature.
@@ -137,7 +137,7 @@ class PrivateLinear(Released, BaseEstimator):
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
 
-    def _keys(self, problem: Problem, units: Units | None, found: Planned) -> FitKeys:
+    def _keys(self, problem: FitProblem, units: Units | None, found: DescentPlan) -> FitKeys:
         """Of a fit, which is a function of all parameters and of the data: keys from a seed depend on both.
 
         What stands below of the mechanism follows from these, and may follow otherwise in a later version.
@@ -212,8 +212,8 @@ class PrivateLinear(Released, BaseEstimator):
         return replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
 
 
-def warn_of_noise(planned: Planned, dimension: int) -> None:
-    """Say so where noise is larger than all that data can say."""
+def warn_of_noise(planned: DescentPlan, dimension: int) -> None:
+    """Warn where noise is larger than the signal that data can have."""
     mechanism = planned.mechanism
     longest = mechanism.noise_std / np.sqrt(mechanism.steps) / mechanism.expected_batch_size
     ratio = float(longest * np.sqrt(dimension))
@@ -261,7 +261,7 @@ def warn_of_selection() -> None:
 
 
 def units_of(unit_ids: Any, rows: int) -> Units | None:
-    """Who owns what; None where every row is a unit.
+    """Return who owns which row; None where every row is a unit.
 
     Raises:
         MismatchError: for labels of another number of rows.

@@ -11,7 +11,7 @@ from sklearn.linear_model._base import LinearModel
 
 from anechoic._validate import Array, at_least, one_of
 from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
-from anechoic.linear.fitting import Problem, fit_by_descent, number_residuals
+from anechoic.linear.fitting import FitProblem, fit_by_descent, number_residuals
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
 from anechoic.linear.privacy import (
@@ -55,7 +55,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         scale = self._scale(X.shape[1])
         target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
-        problem = Problem(X, scaled, number_residuals(scaled), scale, penalty / len(X))
+        problem = FitProblem(X, scaled, number_residuals(scaled), scale, penalty / len(X))
         asked = self._asked(
             counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
         )
@@ -103,7 +103,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         return min(errors, key=lambda name: errors[name]), errors
 
     def _by_moments(
-        self, asked: FitRequest, problem: Problem, units: Units | None
+        self, asked: FitRequest, problem: FitProblem, units: Units | None
     ) -> tuple[Array, Mechanism, FitKeys]:
         if not wants_mechanism(asked):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What every edge needs of a run, without a framework: a journal of its releases, and whole files."""
+"""State of a run without a framework: ledger, journal, state file."""
 
 from anechoic.runs.digests import digest_key_of, identity_of
 from anechoic.runs.journal import Journal, conflicts

@@ -1,4 +1,4 @@
-"""An SQLite file whose errors say what to do."""
+"""SQLite file whose errors name a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def source_of(path: Path, still: bool = False) -> str:
 
 
 def log_of(path: Path) -> Path:
-    """What SQLite keeps beside a file while it is open: commits that are not in it yet."""
+    """Return SQLite's log beside an open file: commits that are not in it yet."""
     return path.with_name(f"{path.name}-wal")
 
 
@@ -73,7 +73,7 @@ class Database:
             return self._connection.execute(statement, tuple(values)).fetchall()
 
     def each(self, statement: str, values: Iterable[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows of an answer, one by one."""
+        """Yield the rows of an answer."""
         with self._said():
             # a loop of its own: an answer that nobody reads to its end is left, and not closed after its file
             for row in self._connection.execute(statement, tuple(values)):  # noqa: UP028
@@ -86,11 +86,11 @@ class Database:
 
     @property
     def version(self) -> int:
-        """Another one after every commit of somebody else."""
+        """Version of the data: it changes with every commit of somebody else."""
         return int(self.run("PRAGMA data_version")[0][0])
 
     def durable(self) -> None:
-        """What is committed is on disk: one wait for it a commit."""
+        """Wait for the disk once a commit."""
         mode = self.run("PRAGMA journal_mode=WAL")[0][0]
         if mode != "wal":
             raise CheckpointError(
@@ -106,11 +106,11 @@ class Database:
             self.waits = waits
 
     def fold(self) -> None:
-        """Bring what is in the log into the file, as far as no reader needs it."""
+        """Move the log into the file, as far as no reader needs it."""
         self.run("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self, folds: bool = True) -> None:
-        """Give the file back; `folds` the log into it, or leaves that beside it.
+        """Close the file; `folds` moves the log into it, else it stays beside it.
 
         Who closes a file last does so, but for one who may only read.
         """

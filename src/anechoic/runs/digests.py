@@ -1,4 +1,4 @@
-"""By what a run and its releases are known: digests under its noise key, which show nothing of either."""
+"""Digests of a run and its releases under its noise key, which show nothing of either."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK, _TAG = 2**22, 16
 
 
 def identity_of(noise_key: bytes) -> str:
-    """By what a run is known: 32 hexadecimal digits that follow from its key and do not show it.
+    """Return the name of a run: 32 hexadecimal digits that follow from its key and do not show it.
 
     Args:
         noise_key: 32 secret bytes, the key of the run's noise.
@@ -23,7 +23,7 @@ def identity_of(noise_key: bytes) -> str:
 
 
 def digest_key_of(noise_key: bytes) -> bytes:
-    """The secret of a run's digests: 64 bytes that follow from its key.
+    """Derive the key of a run's digests: 64 bytes that follow from its noise key.
 
     Args:
         noise_key: 32 secret bytes, the key of the run's noise.
@@ -37,7 +37,7 @@ def new_salt() -> bytes:
 
 
 def digest_of(parts: Iterable[Any], key: bytes) -> str:
-    """Digest of the released bits, 64 hexadecimal digits: HMAC-SHA-256 of their lengths and GMAC tags.
+    """Return the digest of released bits, 64 hexadecimal digits: HMAC-SHA-256 of lengths and GMAC tags.
 
     There is one tag for each 4 MiB, which takes a tenth of the time of SHA-256: tags of two different blocks
     are the same with probability 2**-109 at most over the key, whoever chose them without knowing it, and the

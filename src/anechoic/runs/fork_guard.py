@@ -1,4 +1,4 @@
-"""One process, and one thread at a time, for what uses rows of noise up."""
+"""Allow one process, and one thread at a time, where rows of noise are used up."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method that changes its object: see `OwnProcess.changing`, of the `owner` there."""
+def single_process(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Decorate a method that changes its object: see `ProcessGuard.changing`, of the `owner` there."""
 
     def waiting(self: Any, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.owner.changing():
@@ -25,18 +25,18 @@ def alone(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
     return wraps(method)(waiting)
 
 
-class OfOneProcess:
-    """Mixin of a stream and a server: over a state that is given back at the end, and never copied.
+class ProcessBound:
+    """Mixin of stream and server: their state is closed at the end, and never copied.
 
     Attributes:
         owner: its process.
     """
 
-    owner: OwnProcess
+    owner: ProcessGuard
     _state: Any
 
     def _give_back(self) -> None:
-        """The state can be opened again."""
+        """Give the state back; it can be opened again."""
         self._state.close()
         self.owner.leave()
 
@@ -51,8 +51,8 @@ class OfOneProcess:
         raise TypeError(f"{what} Give it a state.")
 
 
-class OwnProcess:
-    """The process that a stream or server belongs to, as long as it is open, and whose turn it is in there.
+class ProcessGuard:
+    """Process that an open stream or server belongs to, and the lock of its threads.
 
     Args:
         what: "stream" or "server", for messages.
@@ -65,7 +65,7 @@ class OwnProcess:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Alone: other threads wait. What this thread does inside may read, but not begin another change.
+        """Lock out other threads. Inside, this thread may read, but not begin another change.
 
         Raises:
             GuaranteeError: as `check`; and for a change within a change, as from a signal handler.
@@ -86,11 +86,11 @@ class OwnProcess:
                 self._inside = False
 
     def reading(self) -> AbstractContextManager[Any]:
-        """When no other thread changes it. A fork reads what it took along, without waiting."""
+        """Wait until no other thread changes it. A fork reads what it took along, without waiting."""
         return self._lock if self._made_in == os.getpid() else nullcontext()
 
     def leave(self) -> None:
-        """It is closed."""
+        """Close it."""
         self._number = -1
 
     def check(self) -> None:
@@ -109,7 +109,7 @@ class OwnProcess:
         )
 
 
-class Uncopyable:
+class NonPicklable:
     """Mixin that refuses copy.copy, copy.deepcopy and pickle.
 
     Raises:

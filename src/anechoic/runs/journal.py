@@ -1,4 +1,4 @@
-"""The journal of a run: what each release was, on disk before anybody uses it.
+"""Journal of a run: the digest of each release, on disk before anybody uses it.
 
 A resumed run makes the releases after its checkpoint again, under the same rows of noise. The journal holds
 it to them: a release that differs in a bit is refused before it is seen.
@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from anechoic._validate import flag, positive_int
 from anechoic.errors import CheckpointError, MismatchError, ReplayError
 from anechoic.keys import derive
+from anechoic.runs.atomic_files import sync_folder
 from anechoic.runs.digests import digest_key_of, digest_of, identity_of
-from anechoic.runs.files import sync_folder
-from anechoic.runs.meta import difference
-from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
+from anechoic.runs.release_chain import ROWS, ReleaseChain, digest_of_parts, reading
+from anechoic.runs.settings_check import difference
 from anechoic.runs.state_file import StateFile
 
 _COUNT = "start a new run, and count this one's releases too (PrivacyEngine.charge)."
@@ -33,8 +33,8 @@ _OPENING = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Mark:
-    """How far a journal was when a checkpoint was written: no less may be found when it is read.
+class JournalMark:
+    """Length of a journal when a checkpoint was written: no less may be found when it is read.
 
     Attributes:
         identity: whose releases.
@@ -51,8 +51,8 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a journal says.
+class JournalContent:
+    """Content of a journal.
 
     Attributes:
         identity, fingerprint: of the run and of its mechanism.
@@ -100,7 +100,7 @@ class Journal(StateFile):
     )
 
     def __init__(
-        self, path: Path, key: bytes, position: int, mark: Mark | None, sync_every: int, **how: Any
+        self, path: Path, key: bytes, position: int, mark: JournalMark | None, sync_every: int, **how: Any
     ) -> None:
         self._goes_on = position, mark
         self._digest_key = digest_key_of(key)
@@ -116,11 +116,11 @@ class Journal(StateFile):
         key: bytes,
         fingerprint: str,
         position: int,
-        mark: Mark | None = None,
+        mark: JournalMark | None = None,
         adopt: bool = False,
         sync_every: int = 1,
     ) -> Journal:
-        """The journal at `path` for a run that goes on at `position`.
+        """Open the journal at `path` for a run that goes on at `position`.
 
         Without `mark` it may be missing, and is then begun.
 
@@ -174,8 +174,8 @@ class Journal(StateFile):
         """Position of the first release that is not recorded."""
         return self.chain.made
 
-    def mark(self) -> Mark:
-        """How far it is, for a checkpoint; all of it is on disk."""
+    def mark(self) -> JournalMark:
+        """Return its length for a checkpoint; all of it is on disk."""
         with self._writing:
             self.check()
             if self._unsynced:
@@ -185,16 +185,16 @@ class Journal(StateFile):
                 self._unsynced = 0
                 self._count()
             run, head = json.loads(self.identity)["run"], self._head(self.chain)
-            return Mark(run, self.path.name, str(self.path), self.end, head)
+            return JournalMark(run, self.path.name, str(self.path), self.end, head)
 
     # -- releases --------------------------------------------------------------------------------
 
     def digest(self, parts: Iterable[Any]) -> str:
-        """What `record` takes: the digest of a release; see `digest_of`."""
+        """Return the digest of a release for `record`; see `digest_of`."""
         return digest_of(parts, self._digest_key)
 
     def record(self, position: int, digest: str) -> None:
-        """Note that release `position` is what has `digest`, or compare it with what it was.
+        """Record the digest of release `position`, or compare it with the recorded one.
 
         Raises:
             ReplayError: if it was another release: the two would show the difference of their gradients.
@@ -214,7 +214,7 @@ class Journal(StateFile):
             self._unsynced %= self._sync_every
 
     def carry(self, folder: str | os.PathLike[str]) -> Path:
-        """Close it, and bring the file to `folder`: a symbolic link stays, and it outlives where it was.
+        """Close the journal and move its file to `folder`: a symbolic link stays.
 
         Returns:
             Where it is now: where it was, if the file system has no links.
@@ -274,8 +274,8 @@ class Journal(StateFile):
                 " count this one's releases too (PrivacyEngine.charge)."
             )
 
-    def _check(self, position: int, mark: Mark | None) -> None:
-        """Whether a run goes on here that is at `position`, and knew what `mark` says."""
+    def _check(self, position: int, mark: JournalMark | None) -> None:
+        """Check that a run at `position` with this `mark` goes on here."""
         self._check_position(position)
         if mark is None:
             return
@@ -308,8 +308,8 @@ class Journal(StateFile):
         return f"Journal({str(self.path)!r}, releases {self.first} to {self.end - 1})"
 
 
-def read_journal(path: str | os.PathLike[str]) -> Record:
-    """What the journal at `path` says; nothing is locked or changed, and nobody can tell who wrote it.
+def read_journal(path: str | os.PathLike[str]) -> JournalContent:
+    """Read the journal at `path`; nothing is locked or changed, and nobody can tell who wrote it.
 
     Raises:
         CheckpointError: if it is missing or damaged.
@@ -317,11 +317,11 @@ def read_journal(path: str | os.PathLike[str]) -> Record:
     with reading(path, Journal) as (meta, chain, rows):
         digests = tuple(row.hex() for _, row in rows)
         about = json.loads(meta["identity"])
-        return Record(about["run"], about["fingerprint"], chain.first, digests)
+        return JournalContent(about["run"], about["fingerprint"], chain.first, digests)
 
 
 def conflicts(*paths: str | os.PathLike[str]) -> list[int]:
-    """Positions at which journals of one run record different releases; [] says that they agree.
+    """Return positions at which journals of one run record different releases; [] says that they agree.
 
     For copies of a run directory that were continued apart: one row of noise went into two releases there.
 

@@ -1,4 +1,4 @@
-"""The ledger: which batch was delivered, which part of it was summed, which releases were made.
+"""Ledger of a run: which batch was delivered, which part of it was summed, which releases were made.
 
 Loader and optimizer both report to it, and it refuses whatever would let batches, gradients and noise
 rows come apart: one logical batch is one release, in order, once.
@@ -18,7 +18,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
 from anechoic.noise import derive
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.units.batch import UnitBatch
 
 logger = logging.getLogger("anechoic")
@@ -31,7 +31,7 @@ _TAKING = threading.Lock()
 
 @dataclass(frozen=True)
 class Delivery:
-    """One physical batch handed to the training loop.
+    """Physical batch that is handed to the training loop.
 
     Attributes:
         step: t, the release that it belongs to.
@@ -55,7 +55,7 @@ class Delivery:
 
     @property
     def place(self) -> int:
-        """By what its random numbers are known within the step."""
+        """Address of its random numbers within the step."""
         return self.chunk if self.address is None else self.address
 
     @property
@@ -64,24 +64,24 @@ class Delivery:
         return self.chunk + 1 == self.chunks
 
 
-class Around:
-    """What is done around the work on each batch: nothing here, see `anechoic.torch.run`."""
+class BatchHooks:
+    """Hooks around the work on each batch: nothing here, see `anechoic.torch.run`."""
 
-    def begin(self) -> None:
-        """The first batch of all is about to be handed out."""
+    def on_first_batch(self) -> None:
+        """Called before the first batch of all is delivered."""
 
     def deliver(self, delivery: Delivery) -> None:
-        """A batch is about to be handed out; what this refuses is not in hand."""
+        """Called before a batch is delivered; what this refuses is not in hand."""
 
-    def settle(self) -> None:
-        """It was stepped, or given up."""
+    def finished(self) -> None:
+        """Called after the batch was stepped, or given up."""
 
-    def leave(self) -> None:
-        """The next one is asked for, or the loop over them is left."""
+    def next(self) -> None:
+        """Called when the next batch is asked for, or the loop is left."""
 
 
-class ReleaseLedger(Uncopyable):
-    """Keeps batches and releases together.
+class ReleaseLedger(NonPicklable):
+    """Match batches and releases.
 
     Args:
         steps: n, the releases that the mechanism covers.
@@ -98,7 +98,7 @@ class ReleaseLedger(Uncopyable):
         self._process = os.getpid()
         #: whether a batch was handed out, here or before the run was resumed
         self.begun = False
-        self.around = Around()
+        self.around = BatchHooks()
         self._delivery: Delivery | None = None
         self._summed = 0
         self._summing = False
@@ -107,20 +107,20 @@ class ReleaseLedger(Uncopyable):
         self._fault = ""
         #: passes without a batch that a loop over all epochs may still ask for once a resumed run is over
         self.empty_passes = 0
-        self._chunking: int | None = None
-        self._chunking_fixed = self._opened = False
+        self._micro_batch: int | None = None
+        self._micro_batch_fixed = self._opened = False
 
     # -- keys and position ---------------------------------------------------------------------
 
     def start(self, noise_key: bytes, releases: int = 0) -> None:
-        """Begin under `noise_key` with `releases` made already."""
+        """Start under `noise_key` with `releases` made already."""
         self._key_hash, self.releases = _hash(noise_key), releases
         self._process = os.getpid()
         self._clear()
         self._fault = ""
 
     def derived(self, domain: str, *numbers: int, size: int) -> bytes:
-        """Secret bytes of this run, neither noise nor batches: which rows are compared, what rows draw."""
+        """Derive secret bytes of this run for its random choices besides noise and batches."""
         return derive(bytes.fromhex(self._key_hash), domain, *numbers, size=size)
 
     @property
@@ -130,7 +130,7 @@ class ReleaseLedger(Uncopyable):
 
     @property
     def unfinished(self) -> str:
-        """Why the run is between two releases, or ""."""
+        """Reason why the run is between two releases, or ""."""
         if self._fault:
             return self._fault
         if self._summing:
@@ -144,19 +144,19 @@ class ReleaseLedger(Uncopyable):
         return ""
 
     @property
-    def chunking(self) -> int:
+    def micro_batch(self) -> int:
         """Largest micro-batch of the last iterator: 0 for whole batches, -1 before the first iterator."""
-        return (self._chunking or 0) if self._opened else -1
+        return (self._micro_batch or 0) if self._opened else -1
 
-    def fix_chunking(self, chunking: int) -> None:
-        """From here on iterate with this size only: sums of other parts round differently."""
-        if chunking >= 0:
-            self._chunking, self._chunking_fixed, self._opened = chunking or None, True, True
+    def fix_micro_batch(self, micro_batch: int) -> None:
+        """Fix the micro-batch size from here on: sums of other parts round differently."""
+        if micro_batch >= 0:
+            self._micro_batch, self._micro_batch_fixed, self._opened = micro_batch or None, True, True
 
     # -- the loader's side ---------------------------------------------------------------------
 
-    def open(self, chunking: int | None = None) -> int:
-        """Start to iterate: returns a turn; earlier iterators become stale.
+    def open(self, micro_batch: int | None = None) -> int:
+        """Begin an iteration and return its turn; earlier iterators become stale.
 
         A batch that was delivered and not stepped is forgotten, and will be delivered again: nothing
         of it was released.
@@ -165,7 +165,7 @@ class ReleaseLedger(Uncopyable):
         that `for epoch in range(epochs)` around the loader may stay as it was.
 
         Args:
-            chunking: largest micro-batch, None for whole batches.
+            micro_batch: largest micro-batch, None for whole batches.
 
         Raises:
             HorizonError: where all n releases were made and no such pass is left.
@@ -173,10 +173,10 @@ class ReleaseLedger(Uncopyable):
             DesynchronizedError: in the middle of a batch.
         """
         self._check_sound()
-        if self._chunking_fixed and chunking != self._chunking:
+        if self._micro_batch_fixed and micro_batch != self._micro_batch:
             raise ReplayError(
-                f"max_physical_batch_size={chunking} was {self._chunking} when the checkpoint was written:"
-                " sums of other parts round differently, so a resumed run would not repeat the same"
+                f"max_physical_batch_size={micro_batch} was {self._micro_batch} when the checkpoint was"
+                " written: sums of other parts round differently, so a resumed run would not repeat the same"
                 " releases. Keep it for the rest of the run."
             )
         if self._summed:
@@ -196,10 +196,10 @@ class ReleaseLedger(Uncopyable):
                 "all n=%d releases of this resumed run were made: this pass of the loader has no batch.",
                 self.steps,
             )
-        self._chunking, self._opened = chunking, True
+        self._micro_batch, self._opened = micro_batch, True
         self._delivery = None
         self._turn += 1
-        self.around.settle()
+        self.around.finished()
         return self._turn
 
     def check_turn(self, turn: int) -> None:
@@ -224,13 +224,13 @@ class ReleaseLedger(Uncopyable):
                 " on the training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
             )
 
-    def leave(self, turn: int) -> None:
-        """The loop body of an iterator is over; nothing to do for a stale one."""
+    def end_batch(self, turn: int) -> None:
+        """End the loop body of an iterator; nothing to do for a stale one."""
         if turn == self._turn:
-            self.around.leave()
+            self.around.next()
 
     def deliver(self, turn: int, delivery: Delivery) -> None:
-        """Note that `delivery` is being handed to the training loop."""
+        """Record that `delivery` is handed to the training loop."""
         self.check_turn(turn)
         if (delivery.step, delivery.chunk) != (self.releases, self._summed):
             raise DesynchronizedError(
@@ -238,7 +238,7 @@ class ReleaseLedger(Uncopyable):
                 f" {self._summed}) was due. Iterate again."
             )
         if not self.begun:
-            self.around.begin()
+            self.around.on_first_batch()
             self.begun = True
         self.around.deliver(delivery)
         self._delivery = delivery
@@ -246,7 +246,7 @@ class ReleaseLedger(Uncopyable):
     # -- the optimizer's side ------------------------------------------------------------------
 
     def due(self) -> Delivery:
-        """The batch that the next optimizer.step() is for."""
+        """Return the batch that the next optimizer.step() is for."""
         self._check_sound()
         self._check_process()
         if self._delivery is not None and self._delivery.step == self.releases:
@@ -266,17 +266,17 @@ class ReleaseLedger(Uncopyable):
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Put the due micro-batch into the partial sum; more are to come. Interruption spoils the sum."""
+        """Add the due micro-batch to the partial sum; more are to come. Interruption spoils the sum."""
         self._summing = True
         self._delivery = None
         self._summed += 1
         yield
         self._summing = False
-        self.around.settle()
+        self.around.finished()
 
     @contextmanager
     def releasing(self) -> Iterator[int]:
-        """Make the due release: it counts from here on, and whatever interrupts it ends the run.
+        """Make the due release: it counts from here on, and an interruption ends the run.
 
         Raises:
             GuaranteeError: in a process that was forked from the run's.
@@ -297,7 +297,7 @@ class ReleaseLedger(Uncopyable):
             yield step
         finally:
             self._releasing = False
-            self.around.settle()
+            self.around.finished()
         self._delivery, self._summed = None, 0
         self._fault = ""
 
@@ -307,19 +307,19 @@ class ReleaseLedger(Uncopyable):
             raise GuaranteeError("noise is added by optimizer.step() alone, once per batch: call that.")
 
     def abandon(self) -> None:
-        """Forget the batch in hand, of which nothing was released; iterators become stale."""
+        """Abandon the batch in hand, of which nothing was released; iterators become stale."""
         self._check_sound()
         self._clear()
 
     def give_up(self, why: str) -> None:
-        """No batch is delivered and no release made any more; what is asked for is refused with `why`."""
+        """End the run: every delivery and release is refused with `why`."""
         self._clear()
         self._fault = why
 
     def _clear(self) -> None:
         self._delivery, self._summed, self._summing = None, 0, False
         self._turn += 1
-        self.around.settle()
+        self.around.finished()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

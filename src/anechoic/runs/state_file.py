@@ -1,4 +1,4 @@
-"""The state of a run as one SQLite file: every change is there as a whole, once, or not at all.
+"""State of a run as one SQLite file: every change is there as a whole, once, or not at all.
 
 A process that is killed leaves the file before a transaction or after it. What a transaction says is on disk
 when it ends; so whatever is shown to anybody after it can be found again, and what was lost before it was
@@ -22,10 +22,10 @@ from anechoic.errors import AnechoicError, CheckpointError, GuaranteeError, Mism
 from anechoic.keys import checked_key, derive, new_key
 from anechoic.runs import digests
 from anechoic.runs.database import Database
-from anechoic.runs.lock import LockedFile
-from anechoic.runs.meta import FORMAT, MECHANISM, check_meta, check_newest
-from anechoic.runs.releases import ROWS, ReleaseChain, digest_of_parts, reading
-from anechoic.runs.table import PrivateTable
+from anechoic.runs.file_lock import LockedFile
+from anechoic.runs.private_table import PrivateTable
+from anechoic.runs.release_chain import ROWS, ReleaseChain, digest_of_parts, reading
+from anechoic.runs.settings_check import FORMAT, MECHANISM, check_meta, check_newest
 
 #: 32 secret bytes, or a function that gives them when they are needed; None for fresh ones.
 Key = bytes | Callable[[], bytes] | None
@@ -46,7 +46,7 @@ _CLOSED = "UPDATE meta SET value = iif(name = 'closed', '1', ?) WHERE name IN ('
 
 
 class StateFile:
-    """A state file, open for this process alone, for releases, private state, and tables of a subclass.
+    """State file, open in this process alone: releases, private state, and tables of a subclass.
 
     Guarantee: as long as all processes use this one file, each row of noise belongs to one release. A second
     process, a fork, a copy, a file that was moved while it is open, one of another identity or key, one that
@@ -131,7 +131,7 @@ class StateFile:
 
     @classmethod
     def shown(cls, path: str | os.PathLike[str], name: str) -> str | None:
-        """Return what the file at `path` shows under `name`, without its lock; None where it shows nothing.
+        """Read the public entry `name` of the file at `path`, without its lock; None where there is none.
 
         Who opens the file checks it. Its log is left alone: SQLite, as root, changes when that was changed.
         """
@@ -146,12 +146,12 @@ class StateFile:
 
     @property
     def steps(self) -> int:
-        """Steps whose release is in the file, or was lost before anybody saw it."""
+        """Count steps whose release is in the file, or was lost before anybody saw it."""
         return self.made
 
     @property
     def name(self) -> str:
-        """By what the run is known elsewhere."""
+        """Name of the run elsewhere."""
         return derive(self.key, f"run {self.salt.hex()}", size=16).hex()
 
     def opened_by(self) -> list[str]:
@@ -159,7 +159,7 @@ class StateFile:
         return [derive(self.key, f"opening {salt.hex()}", size=16).hex() for _, salt in self._openings]
 
     def _admitted(self) -> int:
-        """The first row of noise that the next release needs, of a file that may go on."""
+        """Return the first row of noise that the next release needs, of a file that may go on."""
         return self.made
 
     # -- opening -------------------------------------------------------------------------------
@@ -201,13 +201,13 @@ class StateFile:
         self._database.fold()  # so that the file itself says that it was not closed
 
     def _last_change(self) -> float:
-        """When file or log were changed last, negative where there is no log."""
+        """Return when file or log were changed last, negative where there is no log."""
         log, changed = self._database.log, self.path.stat().st_ctime
         has_log = log.exists() and log.stat().st_size > 0
         return max(changed, log.stat().st_ctime) if has_log else -changed
 
     def _begin_opening(self, first: int) -> None:
-        """From row `first` on noise is drawn with a salt that nobody had before."""
+        """Begin an opening: from row `first` on noise is drawn with a new salt."""
         self._database.run(_IDLE, (first,))
         self._database.run("INSERT INTO openings (first, salt) VALUES (?, ?)", (first, digests.new_salt()))
         self._read_openings()
@@ -221,7 +221,7 @@ class StateFile:
         self.openings = list({int(first): bytes(salt) for first, salt in self._openings}.items())
 
     def _read(self, said: Mapping[str, Any], key: bytes | None) -> None:
-        """The key, and all that stands in tables."""
+        """Read the key, and all tables."""
         if key is None and "key" not in said:
             raise MismatchError(
                 f"state file {self.path} does not hold its key: give the key that the {self.KIND} was begun"
@@ -262,7 +262,7 @@ class StateFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes inside are on disk when it ends, or none is.
+        """Commit all changes inside, or none.
 
         Raises:
             GuaranteeError: in a fork, after an earlier failure, or where another process has taken the file.
@@ -285,7 +285,7 @@ class StateFile:
         self.kept, self._fault = self.made, ""
 
     def _count(self) -> None:
-        """Tell the counter of the steps that are on disk."""
+        """Count the steps that are on disk."""
         if self.counter is not None:
             self.counter.done(self.steps)
 
@@ -307,7 +307,7 @@ class StateFile:
             raise
 
     def _seal(self) -> None:
-        """Write what stands for all tables."""
+        """Write the authentication tag of all tables."""
         for name, value in (("link", self.chain.link), ("tag", self._tag()), ("written", str(_now()))):
             self._set(name, value)
 
@@ -321,18 +321,18 @@ class StateFile:
     # -- content -------------------------------------------------------------------------------
 
     def append(self, step: int, time: str | float | None, row: bytes) -> None:
-        """Add what was released, or a digest of it, as the next release."""
+        """Append the next release, or a digest of it."""
         written = json.dumps(time)
         self._database.run("INSERT INTO releases VALUES (?, ?, ?)", (step, written, row))
         self.chain.add(written, row)
 
     def keep(self, state: bytes) -> None:
-        """Keep private content, in the place of what was kept before."""
+        """Save private content, in the place of what was saved before."""
         self._saved = digest_of_parts("state", state)
         self._database.run("INSERT OR REPLACE INTO state VALUES (1, ?)", (state,))
 
     def held(self) -> bytes | None:
-        """Return what was kept last, or None."""
+        """Return the private content that was saved last, or None."""
         found = self._database.run("SELECT content FROM state")
         return bytes(found[0][0]) if found else None
 
@@ -360,7 +360,7 @@ class StateFile:
         return self._ended.alive and os.getpid() == self._process
 
     def close(self) -> None:
-        """Give the file and its lock back, all commits in the file itself."""
+        """Close the file and release its lock, all commits in the file itself."""
         self._fault = f"state file {self.path} is closed."
         self._ended()
 

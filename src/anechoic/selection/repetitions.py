@@ -1,4 +1,4 @@
-"""How many runs there are: laws of a random number whose secrecy pays for the choice.
+"""Laws of the secret random number of runs, which pays for the choice.
 
 Papernot and Steinke (arXiv 2110.03620): truncated negative binomial, of which the geometric and the
 logarithmic law are two, and Poisson.
@@ -104,7 +104,7 @@ class Repetitions:
         return math.expm1(-self.shape * log_kept) / math.expm1(-self.shape * math.log(self.stop))
 
     def draw(self, key: bytes) -> int:
-        """K as a function of a key of 32 bytes, from probabilities of 60 digits."""
+        """Draw K as a function of a key of 32 bytes, from probabilities of 60 digits."""
         bits = int.from_bytes(derive(key, "repetitions", size=32), "little")
         with localcontext() as context:
             context.prec = _DIGITS

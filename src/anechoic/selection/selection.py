@@ -36,8 +36,8 @@ _POINTS, _MANY = 26, 0.05  # deltas of an amplified run, up to this one by a com
 Train = Callable[[Any, Mechanism, bytes], tuple[Any, float]]
 
 
-class Chosen(NamedTuple):
-    """The best run: what is released. All three are covered by the guarantee.
+class SelectedRun(NamedTuple):
+    """Best run, which is released. All three are covered by the guarantee.
 
     Attributes:
         result, score: as `train` returned them.
@@ -115,7 +115,7 @@ class Selection:
         key: bytes | None = None,
         state: str | os.PathLike[str] | None = None,
         adopt: bool = False,
-    ) -> Chosen:
+    ) -> SelectedRun:
         """Train a secret number of times, each time a candidate drawn uniformly, and keep the best run.
 
         Nothing of the number of runs, or of the others than the best, is logged or returned; whoever sees how
@@ -162,7 +162,7 @@ class Selection:
                 " or repetitions='geometric', which makes one at least. Another call is another selection,"
                 " whose epsilon adds to this one's."
             )
-        return Chosen(result, settings[best.place], best.score)
+        return SelectedRun(result, settings[best.place], best.score)
 
     def _one(self, train: Train, settings: Sequence[Any], root: bytes, place: int) -> tuple[int, float, Any]:
         """Run `place`: which candidate it drew, its score, its result."""

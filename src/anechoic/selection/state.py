@@ -1,4 +1,4 @@
-"""How far a selection is: in memory, or in a file from which it goes on after its process was killed."""
+"""State of a selection: in memory, or in a file from which it resumes after its process was killed."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class SelectionInMemory:
         self._last: Any = None
 
     def begin(self, runs: int) -> None:
-        """So many runs there will be."""
+        """Begin so many runs."""
         self.runs = runs
         self._store()
 
     def note(self, place: int, score: float, result: Any) -> None:
-        """One more run was made.
+        """Record one more run.
 
         Raises:
             GuaranteeError: where its result is the object of an earlier run, in memory.
@@ -84,7 +84,7 @@ class SelectionInMemory:
         return None if self.best is None else self.best.result
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing."""
 
 
 class SelectionFile(StateFile, SelectionInMemory):

@@ -13,7 +13,7 @@ from typing import Any
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.keys import derive
-from anechoic.runs.fork_guard import OfOneProcess, alone
+from anechoic.runs.fork_guard import ProcessBound, single_process
 from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used, merge_by_step
 from anechoic.streaming.layout import SumsLayout, check_same
 from anechoic.streaming.release import Release
@@ -36,7 +36,7 @@ class Addition:
     accumulator: Accumulator | None = None
 
 
-class StreamBase(OfOneProcess):
+class StreamBase(ProcessBound):
     """The common part of streams: one opened state, one way in for records and sums, one end of a step.
 
     Attributes:
@@ -67,7 +67,7 @@ class StreamBase(OfOneProcess):
         """Give the state file back; it can be opened again."""
         self._give_back()
 
-    @alone
+    @single_process
     def update(self, batch: Any, unit_ids: Any = None, *, batch_id: str | None = None) -> bool:
         """Add records to the open step. No noise is used, and nothing is published.
 
@@ -97,7 +97,7 @@ class StreamBase(OfOneProcess):
         mark_used([addition.accumulator])
         return True
 
-    @alone
+    @single_process
     def release(self, time: str | float | None = None) -> Release:
         """End the open step and publish: one row of noise, used here and never again.
 
@@ -154,7 +154,7 @@ class StreamBase(OfOneProcess):
         name, query = batch_name(batch_id)
         return self._add_sums(merge_by_step(sums, self.layout), name, query)
 
-    @alone
+    @single_process
     def _add_sums(self, given: dict[int | None, Accumulator], name: str, query: str | None) -> bool:
         self._state.check()
         if self._state.step_of_batch(name) is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anechoic.budget.book import BudgetBook
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
-from anechoic.runs.files import check_writable, replaced
+from anechoic.runs.atomic_files import check_writable, replaced
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import Columns, PendingSteps

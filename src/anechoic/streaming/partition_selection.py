@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from anechoic._validate import fraction, positive_int
-from anechoic.budget.account import AllBut
+from anechoic.budget.account import WithFailureProbability
 from anechoic.budget.book import BudgetBook, booked
 from anechoic.errors import UnsupportedError
 from anechoic.keys import derive
@@ -25,8 +25,8 @@ from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.fork_guard import OwnProcess
-from anechoic.runs.meta import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import ProcessGuard
+from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, PartitionSelectionAccumulator
 from anechoic.streaming.base import Addition, StreamBase
@@ -159,7 +159,7 @@ class PartitionSelectionHistogram(StreamBase):
         begun = pin_to_saved(
             planned, None if state is None else PartitionSelectionStore.shown(state, MECHANISM)
         )
-        self.cost = AllBut(begun, _CHOOSING * self.delta)
+        self.cost = WithFailureProbability(begun, _CHOOSING * self.delta)
         if self.cost.mechanism.grid_bits is None:
             raise UnsupportedError(
                 f"horizon={horizon}: no noise of this length can be rounded exactly, on which the threshold"
@@ -176,7 +176,7 @@ class PartitionSelectionHistogram(StreamBase):
             SpentEpsilon(self.cost.mechanism),
         )
         self._setting = checked_setting(setting)
-        self.owner = OwnProcess("stream")
+        self.owner = ProcessGuard("stream")
         if book is not None:
             book.check(self.cost)  # before a state file is begun
         self._start(state, key=key, adopt=adopt)

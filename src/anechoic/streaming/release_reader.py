@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from anechoic._validate import fraction
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.rows import grid_bits
-from anechoic.runs.meta import MECHANISM
-from anechoic.runs.releases import reading
+from anechoic.runs.release_chain import reading
+from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.base import StreamBase
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import Factors

@@ -18,7 +18,7 @@ import numpy as np
 
 from anechoic.keys import derive
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.runs.meta import MECHANISM
+from anechoic.runs.settings_check import MECHANISM
 from anechoic.runs.state_file import StateFile
 from anechoic.streaming.ledger import Table
 from anechoic.streaming.stream_state import StreamState

@@ -19,8 +19,8 @@ from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows, grid_bits
 from anechoic.participation.accounts import Accounts
 from anechoic.participation.base import Participation
-from anechoic.runs.fork_guard import OwnProcess, alone
-from anechoic.runs.meta import MECHANISM, checked_setting
+from anechoic.runs.fork_guard import ProcessGuard, single_process
+from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used
 from anechoic.streaming.base import Addition, checked_batch_id
@@ -178,7 +178,7 @@ class Stream(ReleaseReader):
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
         self._decoder = ReleaseDecoder(self.shared, self.mechanism, self.over, quantile(self.level))
         self._setting = checked_setting(setting)
-        self.owner = OwnProcess("stream")
+        self.owner = ProcessGuard("stream")
         if book is not None:
             book.check(self.mechanism)  # before a state file is begun
         self._start(state, key=key, adopt=adopt)
@@ -239,7 +239,7 @@ class Stream(ReleaseReader):
         names = names if batch_ids is None else list(map(checked_batch_id, names))
         return self._steps(list(map(_Step, listed, units, map(plain_time, whens), names)))
 
-    @alone
+    @single_process
     def _steps(self, steps: list[_Step]) -> list[Release]:
         known = [None if one.name is None else self._state.step_of_batch(one.name) for one in steps]
         new = [one for one, step in zip(steps, known, strict=True) if step is None]

@@ -1,32 +1,16 @@
-"""What an optimiser does with noise, and an Adam for which correlated noise is as good as it is for SGD."""
+"""Adam for correlated noise: it divides by what independent noise would leave, and is as good as SGD then."""
 
 from __future__ import annotations
 
-import copy
-import logging
-import math
-import warnings
 from collections.abc import Callable, Iterable
-from functools import singledispatch
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn, optim
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from anechoic._validate import Array, positive_float
 from anechoic.errors import MismatchError
-from anechoic.losses.dispatch import error
-from anechoic.mechanism.calibrate import calibrate
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.records import OptimizerKind
-from anechoic.planning.update import UpdateRule, rates_of, update_of
-from anechoic.sampling import Poisson
-from anechoic.strategies import Identity
-from anechoic.workloads import exponential_decay, prefix_sum
-
-logger = logging.getLogger("anechoic")
 
 
 class CorrectedAdam(optim.Optimizer):
@@ -83,7 +67,7 @@ class CorrectedAdam(optim.Optimizer):
         self._reference = 0.0
 
     def expect_noise(self, variances: Array, reference: float) -> None:
-        """Say what the noise in the gradients is: `PrivacyEngine` does so.
+        """Take the variances of the noise in the gradients, from `PrivacyEngine`.
 
         Args:
             variances: of one entry of the noise in the mean gradient of each step, shape (n,).
@@ -93,7 +77,7 @@ class CorrectedAdam(optim.Optimizer):
         self._reference = positive_float("reference", reference)
 
     def _mean_of_variances(self, beta: float, step: int) -> float:
-        """The running mean m of s^2 after `step` steps, its start corrected as Adam corrects that of v."""
+        """Return the bias-corrected running mean of s^2 after `step` steps."""
         if self._variances is None:
             return 0.0
         if step > len(self._variances):
@@ -106,7 +90,7 @@ class CorrectedAdam(optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update from p.grad; what the closure returned."""
+        """Update the weights from p.grad; return what the closure returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -134,150 +118,3 @@ class CorrectedAdam(optim.Optimizer):
         if self._variances is not None:
             known = known.sub_(self._mean_of_variances(second, step)).clamp_(min=0.0).add_(self._reference)
         p.addcdiv_(mean, known.sqrt_().add_(group["eps"]), value=-group["lr"] / (1 - first**step))
-
-
-@singledispatch
-def kind_of(optimizer: optim.Optimizer) -> OptimizerKind:
-    """Whether updates are linear in the gradients, as a plan needs to know; "adam" for unknown ones."""
-    return "adam"
-
-
-@kind_of.register(optim.SGD)
-@kind_of.register(optim.ASGD)
-@kind_of.register(CorrectedAdam)
-def _(optimizer: optim.Optimizer) -> OptimizerKind:
-    return "sgd"
-
-
-if hasattr(optim, "Muon"):  # torch 2.9
-    # its matrices are orthogonal whatever the noise of a step: it was as good as momentum with noise planned
-    # for sums, and better than with noise planned for its buffer (docs/measured.md)
-    kind_of.register(optim.Muon, lambda optimizer: "sgd")
-
-
-@singledispatch
-def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction: str) -> None:
-    """Tell an optimizer that wants to know what the noise of each step is; by default it does not."""
-
-
-@tell_noise.register
-def _(optimizer: CorrectedAdam, mechanism: Mechanism, loss_reduction: str) -> None:
-    scale = mechanism.clip_norm / (mechanism.expected_batch_size if loss_reduction == "mean" else 1.0)
-    of_steps = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).per_step
-    variances = np.square(scale * mechanism.noise_std * of_steps)
-    optimizer.expect_noise(variances, (scale * independent_noise_std(mechanism)) ** 2)
-
-
-def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
-    """Log which learning rates are worth trying where noise is correlated and the optimizer divides by it.
-
-    With noise r times as large in a step and e times as large in sums as independent noise, a plain Adam
-    takes steps 1 / r as long, and bears steps up to 1 / e as long as before: rates from r to r / e times as
-    large. docs/measured.md has what was measured.
-    """
-    if kind_of(optimizer) == "sgd" or mechanism.strategy.structure.bands == 1:
-        return
-    r, e = against_independent(mechanism)
-    logger.warning(
-        "%s divides by the noise of a step, which is %.3g times that of independent noise with the same"
-        " guarantee; in sums it is %.3g times as large. Try learning rates %.2g to %.2g times those that are"
-        " good with independent noise, or anechoic.torch.CorrectedAdam at 1 to %.2g times.",
-        type(optimizer).__name__,
-        r,
-        e,
-        r,
-        max(r, r / e),
-        max(1.0, 1 / e),
-    )
-
-
-def against_independent(mechanism: Mechanism) -> tuple[float, float]:
-    """Noise in a step, and error of prefix sums, over those of independent noise with the same guarantee.
-
-    Both root mean squares over the steps.
-    """
-    ratio, n = mechanism.noise_std / independent_noise_std(mechanism), mechanism.steps
-    step = error(exponential_decay(n, 0.0), mechanism.strategy).rms
-    sums = error(prefix_sum(n), mechanism.strategy).rms
-    return ratio * step, ratio * sums / math.sqrt((n + 1) / 2)
-
-
-def independent_noise_std(mechanism: Mechanism) -> float:
-    """Noise std of independent noise with the same guarantee, of Poisson sampling where batches are drawn."""
-    sampling = mechanism.sampling
-    if mechanism.amplified:
-        size = max(1, math.floor(mechanism.expected_batch_size))
-        drawn = cast(Any, mechanism.sampling)  # every scheme that draws knows what it draws from
-        sampling = Poisson(drawn.examples, size, mechanism.steps)
-    epsilon = float(mechanism.epsilon())
-    if epsilon == 0.0:
-        return mechanism.noise_std
-    made = calibrate(
-        Identity(mechanism.steps),
-        sampling=sampling,
-        epsilon=epsilon,
-        delta=mechanism.delta,
-        adjacency=mechanism.adjacency,
-        unit=mechanism.unit,
-    )
-    return min(made.noise_std, mechanism.noise_std)
-
-
-#: What takes more than this of the parameters in a step is no weight decay that a plan can be for.
-MOST_DECAY = 0.5
-
-
-@update_of.register
-def _(optimizer: optim.Optimizer) -> UpdateRule:
-    """Of the group with the most parameters; Nesterov's momentum is heavy ball's."""
-    kind = kind_of(optimizer)
-    group = max(optimizer.param_groups, key=_size)
-    if kind == "adam" or not isinstance(optimizer, optim.SGD):
-        return UpdateRule(kind)
-    beta = float(group["momentum"])
-    if not 0.0 <= beta < 1.0:
-        return UpdateRule(kind)
-    # the decay of a step goes through the velocity, which adds up 1 / (1 - beta) of it
-    decay = float(group.get("initial_lr", group["lr"])) * float(group["weight_decay"]) / (1.0 - beta)
-    return UpdateRule(kind, beta, decay if decay <= MOST_DECAY else 0.0)
-
-
-@rates_of.register
-def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
-    """Those of a copy that is stepped on, from where the scheduler is; the scheduler itself stays there."""
-    if isinstance(scheduler, ReduceLROnPlateau):
-        logger.warning(
-            "scheduler=ReduceLROnPlateau follows losses, which nobody knows beforehand: the plan is for a"
-            " constant learning rate. A loss of private data that it follows is outside of the guarantee."
-        )
-        return None
-
-    def rates(count: int) -> Array:
-        stand_in = _stand_in(scheduler.optimizer)
-        group = max(
-            range(len(stand_in.param_groups)), key=lambda i: _size(scheduler.optimizer.param_groups[i])
-        )
-        copied = copy.deepcopy(scheduler, {id(scheduler.optimizer): stand_in})
-        found = np.empty(count)
-        with warnings.catch_warnings():  # of steps in another order, and of those behind the last
-            warnings.simplefilter("ignore")
-            for t in range(count):
-                found[t] = stand_in.param_groups[group]["lr"]
-                if t + 1 < count:
-                    copied.step()
-        return found
-
-    return rates
-
-
-def _size(group: dict[str, Any]) -> int:
-    return sum(p.numel() for p in group["params"])
-
-
-def _stand_in(optimizer: optim.Optimizer) -> optim.Optimizer:
-    """An optimizer with the groups of another one, and one number as the parameters of each."""
-    groups = [{**group, "params": [torch.zeros(1, requires_grad=True)]} for group in optimizer.param_groups]
-    found = optim.SGD(groups, lr=1.0)
-    for made, group in zip(found.param_groups, optimizer.param_groups, strict=True):
-        made.update({key: value for key, value in group.items() if key != "params"})
-    return found

@@ -31,7 +31,7 @@ _COMPARED = 8192
 
 
 class ReleaseRecorder:
-    """Keeps what an optimizer of `anechoic.torch` releases, as sums in clip norms; made before training.
+    """Record the releases of an optimizer of `anechoic.torch`, as sums in clip norms; made before training.
 
     A step hook that the optimizer has already is still called.
 
@@ -67,7 +67,7 @@ class ReleaseRecorder:
 
     @property
     def rows(self) -> Array:
-        """What was released so far, shape (releases, m) or (releases, k)."""
+        """Return the releases so far, shape (releases, m) or (releases, k)."""
         return np.array(self._rows)
 
 
@@ -143,7 +143,7 @@ def audit_training(
 
 
 class _Canaries:
-    """The data set: an example of unit i is i's direction if it is put in, and zero if not; with the unit.
+    """Data set of canaries: an example of unit i is i's direction if it is put in, else zero; with the unit.
 
     Example j belongs to unit j mod units, so that neighbours in the data belong to different units.
     """
@@ -237,7 +237,7 @@ class _CanaryRun:
         return np.asarray(compared[np.argsort(-norms, kind="stable")[:canaries]])
 
     def train(self, releases: int) -> None:
-        """Go on until so many releases are made."""
+        """Train until so many releases are made."""
         while self._engine.releases < releases:
             for x, units in self._loader:
                 self._optimizer.zero_grad()
@@ -249,7 +249,7 @@ class _CanaryRun:
                     break
 
     def resume(self, path: Path) -> None:
-        """Save the run, and go on with another engine, as a new process would."""
+        """Save the run and resume it in another engine, as a new process would."""
         self._engine.save_checkpoint(path=path, module=self._model, optimizer=self._optimizer)
         self._rows.extend(self._recorder.rows)
         self._noise_key = self._sampling_key = None
@@ -257,7 +257,7 @@ class _CanaryRun:
         self._engine.load_checkpoint(path=path, module=self._model, optimizer=self._optimizer)
 
     def observation(self) -> Observation:
-        """What was released, and who was delivered."""
+        """Return the releases, and who was delivered."""
         rows = np.array([*self._rows, *self._recorder.rows])
         place = np.full(self._units, -1)
         place[self._chosen] = np.arange(len(self._chosen))

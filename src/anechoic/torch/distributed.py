@@ -1,4 +1,4 @@
-"""The processes of torch.distributed that share a run: what they tell one another, and the sum over them.
+"""Ranks of torch.distributed that share a run: messages between them, and the sum over them.
 
 Before every exchange of numbers each rank says where it is in the run. A rank that failed says so in its
 place; then all raise, and nothing was used. A rank that is gone, or hangs for longer than the timeout of the
@@ -30,7 +30,7 @@ def running_ranks() -> int:
 
 
 class Ranks:
-    """The processes of a run, which speak through torch.distributed's default group; or one process alone.
+    """The ranks of a run in torch.distributed's default group; or one process alone.
 
     Attributes:
         rank, count: this process, and how many there are.
@@ -41,7 +41,7 @@ class Ranks:
         self.rank = dist.get_rank() if self.count > 1 else 0
 
     def exchange(self, where: str, **said: Any) -> list[dict[str, Any]]:
-        """Return what each rank says, in the order of ranks; pickled, as processes of one run trust another.
+        """Gather an object from each rank, in the order of ranks; pickled, as ranks of one run trust another.
 
         Args:
             where: in the run, in words: the same on every rank.

@@ -13,12 +13,12 @@ from anechoic._validate import one_of, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.planning.result import Plan
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
 from anechoic.torch.distributed import Ranks, RanksError
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.setup.agreement import check_agreement, facts_of, unwrapped
-from anechoic.torch.setup.asked import (
+from anechoic.torch.setup.arguments import (
     ByEpsilon,
     ByNoise,
     Four,
@@ -26,9 +26,9 @@ from anechoic.torch.setup.asked import (
     Three,
     WithCriterion,
     WithoutCriterion,
-    spelled,
+    with_signature,
 )
-from anechoic.torch.setup.build_run import begin, check, checks, mechanism_of, share_of, way_of
+from anechoic.torch.setup.build_run import build_run, check, checks, mechanism_of, noise_storage, share_of
 from anechoic.torch.sources.base import AUTO
 
 logger = logging.getLogger("anechoic")
@@ -37,7 +37,7 @@ logger = logging.getLogger("anechoic")
 ACCOUNTANTS = ("prv", "rdp", "gdp")
 
 
-class PrivacyEngine(Resumable, Uncopyable):
+class PrivacyEngine(Resumable, NonPicklable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader
@@ -137,7 +137,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByNoise]
     ) -> tuple[Any, ...]: ...
 
-    @spelled(ByNoise)
+    @with_signature(ByNoise)
     def make_private(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
         """Private counterparts of module, optimizer and loader.
 
@@ -225,7 +225,7 @@ class PrivacyEngine(Resumable, Uncopyable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByEpsilon]
     ) -> tuple[Any, ...]: ...
 
-    @spelled(ByEpsilon, "target_epsilon", "target_delta")
+    @with_signature(ByEpsilon, "target_epsilon", "target_delta")
     def make_private_with_epsilon(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
         """Like `make_private`, with as much noise as (target_epsilon, target_delta) needs over the whole run.
 
@@ -265,7 +265,7 @@ class PrivacyEngine(Resumable, Uncopyable):
 
     @property
     def accountant(self) -> EngineAccountant:
-        """What Opacus's accountants are asked for: `get_epsilon(delta)`, and the number of steps."""
+        """Opacus's accountant: `get_epsilon(delta)`, and the number of steps."""
         return EngineAccountant(self)
 
     def _make(
@@ -287,7 +287,7 @@ class PrivacyEngine(Resumable, Uncopyable):
             share = share_of(setup, self._chunk_rows, ranks)
             parameters = check(setup)
             mechanism, self.plan, arithmetic = mechanism_of(setup, parameters)
-            way = way_of(setup, mechanism, self.plan, parameters)
+            way = noise_storage(setup, mechanism, self.plan, parameters)
             if ranks.rank == 0:
                 if self._book is not None:
                     self._book.check(mechanism)
@@ -298,7 +298,7 @@ class PrivacyEngine(Resumable, Uncopyable):
             check_agreement([word["facts"] for word in words])
         said = {}
         with ranks.together("the beginning of the run", said) as others:
-            run, private = begin(
+            run, private = build_run(
                 setup,
                 mechanism,
                 arithmetic,

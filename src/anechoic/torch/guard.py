@@ -86,7 +86,7 @@ class Guard:
             "optimizer.expected_batch_size": optimizer.expected_batch_size,
             "optimizer.loss_reduction": optimizer.loss_reduction,
             "optimizer.source.clipping": source.clipping,
-            "optimizer.release.divisor": optimizer.release.divisor,
+            "optimizer.noise_adder.divisor": optimizer.noise_adder.divisor,
             **source.settings(),
         }
 

@@ -1,4 +1,4 @@
-"""The two keys of a run: drawn where it begins, and used in that process alone."""
+"""Noise key and sampling key of a run: drawn where it begins, and used in that process alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Keys:
 
 
 class KeySource:
-    """Where a run's keys come from.
+    """Source of a run's keys.
 
     Args:
         noise_key, sampling_key: 32 secret bytes each; or a function that returns them, called when the run
@@ -57,7 +57,7 @@ class KeySource:
 
     @property
     def given(self) -> dict[str, Key]:
-        """What the caller gave, by name."""
+        """Return the caller's keys, by name."""
         return {"noise_key": self._noise, "sampling_key": self._sampling}
 
     def draw(self) -> Keys:

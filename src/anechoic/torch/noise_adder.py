@@ -1,4 +1,4 @@
-"""A release: from the clipped sums of a batch and its number to noisy gradients, once."""
+"""Add noise: from the clipped sums of a batch and its number to noisy gradients, once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.grid import spacing
 from anechoic.noise.stream import NoiseState
 from anechoic.runs import Journal
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.distributed import Ranks, RanksError, checksum_of
 from anechoic.torch.structure import bits
@@ -25,8 +25,8 @@ from anechoic.torch.structure import bits
 PIECE = 2**16
 
 
-class Releaser(Uncopyable):
-    """Adds the noise row of release t to its sums, and divides; knows no optimizer and no model.
+class NoiseAdder(NonPicklable):
+    """Add the noise row of release t to its sums, and divide; knows no optimizer and no model.
 
     On several ranks each adds the same row of noise to the same sums; none is given a release before rank 0
     has it in the journal.
@@ -42,7 +42,7 @@ class Releaser(Uncopyable):
         mechanism: as given, or as the run was begun with.
         journal: told of every release before it is returned, or None.
         agreed: whether all ranks are about to make the same release, and wait for this one's sums.
-        way: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
+        storage: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class Releaser(Uncopyable):
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
         self._dimension = sum(p.numel() for p in parameters)
-        self._dtype = kind_of(parameters)
-        self.way = "store"
+        self._dtype = noise_dtype(parameters)
+        self.storage = "store"
         self._device = parameters[0].device
         self._partial: list[Tensor] | None = None
 
     # -- noise ---------------------------------------------------------------------------------
 
-    def start_noise(self, key: bytes, cipher: str | None = None, way: str | None = None) -> NoiseStream:
-        """The stream of this run's noise rows in sum units, under `key`.
+    def start_noise(self, key: bytes, cipher: str | None = None, storage: str | None = None) -> NoiseStream:
+        """Return the stream of this run's noise rows in sum units, under `key`.
 
         Args:
             cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
-            way: as `memory` of `NoiseStream`; by default the attribute.
+            storage: as `memory` of `NoiseStream`; by default the attribute.
         """
         return self.mechanism.stream(
             self._dimension,
@@ -82,24 +82,24 @@ class Releaser(Uncopyable):
             dtype=self._dtype if self.mechanism.grid_bits is None else None,
             device=self._device,
             cipher=usual_cipher(self._device) if cipher is None else cipher,
-            memory=way or self.way,
+            memory=storage or self.storage,
         )
 
     @property
     def cipher(self) -> str:
-        """What the noise is drawn with."""
+        """Name the cipher that noise is drawn with."""
         return self._stream.cipher
 
     def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
-        """Add the rows of `stream` from `state` on."""
-        self._stream, self._noise, self.way = stream, state, stream.memory
+        """Use the rows of `stream` from `state` on."""
+        self._stream, self._noise, self.storage = stream, state, stream.memory
         self._row: Tensor | None = None  # one piece of memory for all rows
         bits = self.mechanism.grid_bits
         self._unit = None if bits is None else spacing(self.mechanism.clip_norm, bits) / self.divisor
 
     @property
     def noise_state(self) -> NoiseState:
-        """Where the noise stream stands; it holds secrets."""
+        """State of the noise stream; it holds secrets."""
         return self._noise
 
     @property
@@ -114,8 +114,8 @@ class Releaser(Uncopyable):
         """Whether sums of micro-batches wait for the rest of their batch."""
         return self._partial is not None
 
-    def add(self, sums: list[Tensor]) -> None:
-        """Add the sums of a micro-batch to the partial sum; they are kept.
+    def add_partial_sum(self, sums: list[Tensor]) -> None:
+        """Add the sums of a micro-batch to the partial sum of its batch.
 
         Raises:
             GuaranteeError: if the mechanism has a grid, and a sum is not of integers.
@@ -136,7 +136,7 @@ class Releaser(Uncopyable):
         self._partial = None
 
     def agree(self, step: int) -> None:
-        """Make sure that all ranks are about to make release `step`, at the same weights.
+        """Check that all ranks are about to make release `step`, at the same weights.
 
         Raises:
             RanksError: on every rank; nothing is released.
@@ -155,8 +155,8 @@ class Releaser(Uncopyable):
                 )
         self.agreed = True
 
-    def make(self, step: int, sums: list[Tensor]) -> list[Tensor]:
-        """Release `step`: noisy gradients, in the shapes of the parameters, made in place of the sums.
+    def noisy_gradients(self, step: int, sums: list[Tensor]) -> list[Tensor]:
+        """Return the noisy gradients of release `step`, shaped as the parameters, in place of the sums.
 
         Args:
             step: t, which the ledger is releasing.
@@ -169,7 +169,7 @@ class Releaser(Uncopyable):
         self.ledger.check_releasing()
         if self._noise.step != step:
             raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
-        self.add(sums)
+        self.add_partial_sum(sums)
         totals, self._partial = self._partial or [], None
         alone = self.ranks.count == 1
         if not alone:
@@ -185,7 +185,7 @@ class Releaser(Uncopyable):
         return released
 
     def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
-        """(sum + noise) / divisor as a gradient, in place of the sum where it is as wide.
+        """Return (sum + noise) / divisor as a gradient, in place of the sum where it is as wide.
 
         On a CPU some numbers after the others: they do not leave its cache in between.
         """
@@ -199,29 +199,29 @@ class Releaser(Uncopyable):
         return out
 
     def _scaled(self, noisy: Tensor) -> Tensor:
-        """A noisy sum over the divisor. Sums on a grid are integers up to here."""
+        """Divide a noisy sum. Sums on a grid are integers up to here."""
         if self._unit is None:
             return noisy.div_(self.divisor)  # sums may be wider than parameters
         return noisy.double().mul_(self._unit)
 
 
-def kind_of(parameters: Iterable[Tensor]) -> torch.dtype:
-    """The type of noise that is not on a grid."""
+def noise_dtype(parameters: Iterable[Tensor]) -> torch.dtype:
+    """Return the dtype of noise that is not on a grid."""
     return torch.float64 if any(p.dtype == torch.float64 for p in parameters) else torch.float32
 
 
 def usual_cipher(device: torch.device) -> str:
-    """What a run that begins draws its noise with: on the CPU, or on the device itself."""
+    """Choose the cipher of a new run's noise: on the CPU, or on the device itself."""
     return AES if device.type == "cpu" else CHACHA
 
 
 def digest(released: Iterable[Tensor], journal: Journal) -> str:
-    """What `journal` calls the bits of a release."""
+    """Return the digest of a release for `journal`."""
     return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class SumArithmetic:
     """Whether the sums of a run are integers on a grid.
 
     Attributes:

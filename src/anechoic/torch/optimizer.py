@@ -13,11 +13,11 @@ from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs.fork_guard import Uncopyable
+from anechoic.runs.fork_guard import NonPicklable
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP, unstamped
-from anechoic.torch.noise_adder import Releaser
+from anechoic.torch.noise_adder import NoiseAdder
 from anechoic.torch.randomness import modes
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, rest
@@ -26,15 +26,15 @@ from anechoic.torch.structure import full_precision, uninterrupted
 
 
 def _of_users(name: str) -> Any:
-    """An attribute that is that of the user's optimizer."""
+    """Property that stands for an attribute of the user's optimizer."""
     return property(
         lambda self: getattr(self.original_optimizer, name),
         lambda self, value: setattr(self.original_optimizer, name, value),
     )
 
 
-class CorrelatedOptimizer(Uncopyable, Optimizer):
-    """A gradient source, a release and an update behind the face of a torch optimizer.
+class CorrelatedOptimizer(NonPicklable, Optimizer):
+    """Torch optimizer whose step() sums clipped gradients, adds noise and steps the user's optimizer.
 
     Learning rates, their schedulers, hooks on steps and state are those of the user's optimizer, which it
     steps. It has the attributes of Opacus's optimizers that training code reads, and is none of them: their
@@ -56,30 +56,25 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     step_hook: Callable[[Any], None] | None = None
 
     def __init__(
-        self,
-        source: GradientSource,
-        release: Releaser,
-        optimizer: Optimizer,
-        *,
-        surroundings: Surroundings,
+        self, source: GradientSource, release: NoiseAdder, optimizer: Optimizer, *, surroundings: Surroundings
     ) -> None:  # Optimizer.__init__ would make parameter groups of its own
-        self.source, self.release, self.ledger = source, release, release.ledger
+        self.source, self.noise_adder, self.ledger = source, release, release.ledger
         mechanism, self.loss_reduction = release.mechanism, source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
-        self._update = Update(optimizer, source.parameters)
+        self._update = OptimizerUpdate(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._surroundings, self.guard = surroundings, Guard(self, surroundings)
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
             optimizer.register_state_dict_post_hook(self._stamped),
-            optimizer.register_load_state_dict_pre_hook(self._admitted),
+            optimizer.register_load_state_dict_pre_hook(self._without_stamp),
         ]
 
     def expect(self, mechanism: Mechanism) -> None:
-        """The noise of `mechanism` is what the settings say from here on."""
+        """Take the present settings as those of the mechanism."""
         self.noise_multiplier = mechanism.noise_multiplier
         self.guard.expect()
 
@@ -89,7 +84,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Make the release of the batch in hand and update the model with it.
 
-        After a micro-batch that is not the last of its batch: only clip and sum.
+        After a micro-batch that is not the last of its batch: only add up its clipped sums.
 
         Returns:
             What `closure` returned, or what the user's optimizer returns.
@@ -122,21 +117,21 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             delivery = self.ledger.due()
             rest()  # the work on the batch is done
             try:
-                return self._released(delivery)
+                return self._make_release(delivery)
             except BaseException:
                 self._surroundings.take()  # it is in hand still
                 raise
         except Exception as error:
-            if not self.release.agreed:  # else the others wait for sums, not for words
-                self.release.ranks.report(f"release {begun}", error)
+            if not self.noise_adder.agreed:  # else the others wait for sums, not for words
+                self.noise_adder.ranks.report(f"release {begun}", error)
             raise
 
-    def _released(self, delivery: Delivery) -> Any:
+    def _make_release(self, delivery: Delivery) -> Any:
         self._admit_what_was_loaded()
         self.guard.check()
         if self._step_skip_queue:
             self.signal_skip_step()
-        if delivery.chunk == 0 and self.release.left_over:
+        if delivery.chunk == 0 and self.noise_adder.left_over:
             raise DesynchronizedError(
                 "summed gradients of another batch are left over: call optimizer.abandon_batch(), and"
                 " iterate again."
@@ -145,13 +140,13 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             sums = self.source.sums(delivery)
             if not delivery.last:
                 with self.ledger.summing():
-                    self.release.add(sums)
-                    self.source.used()
+                    self.noise_adder.add_partial_sum(sums)
+                    self.source.discard_sums()
                 return None
-            self.release.agree(delivery.step)
+            self.noise_adder.agree(delivery.step)
             with uninterrupted(), self.ledger.releasing() as step:
-                self._update.put(self.release.make(step, sums))
-                self.source.used()
+                self._update.put(self.noise_adder.noisy_gradients(step, sums))
+                self.source.discard_sums()
                 if self.step_hook is not None or self._update.hooked:
                     modes.start()  # what the user's hooks make of the batch is looked at
                 if self.step_hook is not None:
@@ -169,20 +164,20 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             self.original_optimizer.zero_grad(set_to_none)
 
     def abandon_batch(self) -> None:
-        """Give up the batch in hand, of which nothing was released. Iterate again to get it back."""
+        """Abandon the batch in hand, of which nothing was released. Iterate again to get it back."""
         self.ledger.abandon()
         self.forget()
 
     def detach(self) -> None:
-        """Let go of the user's optimizer, which may be stepped by anyone then."""
+        """Detach from the user's optimizer, which may be stepped by anyone then."""
         self._update.detach()
         self.guard.detach()
         for hook in self._stamps:
             hook.remove()
 
     def forget(self) -> None:
-        """Drop all gradients and sums, and what was kept of an interrupted pass."""
-        self.release.forget()
+        """Drop all gradients and sums, also those of an interrupted pass."""
+        self.noise_adder.forget()
         self.source.forget()
         self.original_optimizer.zero_grad()
 
@@ -201,7 +196,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
     )
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """That of the user's optimizer, stamped with the run that it belongs to and its release count.
+        """Return the user's optimizer's state, stamped with its run and release count.
 
         No secret is in it; keys and noise are in engine.save_checkpoint alone.
         """
@@ -209,25 +204,25 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         return state if STAMP in state else self._stamped(None, state)  # some have a state_dict of their own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
-        """Put the user's optimizer where `state_dict` was taken.
+        """Load a state into the user's optimizer.
 
         Raises:
             ReplayError: if it is of a run with releases that this engine does not count; see
                 `PrivacyEngine.charge`.
             GuaranteeError: if it holds something and says nothing of a run, where nothing was charged.
         """
-        self.restore(self._admitted(None, state_dict))  # once: what was admitted has no stamp any more
+        self.restore(self._without_stamp(None, state_dict))  # once: what was admitted has no stamp any more
 
     def restore(self, state_dict: dict[str, Any]) -> None:
-        """The same for a checkpoint of this run, whose releases are counted by the checkpoint."""
+        """Load a state from a checkpoint of this run, which counts its releases."""
         run, self.run = self.run, None
         try:
             self.original_optimizer.load_state_dict(state_dict)
         finally:
             self.run = run
 
-    def kept(self) -> dict[str, Any]:
-        """The state of the user's optimizer for a checkpoint."""
+    def state_for_checkpoint(self) -> dict[str, Any]:
+        """Return the user's optimizer's state for a checkpoint."""
         run, self.run = self.run, None
         try:
             return unstamped(self.original_optimizer.state_dict())
@@ -238,15 +233,15 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         stamped: dict[str, Any] = state if self.run is None else self.run.stamped(state)
         return stamped
 
-    def _admitted(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
+    def _without_stamp(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
         admitted: dict[str, Any] = state if self.run is None else self.run.admitted(state)
         return admitted
 
     def _admit_what_was_loaded(self) -> None:
-        """Refuse a state that was loaded into the plain optimizer before make_private, as one after it."""
+        """Check a state that was loaded into the plain optimizer before make_private, as one after it."""
         groups = self.original_optimizer.param_groups
         if self.run is not None and any(STAMP in group for group in groups):
-            self._admitted(None, {"param_groups": groups})
+            self._without_stamp(None, {"param_groups": groups})
             for group in groups:
                 group.pop(STAMP, None)
 
@@ -268,7 +263,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         )
 
     def _by_step_only(self, *_: Any, **__: Any) -> NoReturn:
-        raise GuaranteeError("step() clips, adds noise and scales in one piece: call optimizer.step().")
+        raise GuaranteeError("step() sums, adds noise and scales in one piece: call optimizer.step().")
 
     # apart from one another they would release without noise or twice
     pre_step = add_noise = scale_grad = clip_and_accumulate = accumulate = _by_step_only
@@ -290,8 +285,8 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
         )
 
 
-class Update:
-    """Hands noisy gradients to an optimizer and steps it; refuses every other step of it.
+class OptimizerUpdate:
+    """Give noisy gradients to an optimizer and step it; refuse every other step of it.
 
     Args:
         optimizer: the user's.
@@ -305,7 +300,7 @@ class Update:
         self._guard = optimizer.register_step_pre_hook(self._check)
 
     def put(self, gradients: Iterable[Tensor]) -> None:
-        """Put released gradients into p.grad."""
+        """Write released gradients into p.grad."""
         for p, gradient in zip(self._parameters, gradients, strict=True):
             p.grad = gradient
 
@@ -316,7 +311,7 @@ class Update:
         return len(before) > 1 or bool(after)
 
     def step(self) -> Any:
-        """Step the optimizer; what it returns."""
+        """Step the optimizer and return its result."""
         self._allowed = True
         try:
             return self.optimizer.step()
@@ -324,7 +319,7 @@ class Update:
             self._allowed = False
 
     def detach(self) -> None:
-        """Let go of the optimizer: it may be stepped by anyone."""
+        """Detach from the optimizer: it may be stepped by anyone."""
         self._guard.remove()
 
     def _check(self, *_: Any) -> None:

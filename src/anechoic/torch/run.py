@@ -1,4 +1,4 @@
-"""A run: everything that one make_private ties together, and the keys it runs under."""
+"""Private run: the objects of one make_private, and their keys."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from anechoic.errors import MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs import digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
-from anechoic.runs.fork_guard import Uncopyable
-from anechoic.runs.ledger import Around, Delivery, ReleaseLedger
-from anechoic.torch.adam import tell_noise
+from anechoic.runs.fork_guard import NonPicklable
+from anechoic.runs.ledger import BatchHooks, Delivery, ReleaseLedger
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.noise_adder import Arithmetic, Releaser
+from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.optimizer_kinds import tell_noise
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.randomness.rng_stack import Surroundings, idle
-from anechoic.torch.recorder import Recorder
+from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
 
 
 @dataclass
-class PrivateRun(Around, Uncopyable):
-    """Objects of one private training run.
+class PrivateRun(BatchHooks, NonPicklable):
+    """The objects of one private training run.
 
     Attributes:
         mechanism: what is released, and its guarantee.
@@ -52,60 +52,60 @@ class PrivateRun(Around, Uncopyable):
     """
 
     mechanism: Mechanism
-    arithmetic: Arithmetic
+    arithmetic: SumArithmetic
     ledger: ReleaseLedger
     plain: nn.Module
     source: GradientSource
-    release: Releaser
+    noise_adder: NoiseAdder
     optimizer: CorrelatedOptimizer
     loader: PrivateDataLoader
     batches_under: Callable[[bytes], Batches]
     keys: Keys
     surroundings: Surroundings
-    recorder: Recorder
+    recorder: RunJournal
     history: History
     book: BudgetBook | None = None
 
     @property
     def module(self) -> Any:
-        """What the training loop calls: a wrapper around the user's module, or its hooks."""
+        """Module that the training loop calls: a wrapper around the user's, or its hooks."""
         return self.source.module
 
     @property
     def identity(self) -> str:
-        """By what the run is known in journals and stamps; no secret."""
+        """Name of the run in journals and stamps; no secret."""
         return identity_of(self.keys.noise)
 
     def stamped(self, state: dict[str, Any]) -> dict[str, Any]:
-        """An optimizer's state with what it belongs to."""
+        """Stamp an optimizer's state with the run that it belongs to."""
         return self.history.stamp(
             state, run=self.identity, releases=self.ledger.releases, journal=self.recorder.path
         )
 
     def admitted(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """An optimizer's state without its stamp, if its releases are counted here."""
+        """Check and remove the stamp of an optimizer's state."""
         return self.history.admit(state, run=self.identity, releases=self.ledger.releases)
 
-    def take(self, mechanism: Mechanism) -> None:
+    def adopt_mechanism(self, mechanism: Mechanism) -> None:
         """Pin the mechanism that the run was begun with (see `pin_to_saved`), before its first release."""
-        self.mechanism = self.release.mechanism = self.history.mechanism = mechanism
+        self.mechanism = self.noise_adder.mechanism = self.history.mechanism = mechanism
         self.optimizer.expect(mechanism)
         tell_noise(self.optimizer.original_optimizer, mechanism, self.optimizer.loss_reduction)
 
     # -- around the work on a batch --------------------------------------------------------------
 
-    def begin(self) -> None:
+    def on_first_batch(self) -> None:
         self.optimizer.guard.retake()  # until now the user may have loaded weights
-        self.enter()
+        self.book_run()
 
-    def enter(self) -> None:
-        """Book the run; the first of several ranks does. One that was spent goes on only with its journal.
+    def book_run(self) -> None:
+        """Book the run, on the first rank. One that was spent goes on only with its journal.
 
         The journal compares what is released again with what it was. Without one, another run under the same
         keys would be taken for this one, and the difference of the two has no noise.
         """
-        with self.release.ranks.together("the budget book"):
-            if self.book is not None and self.release.ranks.rank == 0:
+        with self.noise_adder.ranks.together("the budget book"):
+            if self.book is not None and self.noise_adder.ranks.rank == 0:
                 self.recorder.ready(self.ledger.releases, self.keys.noise)
                 found = booked(self.book, self.mechanism, self.recorder.journal, self.identity)
                 found.spend()
@@ -115,34 +115,34 @@ class PrivateRun(Around, Uncopyable):
         self.recorder.ready(delivery.step, self.keys.noise)
         self.surroundings.deliver(delivery)
         with paused():
-            self.source.delivered(delivery)
+            self.source.on_delivery(delivery)
 
-    def settle(self) -> None:
+    def finished(self) -> None:
         self.surroundings.settle()
 
-    def leave(self) -> None:
+    def next(self) -> None:
         _unwatch(self.source.types.leave)
 
     # -- its beginning ---------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin at release 0."""
+        """Start at release 0."""
         self.ledger.around = self.optimizer.run = self
         held = getattr(self.loader.dataset, "__dict__", {}).values()
         parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
         self.source.types.keep(part for part in parts if isinstance(part, Tensor))
         weakref.finalize(self, _unwatch, self.source.types.end)
         self.ledger.start(self.keys.noise)
-        stream = self.release.start_noise(self.keys.noise)
-        self.release.take_noise(stream, stream.init())
+        stream = self.noise_adder.start_noise(self.keys.noise)
+        self.noise_adder.take_noise(stream, stream.init())
 
     def drawn(self, noise: Mapping[str, Any] | None) -> str:
-        """Digest under the key of the next batch, and of `noise`, a state that is not saved."""
+        """Return a keyed digest of the next batch, and of `noise`, a state that is not saved."""
         batches = self.loader.feed.batches
         return _drawn(noise, batches, self.ledger.releases, self.mechanism, self.keys.noise)
 
     def give_up(self) -> None:
-        """Let go of module and optimizer, which another run has taken; this one makes no release any more."""
+        """Detach from module and optimizer, which another run has claimed; no release is made any more."""
         self.source.detach()
         self.optimizer.detach()
         self.ledger.give_up(
@@ -159,7 +159,7 @@ class PrivateRun(Around, Uncopyable):
         *,
         drawn: str,
         cipher: str,
-        way: str,
+        storage: str,
     ) -> Callable[[], None]:
         """Prepare to go on under other keys; what is returned carries it out.
 
@@ -167,15 +167,15 @@ class PrivateRun(Around, Uncopyable):
             noise: the saved noise state, or None where it was not kept: then all rows before release
                 `releases` are drawn again.
             drawn: what `drawn` said when it was saved.
-            cipher, way: what the noise was drawn with, and whether its rows were stored: that is kept, as the
-                two ways differ by rounding where there is no grid.
+            cipher, storage: what the noise was drawn with, and whether its rows were stored: both
+                differ by rounding where there is no grid.
 
         Raises:
             ReplayError: if noise or batches come out as others here.
             MismatchError: if rows were stored, and have no room here.
         """
-        stream, again = self.release.start_noise(noise_key, cipher, way), None
-        if stream.memory == "store" and self.release.way != "store":
+        stream, again = self.noise_adder.start_noise(noise_key, cipher, storage), None
+        if stream.memory == "store" and self.noise_adder.storage != "store":
             raise MismatchError(
                 f"the run of the checkpoint stores rows of noise, {stream.memory_bytes} bytes here, for which"
                 " memory_budget has no room: give as many, or none, as where the run was begun."
@@ -196,7 +196,7 @@ class PrivateRun(Around, Uncopyable):
         def carry_out() -> None:
             self.ledger.start(noise_key, state.step)
             self.ledger.empty_passes = state.step // batches.period
-            self.release.take_noise(stream, state)
+            self.noise_adder.take_noise(stream, state)
             self.loader.feed.batches, self.loader.feed.key = batches, sampling_key
             self.keys = replace(self.keys, noise=noise_key, sampling=sampling_key)
 

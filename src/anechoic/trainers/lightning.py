@@ -20,17 +20,17 @@ from torch.utils.data import DataLoader
 from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
 from anechoic.torch.loading.loader import WORKERS
 from anechoic.trainers import lightning_settings as settings
-from anechoic.trainers.door import Door
-from anechoic.trainers.files import kept_in_pairs, pair, twins
+from anechoic.trainers.adapter import TrainerAdapter
+from anechoic.trainers.checkpoint_files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_logs import LogFilter, check_nothing_kept, silent
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
+from anechoic.trainers.row_loss import BatchParts, LogicalBatches, RowLoss
 from anechoic.trainers.run import TrainerRun
 
 __all__ = ["PrivateStrategy"]
 
 
-class PrivateStrategy(Door, SingleDeviceStrategy):
+class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
     """`lightning.Trainer(strategy=PrivateStrategy(Privacy(…)), accelerator=…, devices=1)`.
 
     The module is used as it is. Its training_step is given one row at a time, as a batch of one, so whatever
@@ -103,7 +103,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
     # -- how a run begins ----------------------------------------------------------------------------
 
     def connect(self, model: Any) -> None:
-        """Before fit(): look at all settings, and stand between the module and its logs."""
+        """Check all settings before fit(), and filter the module's logs."""
         super().connect(model)
         if model.trainer.state.fn != TrainerFn.FITTING:
             return
@@ -113,7 +113,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
         self._given = settings.counted_in_whole_batches(model.trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
-        """In the place of the training loader, one that follows the run."""
+        """Replace the training loader by one that follows the run."""
         if not (self._trainer.state.fn == TrainerFn.FITTING and self._trainer.training):
             return dataloader
         if self._loader is not None or not isinstance(dataloader, DataLoader):
@@ -126,7 +126,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
         return self._loader
 
     def setup_optimizers(self, trainer: Any) -> None:
-        """The module's optimizer and schedulers, and the private run with them."""
+        """Set up the module's optimizer and schedulers, and the private run with them."""
         with settings.one_optimizer():
             super().setup_optimizers(trainer)
         steps = settings.planned_steps(trainer)
@@ -155,7 +155,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
     # -- one step ------------------------------------------------------------------------------------
 
     def on_train_start(self) -> None:
-        """A run that was resumed at its budget makes no step."""
+        """Stop a run that was resumed at its budget."""
         if self.engine.releases >= self._begun.last:
             self._trainer.should_stop = True
 
@@ -164,12 +164,14 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         """Parts of a training batch are moved when their turn comes."""
-        return batch if isinstance(batch, Parts) else super().batch_to_device(batch, device, dataloader_idx)
+        return (
+            batch if isinstance(batch, BatchParts) else super().batch_to_device(batch, device, dataloader_idx)
+        )
 
     def training_step(self, batch: Any, *rest: Any) -> Tensor:
         """Take a batch in hand; backward() works on it. Returns 0: the loss is not noised."""
         run = self._begun
-        if not isinstance(batch, Parts):
+        if not isinstance(batch, BatchParts):
             raise DesynchronizedError("training_step was given a batch that the private loader did not make.")
         if run.engine.releases >= run.last:
             raise HorizonError(f"all {run.last} releases within the budget were made: training is over.")
@@ -191,7 +193,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
         return closure_loss
 
     def _loss_of(self, module: Any, batch: Any) -> Tensor:
-        """Of the module's training_step, on one row."""
+        """Return the loss of the module's training_step on one row."""
         found = module.training_step(batch, *self._in_hand[1])
         loss = found.get("loss") if isinstance(found, dict) else found
         if not isinstance(loss, Tensor):
@@ -204,7 +206,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **keywords: Any
     ) -> Any:
-        """The work on the batch, then the release; and what can be said of it."""
+        """Sum the batch, make the release, and log what may be known."""
         run, trainer = self._begun, self._trainer
         value = closure()  # before step(), in which parts of a batch cannot be summed up
         output = super().optimizer_step(optimizer, lambda: value, model, **keywords)
@@ -219,7 +221,7 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
     # -- files ---------------------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Lightning's checkpoint, after its keys: whichever of the two a killed process left is a pair."""
+        """Save Lightning's checkpoint after its keys, so that a killed process leaves a pair."""
         run = self._run
         if run is None or "optimizer_states" not in checkpoint:
             super().save_checkpoint(checkpoint, filepath, storage_options)
@@ -231,29 +233,29 @@ class PrivateStrategy(Door, SingleDeviceStrategy):
             super().save_checkpoint(checkpoint | {"privacy": run.statement}, filepath, storage_options)
 
     def remove_checkpoint(self, filepath: Any) -> None:
-        """With its keys."""
+        """Remove a checkpoint with its keys."""
         super().remove_checkpoint(filepath)
         for path in twins(filepath):
             path.unlink(missing_ok=True)
 
     def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Lightning's checkpoint; fit() goes on from its keys."""
+        """Load Lightning's checkpoint; fit() goes on from its keys."""
         checkpoint = super().load_checkpoint(checkpoint_path, *arguments, **keywords)
         if self._trainer.state.fn == TrainerFn.FITTING:
             self._resume = pair(os.path.realpath(checkpoint_path), checkpoint)
         return checkpoint
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
-        """Weights, optimizer, keys and counts, all from the private file."""
+        """Load weights, optimizer, keys and counts from the private file."""
         self._begun.load()
 
     def on_train_end(self) -> None:
-        """Say so where a run ended early of itself."""
+        """Report a run that ended early by itself."""
         self._begun.ended(asked=self._trainer.should_stop)
         super().on_train_end()
 
     def teardown(self) -> None:
-        """Give the Trainer its settings back, and the module its logs; the run stays, to be asked."""
+        """Restore the Trainer's settings and the module's logs; the run stays."""
         for name, value in self._given.items():
             setattr(self._trainer, name, value)
         if self._logs is not None:
@@ -302,7 +304,7 @@ class EpochLoader:
     def __len__(self) -> int:
         return self._period
 
-    def __iter__(self) -> Iterator[Parts]:
+    def __iter__(self) -> Iterator[BatchParts]:
         while True:
             yield from self._batches()
 

@@ -1,4 +1,4 @@
-"""What a LightningModule writes while it trains: nothing that was computed from rows without noise."""
+"""Filter what a LightningModule logs: nothing that was computed from rows without noise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from anechoic.errors import UnsupportedError
-from anechoic.trainers.door import Dropped
+from anechoic.trainers.adapter import DroppedLogs
 
 
 class LogFilter:
-    """Stands between `self.log` of modules and callbacks and the Trainer: of training nothing passes.
+    """Filter between `self.log` of modules and callbacks and the Trainer: nothing of training passes.
 
     Validation, test and prediction log as ever. Each name that is dropped is named once.
 
@@ -30,7 +30,7 @@ class LogFilter:
     def __init__(self, module: LightningModule) -> None:
         self._module = module
         self._parts = [part for part in module.modules() if isinstance(part, LightningModule)]
-        self._dropped = Dropped()
+        self._dropped = DroppedLogs()
         for part in self._parts:
             # log_dict calls log, and callbacks are given the module's once it is attached
             vars(part)["log"] = self._of(part)
@@ -52,14 +52,14 @@ class LogFilter:
             type(self._module).log(self._module, name, figure, prog_bar=True, on_step=True, on_epoch=False)
 
     def remove(self) -> None:
-        """Leave the modules as they were."""
+        """Restore the modules."""
         for part in self._parts:
             vars(part).pop("log", None)
 
 
 @contextmanager
 def silent(module: LightningModule) -> Iterator[None]:
-    """While rows are worked on, loggers take nothing in, and metrics see no row.
+    """Silence loggers and metrics while rows are worked on.
 
     A metric adds to what it has seen before, so it would hold rows; and what it holds of a row that was run
     beside others is of no use afterwards. It gives NaN here.

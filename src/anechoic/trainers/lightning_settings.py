@@ -1,4 +1,4 @@
-"""Settings of Lightning's Trainer and module: those that no private run can have, and what others mean."""
+"""Check and read settings of Lightning's Trainer and module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from anechoic.errors import UnsupportedError
 from anechoic.planning.update import rates_of
-from anechoic.trainers.door import Refused, check_settings
+from anechoic.trainers.adapter import Refused, check_settings
 from anechoic.trainers.privacy import Privacy
 
 #: Settings of the Trainer that a private run cannot have: (name, whether it is refused, the remedy).
@@ -121,7 +121,7 @@ def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:
 
 @contextmanager
 def one_optimizer() -> Iterator[None]:
-    """Lightning's refusal of several, in our words."""
+    """Refuse several optimizers."""
     try:
         yield
     except RuntimeError as error:
@@ -134,7 +134,7 @@ def one_optimizer() -> Iterator[None]:
 
 
 def planned_steps(trainer: Any) -> int:
-    """How many releases the Trainer will make.
+    """Return the number of releases that the Trainer will make.
 
     Raises:
         UnsupportedError: if that has no end.

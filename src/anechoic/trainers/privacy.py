@@ -1,4 +1,4 @@
-"""What a trainer is told about privacy: those arguments of make_private that it does not know itself."""
+"""Privacy arguments of a trainer: those of make_private that it does not know itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anechoic.budget.book import BudgetBook
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.keys import Key
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 
 #: Arguments of make_private that follow from what the trainer has.
 OF_THE_TRAINER = {
@@ -101,7 +101,7 @@ class Privacy:
 
     @property
     def delta(self) -> float | None:
-        """That of the logged epsilon; None for the mechanism's."""
+        """Delta of the logged epsilon; None for the mechanism's."""
         return self.options.get("target_delta")
 
     def period(self, loader: DataLoader[Any]) -> int:
@@ -117,7 +117,7 @@ class Privacy:
         return Setup.of({"module": None, "optimizer": None, "data_loader": loader, **what}).period
 
     def engine(self, journal: Any) -> PrivacyEngine:
-        """An engine for one run, which writes its releases down in the folder `journal`."""
+        """Make an engine for one run, which records its releases in the folder `journal`."""
         return PrivacyEngine(
             noise_key=self.noise_key,
             sampling_key=self.sampling_key,

@@ -1,4 +1,4 @@
-"""A model together with its loss, so that whatever the loss does, it does with one row at a time."""
+"""Model and loss as one module, so that the loss sees one row at a time."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class RowLoss(nn.Module):
         return loss if loss.dim() == 0 else loss.reshape(())
 
 
-class Parts:
-    """A logical batch in parts that fit into memory: what a trainer takes for one batch."""
+class BatchParts:
+    """Logical batch in parts that fit into memory: what a trainer takes for one batch."""
 
     def __init__(self, first: Any, rest: Iterator[Any]) -> None:
         self.first, self.rest = first, rest
 
 
 class LogicalBatches:
-    """The private loader as a trainer sees it: one item a release, however many parts it comes in.
+    """Loader for a trainer: one item a release, however many parts it comes in.
 
     Args:
         loader: of the run, in chunks.
@@ -54,7 +54,7 @@ class LogicalBatches:
     def __len__(self) -> int:
         return self._period
 
-    def __iter__(self) -> Iterator[Parts]:
+    def __iter__(self) -> Iterator[BatchParts]:
         parts = iter(self.loader)
         for first in parts:
             delivery = self.loader.ledger.in_hand
@@ -63,4 +63,4 @@ class LogicalBatches:
                     f"part {delivery.chunk + 1} of batch {delivery.step} was taken for a batch of its own: go"
                     " through all that `TrainerRun.parts` gives before the trainer's step."
                 )
-            yield Parts(first, parts)
+            yield BatchParts(first, parts)

@@ -1,4 +1,4 @@
-"""One private run inside a trainer: what every adapter shares."""
+"""Private run inside a trainer, as every adapter uses it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.result import mechanism_in
 from anechoic.torch.checkpoints.checkpoint import read_mechanism
 from anechoic.torch.setup.checks import check_one_process
-from anechoic.trainers.files import found_twin, made, private_folder, twin
+from anechoic.trainers.checkpoint_files import found_twin, made, private_folder, twin
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import LogicalBatches, Parts, RowLoss
-from anechoic.trainers.signal import Signal
+from anechoic.trainers.row_loss import BatchParts, LogicalBatches, RowLoss
+from anechoic.trainers.update_monitor import UpdateMonitor
 
 logger = logging.getLogger("anechoic")
 
@@ -28,7 +28,7 @@ UNNOISED = ("loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_s
 
 
 class TrainerRun:
-    """A run that a trainer's loop drives. The trainer calls `module` on what `parts` gives, and `optimizer`.
+    """Run that a trainer's loop drives. The trainer calls `module` on what `parts` gives, and `optimizer`.
 
     Args:
         privacy: the settings.
@@ -100,7 +100,7 @@ class TrainerRun:
         self.last = self._last(privacy.stop_at_epsilon)
         self._written: list[tuple[Path, Path]] = []
         self._begun = begun
-        self.signal = Signal(self.engine.mechanism, module.named_parameters(), say)
+        self.signal = UpdateMonitor(self.engine.mechanism, module.named_parameters(), say)
 
     def _last(self, most: float | None) -> int:
         """The release after which training stops."""
@@ -125,8 +125,8 @@ class TrainerRun:
 
     # -- one step --------------------------------------------------------------------------------
 
-    def parts(self, batch: Parts) -> Iterator[Any]:
-        """The parts of a logical batch, each to be put through `module` and backward().
+    def parts(self, batch: BatchParts) -> Iterator[Any]:
+        """Yield the parts of a logical batch, each to be put through `module` and backward().
 
         Between them gradients are clipped and summed up; the trainer's own step after the last one makes the
         release.
@@ -139,12 +139,12 @@ class TrainerRun:
             yield next(batch.rest)
 
     def released(self) -> bool:
-        """After a step, while p.grad is there: look at the release. Whether training must go on."""
+        """Monitor the release after a step, while p.grad is there; return whether training must go on."""
         self.signal.look(self.engine.releases - 1)
         return self.engine.releases < self.last
 
     def ended(self, *, asked: bool) -> None:
-        """Training is over: warn where releases that the noise was planned for were not made.
+        """End training: warn where releases that the noise was planned for were not made.
 
         Args:
             asked: whether somebody stopped it, such as a callback. A stop at the budget is known here.
@@ -163,12 +163,12 @@ class TrainerRun:
     # -- what is said ------------------------------------------------------------------------------
 
     def logs(self) -> dict[str, float]:
-        """What can be logged of the run so far: functions of the releases and of public numbers."""
+        """Return what can be logged: functions of the releases and of public numbers."""
         return {"epsilon": self.engine.get_epsilon(self.delta), **self.signal.logs()}
 
     @property
     def statement(self) -> str:
-        """The guarantee, for whoever gets the model."""
+        """Return the statement of the guarantee."""
         engine = self.engine
         whole = engine.composition if self.privacy.charge else engine.mechanism
         return (
@@ -179,7 +179,7 @@ class TrainerRun:
     # -- files -------------------------------------------------------------------------------------
 
     def save(self, checkpoint: str, **extra: Any) -> None:
-        """Write the twin of a trainer's checkpoint, and the statement into the checkpoint itself.
+        """Save the private file of a trainer's checkpoint, and the statement into the checkpoint.
 
         Twins that this run wrote before are deleted where the trainer has deleted the checkpoint.
         """
@@ -195,7 +195,7 @@ class TrainerRun:
             self._written.append((public, path))
 
     def load(self) -> dict[str, Any]:
-        """Go on from the checkpoint that the run was made for; what was saved beside it.
+        """Load the checkpoint that the run was made for; return what was saved beside it.
 
         Raises:
             MismatchError: if it was made for none.

@@ -18,9 +18,9 @@ from transformers import Trainer, TrainerCallback
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.trainers import transformers_settings as settings
-from anechoic.trainers.door import Door, Dropped, check_settings
+from anechoic.trainers.adapter import DroppedLogs, TrainerAdapter, check_settings
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import Parts, RowLoss
+from anechoic.trainers.row_loss import BatchParts, RowLoss
 from anechoic.trainers.run import UNNOISED, TrainerRun
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["PrivateTrainer"]
 
 
-class PrivateTrainer(Door, Trainer):
+class PrivateTrainer(TrainerAdapter, Trainer):
     """transformers.Trainer, private: `PrivateTrainer(model=…, args=…, train_dataset=…, privacy=Privacy(…))`.
 
     Put before another trainer's class it makes that one private: `class PrivateSFTTrainer(PrivateTrainer,
@@ -70,11 +70,11 @@ class PrivateTrainer(Door, Trainer):
             check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
         settings.check_loss(self)
-        self._dropped = Dropped(UNNOISED)
+        self._dropped = DroppedLogs(UNNOISED)
         self._given, self._at_once = self.args, self.args.per_device_train_batch_size
         self.args: Any = settings.in_whole_batches(self.args)
         self._train_batch_size = self.args.train_batch_size
-        self.add_callback(_Steps(self))
+        self.add_callback(_StepCallback(self))
 
     # -- where the Trainer makes its parts -----------------------------------------------------------
 
@@ -135,13 +135,13 @@ class PrivateTrainer(Door, Trainer):
     # -- one step ------------------------------------------------------------------------------------
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> Any:
-        """One logical batch; it is not asked how many tokens it has."""
+        """Return one logical batch; its tokens are not counted."""
         return list(islice(epoch_iterator, 1)), None
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward pass of a logical batch, part by part. Returns 0: the loss is not noised."""
         run = self._begun
-        if not isinstance(inputs, Parts):
+        if not isinstance(inputs, BatchParts):
             raise DesynchronizedError(
                 "training_step was given a batch that the private loader did not deliver: leave"
                 " get_train_dataloader and get_batch_samples as they are."
@@ -228,8 +228,8 @@ class PrivateTrainer(Door, Trainer):
             (folder / "privacy.txt").write_text(self._run.statement + "\n", encoding="utf-8")
 
 
-class _Steps(TrainerCallback):
-    """Looks at releases, stops at the budget, and counts epochs by releases."""
+class _StepCallback(TrainerCallback):
+    """Callback that monitors releases, stops at the budget, and counts epochs by releases."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

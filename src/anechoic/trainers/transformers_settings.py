@@ -1,4 +1,4 @@
-"""Settings of Hugging Face's Trainer: those that no private run can have, and what others mean."""
+"""Check and read settings of Hugging Face's Trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau as Plateau
 from transformers import get_scheduler
 
 from anechoic.errors import UnsupportedError
-from anechoic.trainers.door import Dropped, Refused, check_settings
+from anechoic.trainers.adapter import DroppedLogs, Refused, check_settings
 
 logger = logging.getLogger("anechoic")
 
@@ -126,7 +126,7 @@ def check_loss(trainer: Any) -> None:
         )
 
 
-def public(logs: dict[str, float], dropped: Dropped) -> dict[str, float]:
+def public(logs: dict[str, float], dropped: DroppedLogs) -> dict[str, float]:
     """What may be logged while training; each other name is told to `dropped`."""
     for name in sorted(set(logs) - PUBLIC):
         dropped.tell(name)

@@ -15,7 +15,7 @@ DIGEST = 16
 
 
 def secret_of(key: bytes) -> bytes:
-    """What digests are keyed with, from the 32 bytes of a run."""
+    """Derive the key of digests from the 32 bytes of a run."""
     return derive(key, "units", size=64)
 
 

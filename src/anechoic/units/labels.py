@@ -105,7 +105,7 @@ def _listed(labels: list[Any]) -> tuple[Indices, list[int], int]:
             f"unit_ids[{i}]={labels[i]!r} and unit_ids[0]={labels[0]!r} are of two kinds: give one label for"
             " every example, or one list of labels for every example."
         )
-    numbers = _Numbers()
+    numbers = _LabelNumbers()
     owners: list[int] = []
     sizes: list[int] = []
     for i, label in enumerate(labels):
@@ -140,7 +140,7 @@ def _group(i: int, label: Any) -> list[Any]:
     return list(array)
 
 
-class _Numbers:
+class _LabelNumbers:
     """Numbers of labels, by first appearance; all labels must be of one kind."""
 
     def __init__(self) -> None:

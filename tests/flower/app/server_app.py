@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import ServerApp
 
-from anechoic.federated import CoolDown
+from anechoic.federated import MinSeparation
 from anechoic.flower import CorrelatedFedOpt, Partitions, PublicKeys
 
 app = ServerApp()
@@ -18,7 +18,7 @@ def main(grid, context):
     config = context.run_config
     strategy = CorrelatedFedOpt(
         identity=PublicKeys() if config["identity"] == "public-key" else Partitions(),
-        discipline=CoolDown(config["separation"]),
+        policy=MinSeparation(config["separation"]),
         rounds=config["rounds"],
         population=config["nodes"],
         clients_per_round=config["per-round"],

@@ -25,7 +25,7 @@ from anechoic.errors import CheckpointError, GuaranteeError, UnsupportedError
 from anechoic.runs import digest_key_of
 from anechoic.runs.digests import digest_of
 from anechoic.runs.journal import read_journal
-from anechoic.runs.releases import begun
+from anechoic.runs.release_chain import begun
 from anechoic.torch import PrivacyEngine, read_mechanism
 from tests.torch import setting
 from tests.torch.setting import FEATURES, mechanism

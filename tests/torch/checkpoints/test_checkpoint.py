@@ -15,7 +15,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.torch_arrays import TorchArrays
-from anechoic.runs import files, ledger
+from anechoic.runs import atomic_files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
@@ -330,7 +330,7 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(stage, tmp_path, monkeypa
 
     with monkeypatch.context() as patch:
         if stage == "write":
-            patch.setattr(files.HashingWriter, "write", fail)
+            patch.setattr(atomic_files.HashingWriter, "write", fail)
         else:
             patch.setattr(os, stage, fail)
         with pytest.raises((OSError, RuntimeError)):
@@ -462,13 +462,13 @@ def test_a_run_keeps_the_cipher_that_it_began_with(
     run = start()
     train(run, 2)
     run.engine.save_checkpoint(path=path, keys=keys)
-    assert run.optimizer.release.cipher == began
+    assert run.optimizer.noise_adder.cipher == began
     other_process()
     monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: goes_on)
     resumed = start(keys=not keys)
-    assert resumed.optimizer.release.cipher == goes_on
+    assert resumed.optimizer.noise_adder.cipher == goes_on
     resumed.engine.load_checkpoint(path=path)
-    assert resumed.optimizer.release.cipher == began
+    assert resumed.optimizer.noise_adder.cipher == began
     assert torch.equal(train(resumed, 3), train(run, 3))
 
 
@@ -564,7 +564,7 @@ def test_other_noise_or_batches_under_the_same_key_are_refused(
     train(run, 3)
     run.engine.save_checkpoint(path=path, keys=keys)
     other_process()
-    kind = type(run.loader.feed.batches) if what == "batches" else type(run.optimizer.release._stream)
+    kind = type(run.loader.feed.batches) if what == "batches" else type(run.optimizer.noise_adder._stream)
     ours = kind.batch if what == "batches" else kind.next
     if what == "batches":
         monkeypatch.setattr(kind, "batch", lambda self, t: ours(self, t)[::-1])

@@ -14,7 +14,7 @@ from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.replay import plain, unplain
-from anechoic.torch.recorder import Recorder
+from anechoic.torch.run_journal import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights
 
@@ -340,4 +340,4 @@ def test_a_journal_without_tables_has_no_releases(tmp_path):
     with contextlib.closing(sqlite3.connect(place)) as database:
         database.execute("PRAGMA journal_mode=WAL")
     assert place.stat().st_size > 0
-    assert Recorder(None, path=place).made(bytes(32)) == 0
+    assert RunJournal(None, path=place).made(bytes(32)) == 0

@@ -14,7 +14,7 @@ from anechoic.errors import DesynchronizedError, HorizonError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
-from anechoic.torch.loading.loader import Feed, PrivateDataLoader, split
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, split_evenly
 from tests.marks import each_once, every_other, in_turn
 from tests.torch.setting import mechanism, start, step, weights
 
@@ -53,7 +53,7 @@ def loader_of(sampling=None, *, workers=None, most=None, dataset=None, collate_f
     ledger = ReleaseLedger(sampling.steps)
     ledger.start(KEY)
     return PrivateDataLoader(
-        plain, Feed(batches, KEY), ledger, max_physical_batch_size=most, batch_first=batch_first
+        plain, BatchSource(batches, KEY), ledger, max_physical_batch_size=most, batch_first=batch_first
     )
 
 
@@ -150,7 +150,7 @@ def test_the_generators_of_the_training_loop_are_not_touched(name):
 @in_turn("count", range(12))
 @in_turn("most", [1, 2, 3, 5, 20, None])
 def test_split(count, most):
-    parts = split(list(range(count)), most)
+    parts = split_evenly(list(range(count)), most)
     assert [index for part in parts for index in part] == list(range(count))
     sizes = [len(part) for part in parts]
     if most is None:

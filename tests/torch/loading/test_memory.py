@@ -71,7 +71,7 @@ def test_sums_left_over_are_refused():
     run = start()
     batch = next(iter(run.loader))
     backward(run, batch)
-    run.optimizer.release.add([torch.ones_like(p) for p in run.model.parameters()])
+    run.optimizer.noise_adder.add_partial_sum([torch.ones_like(p) for p in run.model.parameters()])
     with pytest.raises(DesynchronizedError, match="left over"):
         run.optimizer.step()
 

@@ -97,7 +97,7 @@ def killed_at(place, draw, kills):
         if rank == victim:
             _die_at(private, *moment)
         make, log = (
-            private.release.make,
+            private.noise_adder.noisy_gradients,
             os.open(place / f"{rank}.log", os.O_APPEND | os.O_CREAT | os.O_WRONLY),
         )
 
@@ -107,7 +107,7 @@ def killed_at(place, draw, kills):
             os.write(log, f"{step} {given}\n".encode())
             return released
 
-        private.release.make = noted
+        private.noise_adder.noisy_gradients = noted
         return train(run, each=lambda engine: engine.releases % 2 or engine.save_checkpoint(path=path))
 
     for attempt in range(8):
@@ -127,11 +127,13 @@ def _die_at(run, name, count):
     """Kill this process at the `count`-th time that something is done."""
     left = [count]
     owner, name = {
-        "agree": (run.release, "agree"),
-        "add_up": (run.release.ranks, "add_up"),
-        "record": (run.recorder.journal or run.release, "record" if run.recorder.journal else "make"),
-        "exchange": (run.release.ranks, "exchange"),
-        "save": (run.ledger, "fix_chunking"),
+        "agree": (run.noise_adder, "agree"),
+        "add_up": (run.noise_adder.ranks, "add_up"),
+        "record": (
+            (run.recorder.journal, "record") if run.recorder.journal else (run.noise_adder, "noisy_gradients")
+        ),
+        "exchange": (run.noise_adder.ranks, "exchange"),
+        "save": (run.ledger, "fix_micro_batch"),
     }[name]
     before = getattr(owner, name)
 

@@ -230,7 +230,7 @@ def fill_the_disk(run):
     def fail(*_):
         raise OSError("the disk is full")
 
-    run[0]._current().release.journal.record = fail
+    run[0]._current().noise_adder.journal.record = fail
 
 
 IN_THE_MIDST = {  # what one rank does after two releases, which one, after how many more all stop, and why

@@ -74,7 +74,7 @@ def test_sums_that_are_not_integers_are_refused_on_a_grid():
         run.optimizer.zero_grad()
         backward(run, batch)
         with pytest.raises(GuaranteeError, match="int64"):
-            run.optimizer.release.add([torch.zeros_like(p) for p in run.model.parameters()])
+            run.optimizer.noise_adder.add_partial_sum([torch.zeros_like(p) for p in run.model.parameters()])
         break
 
 

@@ -41,8 +41,8 @@ def test_a_budget_makes_rows_of_a_given_mechanism_again(grid_bits, caplog):
     for budget, way in ((None, "store"), (needed, "store"), (needed - 1, "regenerate"), ("1B", "regenerate")):
         with caplog.at_level(logging.INFO, "anechoic"):
             run = start(mech=made(grid_bits), memory_budget=budget)
-        release = run.optimizer.release
-        assert release.way == way
+        release = run.optimizer.noise_adder
+        assert release.storage == way
         assert ("rows are made again in each step" in caplog.text) == (way == "regenerate")
         caplog.clear()
         found = train(run, 6)
@@ -67,7 +67,7 @@ def test_float64_counts_eight_bytes():
         model = network().double()
         dataset = TensorDataset(data().tensors[0].double(), data().tensors[1])
         run = start(mech=made(None), model=model, dataset=dataset, memory_budget=budget)
-        assert run.optimizer.release.way == way
+        assert run.optimizer.noise_adder.storage == way
 
 
 @ARITHMETIC
@@ -76,7 +76,7 @@ def test_what_cannot_be_made_again_is_refused_with_the_bytes(grid_bits):
     needed = PARAMETERS * (4 if grid_bits is None else 16)
     with pytest.raises(ValueError, match=rf"memory_budget='10B'.* rows of {needed} bytes.*Give as many"):
         start(mech=blt, model=model, memory_budget="10B")
-    assert start(mech=blt, model=model, memory_budget=needed).optimizer.release.noise_bytes == needed
+    assert start(mech=blt, model=model, memory_budget=needed).optimizer.noise_adder.noise_bytes == needed
 
 
 def engine_of(mech, **options):
@@ -97,7 +97,7 @@ def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sum
     floats = exact_sums is False
     assert engine.arithmetic.exact == (not floats)
     storage = "store" if floats else "regenerate"
-    assert engine.plan.chosen.noise_storage == engine._current().release.way == storage
+    assert engine.plan.chosen.noise_storage == engine._current().noise_adder.storage == storage
     assert ("made again in each step" in str(engine.plan)) == (not floats)
 
 
@@ -115,7 +115,10 @@ def test_a_resumed_run_goes_on_as_it_was_begun(grid_bits, keys, tmp_path, other_
         other_process()
         resumed = start(mech=mech, keys=not keys, memory_budget=budget)
         resumed.engine.load_checkpoint(path=path)
-        assert resumed.optimizer.release.way == "regenerate" and resumed.optimizer.release.noise_bytes == 0
+        assert (
+            resumed.optimizer.noise_adder.storage == "regenerate"
+            and resumed.optimizer.noise_adder.noise_bytes == 0
+        )
         assert torch.equal(train(resumed, 9), expected)
 
 
@@ -128,7 +131,7 @@ def test_a_run_that_stores_is_not_resumed_without_room(grid_bits, tmp_path):
     small = start(mech=mech, keys=False, memory_budget=1)
     with pytest.raises(MismatchError, match=f"{stored_bytes(grid_bits)} bytes here.*give as many, or none"):
         small.engine.load_checkpoint(path=path)
-    assert small.engine.releases == 0 and small.optimizer.release.way == "regenerate"
+    assert small.engine.releases == 0 and small.optimizer.noise_adder.storage == "regenerate"
     resumed = start(mech=mech, keys=False, memory_budget=stored_bytes(grid_bits))
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 9), train(run, 9))

@@ -7,8 +7,13 @@ import torch
 
 from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.sources.ghost.factored_gradients import (
+    LayerFactors,
+    MemoryAllowance,
+    OuterProducts,
+    norms,
+)
 from anechoic.torch.sources.ghost.gradients import GhostGradients
-from anechoic.torch.sources.ghost.rows import Budget, LayerFactors, Outer, norms
 
 
 def ghost(model, rows, *, clip=1.0, batch_first=True):
@@ -75,7 +80,7 @@ def outer(x, a, budget=None, among=None, *, as_left=None):
         outputs=a.shape[2],
         **({} if as_left is None else {"as_left": as_left}),
     )
-    return Outer(factors, lambda made: made.squeeze(0), budget or Budget(), among)
+    return OuterProducts(factors, lambda made: made.squeeze(0), budget or MemoryAllowance(), among)
 
 
 def outer_by_row(x, a, budget=None, among=None):

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anechoic.torch.sources.ghost import blocks, rows
+from anechoic.torch.sources.ghost import blocks, factored_gradients
 from tests.torch.sources.ghost_setting import normal, outer_by_row
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Every row is too large, and every block is smaller than it."""
-    monkeypatch.setattr(rows, "PIECE", 8)
+    monkeypatch.setattr(factored_gradients, "PIECE", 8)
     monkeypatch.setattr(blocks, "BLOCK", 8 * 30)
     monkeypatch.setattr(blocks, "SIDE", 3)
 
@@ -73,7 +73,7 @@ class Peak(TorchDispatchMode):
 
 @pytest.mark.parametrize(("positions", "inputs", "outputs"), [(900, 40, 5), (30, 40, 900), (100, 200, 300)])
 def test_no_block_takes_more_than_was_stated(positions, inputs, outputs, monkeypatch):
-    monkeypatch.setattr(rows, "PIECE", 2**13)
+    monkeypatch.setattr(factored_gradients, "PIECE", 2**13)
     monkeypatch.setattr(blocks, "BLOCK", 2**13)
     monkeypatch.setattr(blocks, "SIDE", 8)
     x, a = normal(2, positions, inputs), normal(2, positions, outputs, seed=2)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from anechoic.torch.sources.ghost import blocks, gradients, rows
-from anechoic.torch.sources.ghost.rows import Budget
+from anechoic.torch.sources.ghost import blocks, factored_gradients, gradients
+from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, plain, row_norms
 
 #: How memory is used: with all that there is, with none to keep anything, in pieces, and in blocks of a row.
@@ -152,9 +152,9 @@ def ghostly(model, calls, axes, loss, clip, memory):
     options = MEMORY[memory]
     with pytest.MonkeyPatch.context() as patched:
         if "budget" in options:
-            patched.setattr(gradients, "Budget", lambda: Budget(options["budget"]))
+            patched.setattr(gradients, "MemoryAllowance", lambda: MemoryAllowance(options["budget"]))
         if "piece" in options:
-            patched.setattr(rows, "PIECE", options["piece"])
+            patched.setattr(factored_gradients, "PIECE", options["piece"])
         if "block" in options:
             patched.setattr(blocks, "BLOCK", options["block"])
             patched.setattr(blocks, "SIDE", options["side"])

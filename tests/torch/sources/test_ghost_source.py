@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.sources.ghost import gradients, module, rows
+from anechoic.torch.sources.ghost import factored_gradients, gradients, module
+from anechoic.torch.sources.ghost.factored_gradients import PlainGradients, SparseGradients, excess, norms
 from anechoic.torch.sources.ghost.layers import KINDS
 from anechoic.torch.sources.ghost.loss import PerExampleCriterion
-from anechoic.torch.sources.ghost.rows import Direct, Scattered, excess, norms
 from tests.marks import in_turn
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, normal, outer, single_rows
 
@@ -51,9 +51,9 @@ def test_norms_never_fall_short_of_exact_ones(positions, scale):
         assert upper <= float(exact) * 1.01
 
 
-@pytest.mark.parametrize("margin", [0.0, rows.MARGIN])
+@pytest.mark.parametrize("margin", [0.0, factored_gradients.MARGIN])
 def test_norms_of_what_cancels_never_fall_short(monkeypatch, margin):
-    monkeypatch.setattr(rows, "MARGIN", margin)  # the bound of the norm's own rounding is enough for that
+    monkeypatch.setattr(factored_gradients, "MARGIN", margin)  # rounding's own bound is enough
     for seed in range(40):
         x, a = normal(6, 2, 3, seed=seed) * 1e7, normal(6, 1, 4, seed=seed + 100).expand(6, 2, 4).contiguous()
         x[:, 1] = -x[:, 0]
@@ -68,7 +68,9 @@ def test_a_norm_counts_what_rounding_may_hide_in_the_sum():
     a = torch.ones(1, 2, 1)
     upper = outer(x.expand(1, 2, 40), a.expand(1, 2, 40)).squared_norms().sqrt()
     amplitude = 2 * 1e7 * 40
-    assert rows.MARGIN * amplitude <= float(upper) <= 1.03 * rows.MARGIN * amplitude
+    assert (
+        factored_gradients.MARGIN * amplitude <= float(upper) <= 1.03 * factored_gradients.MARGIN * amplitude
+    )
 
 
 def exact_squares(gradients):
@@ -79,7 +81,7 @@ def test_norms_of_biases_and_words_never_fall_short_of_exact_ones():
     values = normal(30, 4, 3)
     repeated = torch.tensor([0, 1, 4, 2]).expand(30, 4)
     by_word = torch.zeros(30, 5, 3).index_copy_(1, repeated[0], values)
-    for part, found in ((Direct(values), values), (Scattered(repeated, values, 5), by_word)):
+    for part, found in ((PlainGradients(values), values), (SparseGradients(repeated, values, 5), by_word)):
         for upper, exact in zip(part.squared_norms().tolist(), exact_squares(found), strict=True):
             assert exact <= upper <= float(exact) * (1 + 1e-12)
 
@@ -116,12 +118,12 @@ def unkept(seed):
 def words(seed):
     lines = torch.randint(0, 5, (60, 7), generator=torch.Generator().manual_seed(seed))
     values = normal(60, 7, 3, seed=seed)
-    return Scattered(lines, values, 5), Scattered(lines[1:], values[1:], 5)
+    return SparseGradients(lines, values, 5), SparseGradients(lines[1:], values[1:], 5)
 
 
 def direct(seed):
     values = normal(60, 7, 3, seed=seed)
-    return Direct(values), Direct(values[1:])
+    return PlainGradients(values), PlainGradients(values[1:])
 
 
 @pytest.mark.parametrize("clip", [1e-6, 1.0])
@@ -161,10 +163,10 @@ def tied_parts(seed, positions, words=7):
 
 @pytest.mark.parametrize("positions", [1, 6, 40])
 def test_norms_of_what_cancels_between_an_embedding_and_its_head_never_fall_short(monkeypatch, positions):
-    monkeypatch.setattr(rows, "MARGIN", 0.0)
+    monkeypatch.setattr(factored_gradients, "MARGIN", 0.0)
     for seed in range(5):
         lines, values, x, a = tied_parts(seed, positions)
-        lengths = norms([rows.shared(Scattered(lines, values, 7), outer(x, a))])
+        lengths = norms([factored_gradients.shared(SparseGradients(lines, values, 7), outer(x, a))])
         assert bool((lengths >= tied_gradients(lines, values, x, a).flatten(1).norm(dim=1)).all())
 
 
@@ -183,7 +185,9 @@ def test_what_cancels_between_an_embedding_and_its_head(positions):
         sums = []
         for first in (0, 1):
             rows_of = slice(first, None)
-            tied = rows.shared(outer(x[rows_of], a[rows_of]), Scattered(lines[rows_of], values[rows_of], 7))
+            tied = factored_gradients.shared(
+                outer(x[rows_of], a[rows_of]), SparseGradients(lines[rows_of], values[rows_of], 7)
+            )
             lengths = norms([tied])
             sums.append(tied.weighted_sum((1 / lengths).clamp(max=1.0)))
         assert float((sums[0] - sums[1]).norm()) <= 1 + excess(30, tied.terms)

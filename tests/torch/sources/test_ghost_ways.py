@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 import torch
 
-from anechoic.torch.sources.ghost.kept import Kept
-from anechoic.torch.sources.ghost.rows import Budget, excess, norms
-from anechoic.torch.sources.ghost.ways import Way, cheapest, cost
+from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
+from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance, excess, norms
+from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest, cost
 from tests.floats import same_bits
 from tests.torch.sources.ghost_setting import normal, outer_by_row
 
@@ -19,10 +19,12 @@ SHAPES = [(3, 7, 9, 11), (9, 2, 7, 5), (2, 40, 3, 5), (17, 6, 64, 1), (1, 13, 1,
 
 def by(way, x, a):
     """The rows' gradients by one way."""
-    if way is not Way.KEPT:
-        return outer_by_row(x, a, Budget(0), way)
-    apart = partial(outer_by_row, x, a, Budget(0))
-    return Kept(lambda part: (x[part], a[part]), (*x.shape, a.shape[2]), lambda m: m[0], Budget(0), apart)
+    if way is not NormStrategy.KEPT:
+        return outer_by_row(x, a, MemoryAllowance(0), way)
+    apart = partial(outer_by_row, x, a, MemoryAllowance(0))
+    return CachedGradients(
+        lambda part: (x[part], a[part]), (*x.shape, a.shape[2]), lambda m: m[0], MemoryAllowance(0), apart
+    )
 
 
 def factors_of(shape, dtype=torch.float32, seed=1):
@@ -41,7 +43,7 @@ def test_all_ways_give_the_norms_and_sums_of_single_rows(shape, dtype):
     true = single.flatten(1).norm(dim=1)
     weights = torch.linspace(0, 1, shape[0], dtype=torch.float64)
     expected = (weights.reshape(-1, 1, 1) * single).sum(0)
-    for way in Way:
+    for way in NormStrategy:
         part = by(way, x, a)
         assert torch.allclose(part.squared_norms().sqrt(), true, rtol=1e-3), way
         assert torch.allclose(part.weighted_sum(weights), expected, rtol=1e-5, atol=1e-5), way
@@ -52,7 +54,7 @@ def test_all_ways_give_the_norms_and_sums_of_single_rows(shape, dtype):
 def test_a_norm_is_never_below_that_of_what_is_kept_and_summed(shape, scale):
     """Exactly: by fractions of the numbers that the sum adds up."""
     x, a = factors_of(shape)
-    part = by(Way.KEPT, x * scale, a * scale)
+    part = by(NormStrategy.KEPT, x * scale, a * scale)
     found = part.squared_norms().tolist()
     for row, upper in enumerate(found):
         one = torch.zeros(shape[0], dtype=torch.float64)
@@ -71,7 +73,7 @@ def test_removing_a_row_moves_the_sum_of_what_is_kept_by_the_clip_norm_at_most(c
         x[::3, 0] *= 1e7
         sums = []
         for first in (0, 1):
-            part = by(Way.KEPT, x[first:], a[first:])
+            part = by(NormStrategy.KEPT, x[first:], a[first:])
             sums.append(part.weighted_sum((clip / norms([part])).clamp(max=1.0)))
             assert part.terms == 0
         moved = float((sums[0] - sums[1]).norm())
@@ -81,20 +83,20 @@ def test_removing_a_row_moves_the_sum_of_what_is_kept_by_the_clip_norm_at_most(c
 @pytest.mark.parametrize("shape", [*SHAPES, (20, 30, 16, 24)])
 def test_the_numbers_of_a_row_do_not_depend_on_how_many_others_there_are(shape):
     x, a = factors_of(shape)
-    whole = by(Way.KEPT, x, a)._made()
+    whole = by(NormStrategy.KEPT, x, a)._made()
     for row in range(shape[0]):
-        assert same_bits(by(Way.KEPT, x[row:], a[row:])._made(), whole[row:])
-        assert same_bits(by(Way.KEPT, x[: row + 1], a[: row + 1])._made(), whole[: row + 1])
+        assert same_bits(by(NormStrategy.KEPT, x[row:], a[row:])._made(), whole[row:])
+        assert same_bits(by(NormStrategy.KEPT, x[: row + 1], a[: row + 1])._made(), whole[: row + 1])
 
 
 def test_the_cheapest_way_is_taken():
     """By hand at the ends, and by all three costs in between."""
-    assert cheapest(4, 768, 768) is Way.PRODUCTS, "few positions: a small Gram matrix"
-    assert cheapest(128, 768, 8) is Way.KEPT, "a thin matrix is far smaller than its Gram matrices"
-    assert cheapest(512, 768, 768) is Way.KEPT
-    without = (Way.ENTRIES, Way.PRODUCTS)
-    assert cheapest(128, 768, 768, without) is Way.PRODUCTS
-    assert cheapest(2048, 768, 768, without) is Way.ENTRIES
-    assert cheapest(64, 768, 8, without) is Way.ENTRIES
+    assert cheapest(4, 768, 768) is NormStrategy.PRODUCTS, "few positions: a small Gram matrix"
+    assert cheapest(128, 768, 8) is NormStrategy.KEPT, "a thin matrix is far smaller than its Gram matrices"
+    assert cheapest(512, 768, 768) is NormStrategy.KEPT
+    without = (NormStrategy.ENTRIES, NormStrategy.PRODUCTS)
+    assert cheapest(128, 768, 768, without) is NormStrategy.PRODUCTS
+    assert cheapest(2048, 768, 768, without) is NormStrategy.ENTRIES
+    assert cheapest(64, 768, 8, without) is NormStrategy.ENTRIES
     for sizes in product((2, 16, 64, 256, 1024), (1, 8, 256, 2304), (1, 8, 256, 2304)):
-        assert all(cost(cheapest(*sizes), *sizes) <= cost(way, *sizes) for way in Way)
+        assert all(cost(cheapest(*sizes), *sizes) <= cost(way, *sizes) for way in NormStrategy)

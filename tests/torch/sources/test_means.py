@@ -11,7 +11,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.sources.rows import Pending
+from anechoic.torch.sources.rows import PendingCall
 from tests.floats import same_bits
 
 CLASSES, FEATURES, GRID = 5, 8, 18
@@ -109,13 +109,13 @@ def released(x, loss, width=CLASSES):
 @pytest.fixture
 def pulled(monkeypatch):
     """What is pulled back to the outputs of the rows, call by call."""
-    found, before = [], Pending.pull
+    found, before = [], PendingCall.pull
 
     def pull(self, cotangents):
         found.append([c.clone() for c in cotangents])
         before(self, cotangents)
 
-    monkeypatch.setattr(Pending, "pull", pull)
+    monkeypatch.setattr(PendingCall, "pull", pull)
     return found
 
 

@@ -146,7 +146,7 @@ class Head(nn.Module):
         return F.linear(h, self.weight)
 
 
-class Tied(nn.Module):
+class TiedGradients(nn.Module):
     """An embedding whose weight is the head's."""
 
     def __init__(self, head):
@@ -186,8 +186,8 @@ CASES = {
         {"after": annealed},
         f"0 .*Gate.* {OWN}",
     ),
-    "tied to a head of one's own": (lambda: Tied(Head), TOKENS, {}, f"head .*Head.* {OWN}"),
-    "tied to a linear layer": (lambda: Tied(linear_with), TOKENS, {}, ""),
+    "tied to a head of one's own": (lambda: TiedGradients(Head), TOKENS, {}, f"head .*Head.* {OWN}"),
+    "tied to a linear layer": (lambda: TiedGradients(linear_with), TOKENS, {}, ""),
 }
 TARGET = torch.randint(0, 3, (ROWS,), generator=seeded(9))
 

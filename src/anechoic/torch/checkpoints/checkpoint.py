@@ -22,7 +22,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.noise import derive
-from anechoic.runs.files import reading, writing
+from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.distributed import RanksError
@@ -49,17 +49,17 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
     """
     target = _target(run, path, keys)
     extra = plain("checkpoint_dict", extra)
-    chunking = run.ledger.chunking
+    micro_batch = run.ledger.micro_batch
     if not run.recorder.follows:
         content = plain("checkpoint", _content(run, keys)) | {"extra": extra}
         content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
         with writing(target, MAGIC) as file:
             torch.save(content, cast("Any", file))
-    run.ledger.fix_chunking(chunking)
+    run.ledger.fix_micro_batch(micro_batch)
 
 
 def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
-    """Where a checkpoint is written, if it can be."""
+    """Return the path that a checkpoint is written to; refuse one that cannot be."""
     target = _path(path)
     if target.is_dir():
         raise CheckpointError(
@@ -83,7 +83,7 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
 
 
 def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
-    noise = run.release.noise_state.state_dict(copy=False)
+    noise = run.noise_adder.noise_state.state_dict(copy=False)
     secret: dict[str, Any] = {"noise_key": None, "sampling_key": None, "noise": None}
     if keys:
         secret = {"noise_key": run.keys.noise.hex(), "sampling_key": run.keys.sampling.hex(), "noise": noise}
@@ -91,15 +91,15 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "mechanism": run.mechanism.to_json(),
         "fingerprint": run.mechanism.fingerprint,
         "releases": run.ledger.releases,
-        "chunking": run.ledger.chunking,
+        "micro_batch": run.ledger.micro_batch,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
-        "cipher": run.release.cipher,
-        "noise_memory": run.release.way,
+        "cipher": run.noise_adder.cipher,
+        "noise_memory": run.noise_adder.storage,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
-        "optimizer": run.optimizer.kept(),
+        "optimizer": run.optimizer.state_for_checkpoint(),
         "rng": rng_state(),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -109,14 +109,14 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
 
 
 def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
-    """Put `run` where the checkpoint at `path` was written, and return the user's extra.
+    """Load the checkpoint at `path` into `run`, and return the user's extra.
 
     Raises:
         CheckpointError, MismatchError, ReplayError: see `PrivacyEngine.load_checkpoint`; `run` is as before.
     """
     planned, source, said = run.mechanism, _path(path), dict[str, Any]()
     try:
-        with run.release.ranks.together("load_checkpoint", said) as words:
+        with run.noise_adder.ranks.together("load_checkpoint", said) as words:
             content = _admitted(run, source)
             journal, earlier, resume = _prepared(run, source, content, adopt_journal)
             said |= {"file": _digest_in(source), "releases": content["releases"]}
@@ -130,7 +130,7 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
         run.optimizer.restore(content["optimizer"])
     except BaseException:
         if run.mechanism is not planned:
-            run.take(planned)
+            run.adopt_mechanism(planned)
         raise
     resume()
     run.recorder.known = words[0]["end"]
@@ -139,13 +139,13 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.optimizer.forget()
     run.optimizer.guard.retake()
     run.ledger.begun = True
-    run.ledger.fix_chunking(content["chunking"])
+    run.ledger.fix_micro_batch(content["micro_batch"])
     set_rng_state(content["rng"])
     return dict(content["extra"])
 
 
 def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
-    """The content of a checkpoint of this run's mechanism, which `run` takes as it was begun."""
+    """Read a checkpoint of this run's mechanism, which `run` adopts as it was begun."""
     content = read(source)
     begun, fingerprint = pin_to_saved(run.mechanism, content["mechanism"]), content["fingerprint"]
     if fingerprint != begun.fingerprint:
@@ -164,12 +164,12 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
     if begun is not run.mechanism:
         if run.ledger.releases:
             raise _already(run)
-        run.take(begun)
+        run.adopt_mechanism(begun)
     return content
 
 
 def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
-    """Journal, history, and what puts the run in its place: all that may be refused."""
+    """Prepare journal, history and run: all that may be refused."""
     _check_batches(run.loader.feed.batches.name, content["order"])
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
@@ -190,7 +190,7 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
         content["releases"],
         drawn=content["drawn"],
         cipher=content["cipher"],
-        way=content["noise_memory"],
+        storage=content["noise_memory"],
     )
     journal = None
     if not run.recorder.follows:
@@ -234,14 +234,14 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _digest_in(source: Path) -> str:
-    """The digest that a checkpoint, which was read and is whole, says it has."""
+    """Return the digest that a checkpoint names, after it was checked."""
     with source.open("rb") as file:
         file.readline()
         return file.readline().decode().strip()
 
 
 def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """The keys of a checkpoint, or the run's own where it is sealed."""
+    """Return the keys of a checkpoint, or the run's own where it is sealed."""
     if content["noise_key"] is not None:
         return bytes.fromhex(content["noise_key"]), bytes.fromhex(content["sampling_key"])
     own = {"noise": run.keys.noise, "sampling": run.keys.sampling}
@@ -256,12 +256,12 @@ def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
 
 
 def _check_of(key: bytes) -> str:
-    """By what a key is recognised, without showing it."""
+    """Return a digest that recognises a key without showing it."""
     return derive(key, "checkpoint key check", size=16).hex()
 
 
 def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
-    """The mechanism of the run that wrote the checkpoint at `path`, to resume with.
+    """Return the mechanism of the run that wrote the checkpoint at `path`, to resume with.
 
     Raises:
         CheckpointError: if the file is missing, corrupt or truncated.
@@ -337,7 +337,7 @@ def _check_batches(own: str, saved: str) -> None:
 
 
 def _short(name: str) -> str:
-    """A name of batches, its digests cut."""
+    """Shorten the digests in a name of batches."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name)
 
 

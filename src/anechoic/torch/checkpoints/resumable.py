@@ -1,4 +1,4 @@
-"""The part of a PrivacyEngine for more than one process: checkpoints, and what was released before."""
+"""Checkpoints and earlier releases of a PrivacyEngine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.noise_adder import Arithmetic
+from anechoic.torch.noise_adder import SumArithmetic
 from anechoic.torch.run import PrivateRun
 from anechoic.units.ownership import Units
 
 
 class EngineAccountant:
-    """What Opacus's `engine.accountant` is asked for after training; the figures are the engine's.
+    """Opacus's `engine.accountant` after training; the figures are the engine's.
 
     It keeps no history: epsilon of correlated noise does not follow from a list of steps.
     """
@@ -33,7 +33,7 @@ class EngineAccountant:
 
 
 class Resumable:
-    """Holds a run, once there is one: saves and loads it, and counts releases that were made before it."""
+    """Save and load a run, and count releases that were made before it."""
 
     _run: PrivateRun | None = None
 
@@ -43,7 +43,7 @@ class Resumable:
         return self._current().mechanism
 
     @property
-    def arithmetic(self) -> Arithmetic:
+    def arithmetic(self) -> SumArithmetic:
         """Whether the sums of the run are integers, and if not, why."""
         return self._current().arithmetic
 
@@ -127,7 +127,7 @@ class Resumable:
         torch_save_kwargs: None = None,
         keys: bool = True,
     ) -> None:
-        """Write everything that the run needs to go on bit for bit. The file is secret: it holds the keys.
+        """Save all that the run needs to go on bit for bit. The file is secret: it holds the keys.
 
         Written to a temporary file and moved into place, so that an older checkpoint stays whole until the
         new one is. Call it between two steps. From the first one on, releases are written down in a journal
@@ -170,7 +170,7 @@ class Resumable:
         torch_load_kwargs: None = None,
         adopt_journal: bool = False,
     ) -> dict[str, Any]:
-        """Go on from a checkpoint, after `make_private` with the same mechanism.
+        """Load a checkpoint, after `make_private` with the same mechanism.
 
         A mechanism that was planned again, and differs in the last digits of an optimiser alone, as it does
         on another processor, gives way to that of the checkpoint; a log line says so.
@@ -205,5 +205,5 @@ class Resumable:
         run = self._current()
         checkpoint.check_same(run, module, optimizer)
         extra = checkpoint.load(run, path, adopt_journal=adopt_journal)
-        run.enter()
+        run.book_run()
         return extra

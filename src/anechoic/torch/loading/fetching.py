@@ -1,4 +1,4 @@
-"""How one batch is fetched, in the main process or a worker: examples, collation, and batches of no example.
+"""Fetch one batch, in the main process or a worker: examples, collation, and batches of no example.
 
 A batch, with every random augmentation in it, is a function of its request alone.
 """
@@ -75,7 +75,7 @@ class Fetcher(Dataset[Any]):
             return self.collate(found)
 
     def examples(self, indices: list[int]) -> list[Any]:
-        """Of the data set, in that order."""
+        """Fetch examples of the data set, in that order."""
         if callable(getattr(self.dataset, "__getitems__", None)):
             return list(self.dataset.__getitems__(indices))
         return [self.dataset[index] for index in indices]
@@ -124,7 +124,7 @@ def empty_like(batch: Any, batch_first: bool = True) -> Any:
 
 
 class _Once(Dataset[Any]):
-    """One item: what `work` returns."""
+    """Data set of one item: what `work` returns."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
@@ -139,7 +139,7 @@ class _Once(Dataset[Any]):
 
 
 def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
-    """What `work` returns, done by a worker where `loader` has workers, as its examples are fetched.
+    """Run `work` as examples are fetched: by a worker, where `loader` has workers.
 
     A data set that opens files or makes generators does so where it always does. No global random state
     changes.

@@ -19,9 +19,9 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.partition import BatchPartition
 from anechoic.torch.randomness.generators import SEED_BYTES
 from anechoic.torch.row_types.numbers import with_numbers
-from anechoic.torch.share import Share
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 #: What a loader does with its workers, by the names of its arguments.
@@ -32,20 +32,20 @@ WORKERS = (
 
 
 @dataclass
-class Feed:
-    """What all loaders of a run read from; a resumed run exchanges batches and key.
+class BatchSource:
+    """Batches and sampling key of a run, shared by its loaders; a resumed run exchanges them.
 
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
-        same: looks whether they keep their places.
+        stability_check: looks whether examples keep their places.
         share: how batches are cut into parts; None where they are not.
     """
 
     batches: Batches
     key: bytes
     examples: int | None = None
-    same: SameExamples = field(default_factory=SameExamples)
-    share: Share | None = None
+    stability_check: SameExamples = field(default_factory=SameExamples)
+    share: BatchPartition | None = None
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -83,7 +83,7 @@ class PrivateDataLoader(DataLoader[Any]):
     def __init__(
         self,
         source: DataLoader[Any],
-        feed: Feed,
+        feed: BatchSource,
         ledger: ReleaseLedger,
         *,
         batch_first: bool = True,
@@ -95,10 +95,10 @@ class PrivateDataLoader(DataLoader[Any]):
                 feed.share.check(max_physical_batch_size)
             if feed.batches.units is not None:
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
-        requests = Requests(feed, ledger, max_physical_batch_size)
+        requests = RequestSampler(feed, ledger, max_physical_batch_size)
         workers: dict[str, Any] = {name: getattr(source, name) for name in WORKERS}
         super().__init__(
-            source.dataset, batch_sampler=_Indices(requests), collate_fn=source.collate_fn, **workers
+            source.dataset, batch_sampler=_IndexSampler(requests), collate_fn=source.collate_fn, **workers
         )
         self.ledger = ledger
         self.max_physical_batch_size = max_physical_batch_size
@@ -132,11 +132,11 @@ class PrivateDataLoader(DataLoader[Any]):
         turn = self.ledger.open(self.max_physical_batch_size)
         period, ledger = self.feed.batches.period, self.ledger
         if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
-            self.feed.same.look(self._fetcher.examples, now, ledger.derived)
-        return _Deliveries(iter(self._inner), self.ledger, turn)
+            self.feed.stability_check.look(self._fetcher.examples, now, ledger.derived)
+        return BatchIterator(iter(self._inner), self.ledger, turn)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
-        """The same run in micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
+        """Return a loader of micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
         return PrivateDataLoader(
             self._source,
             self.feed,
@@ -146,11 +146,11 @@ class PrivateDataLoader(DataLoader[Any]):
         )
 
 
-class Requests(Sampler[Request]):
-    """Batch sampler of the inner loader: what remains of the pass, from the release count on."""
+class RequestSampler(Sampler[Request]):
+    """Batch sampler of the inner loader: the rest of the pass, from the release count on."""
 
-    def __init__(self, feed: Feed, ledger: ReleaseLedger, most: int | None) -> None:
-        self.feed, self.ledger, self.most = feed, ledger, most
+    def __init__(self, feed: BatchSource, ledger: ReleaseLedger, most: int | None) -> None:
+        self.feed, self.ledger, self.max_rows = feed, ledger, most
 
     def __iter__(self) -> Iterator[Request]:
         batches, key = self.feed.batches, self.feed.key
@@ -161,23 +161,23 @@ class Requests(Sampler[Request]):
                 continue
             whole = batches.unit_batch(step)
             if whole is not None:
-                units: list[UnitBatch] | list[None] = whole.parts(self.most)
+                units: list[UnitBatch] | list[None] = whole.parts(self.max_rows)
                 parts = [part.examples.tolist() for part in units if part is not None]
             else:
-                parts = split(batches.batch(step).tolist(), self.most)
+                parts = split_evenly(batches.batch(step).tolist(), self.max_rows)
                 units = [None] * len(parts)
             for chunk, (indices, part) in enumerate(zip(parts, units, strict=True)):
                 seed = derive(key, "augment", step, chunk, size=SEED_BYTES)
                 yield Request(Delivery(step, len(indices), chunk, len(parts), units=part), indices, seed)
 
-    def _shared(self, step: int, share: Share) -> Iterator[Request]:
+    def _shared(self, step: int, share: BatchPartition) -> Iterator[Request]:
         """Yield this process's parts of batch `step`, at least one request: every process steps it."""
-        portions = share.portions(self.feed.batches, step, self.most)
-        for chunk, portion in enumerate(portions):
+        process_parts = share.process_parts(self.feed.batches, step, self.max_rows)
+        for chunk, portion in enumerate(process_parts):
             first = portion.numbers[0] if portion.numbers else share.rank
             seeds = [derive(self.feed.key, "augment", step, i, size=SEED_BYTES) for i in portion.numbers]
             delivery = Delivery(
-                *(step, len(portion.indices), chunk, len(portions)),
+                *(step, len(portion.indices), chunk, len(process_parts)),
                 units=portion.units,
                 parts=portion.sizes,
                 address=first,
@@ -186,7 +186,7 @@ class Requests(Sampler[Request]):
             yield Request(delivery, portion.indices, seed, tuple(seeds))
 
     def __len__(self) -> int:
-        batches, most, share = self.feed.batches, self.most, self.feed.share
+        batches, most, share = self.feed.batches, self.max_rows, self.feed.share
         if most is None:
             return batches.period
         sizes = map(batches.size, range(batches.period))
@@ -195,10 +195,10 @@ class Requests(Sampler[Request]):
         return sum(max(1, -(-size // most)) for size in sizes)
 
 
-class _Indices(Sampler[list[int]]):
-    """The same batches as plain index lists, for whoever looks at `loader.batch_sampler`."""
+class _IndexSampler(Sampler[list[int]]):
+    """Index lists of the same batches, for whoever reads `loader.batch_sampler`."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: RequestSampler) -> None:
         self._requests = requests
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -208,16 +208,16 @@ class _Indices(Sampler[list[int]]):
         return len(self._requests)
 
 
-class _Deliveries(Iterator[Any]):
-    """Iterator of the main process: reports each batch to the ledger as it is handed out."""
+class BatchIterator(Iterator[Any]):
+    """Iterate over batches in the main process; each is reported to the ledger as it is delivered."""
 
     def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:
         self._fetched, self._ledger, self._turn = fetched, ledger, turn
-        weakref.finalize(self, ledger.leave, turn).atexit = False
+        weakref.finalize(self, ledger.end_batch, turn).atexit = False
 
     @_disable_dynamo
     def __next__(self) -> Any:
-        self._ledger.leave(self._turn)
+        self._ledger.end_batch(self._turn)
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
         batch = with_numbers(batch, asked.delivery.size)
@@ -226,8 +226,8 @@ class _Deliveries(Iterator[Any]):
         return batch
 
 
-def split(indices: list[int], most: int | None) -> list[list[int]]:
-    """`indices` in as few parts as possible of at most `most`, of equal length to within one."""
+def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:
+    """Split `indices` into as few parts of at most `most` as possible, equal in length to within one."""
     if most is None or len(indices) <= most:
         return [indices]
     count = -(-len(indices) // most)
@@ -240,7 +240,7 @@ def split(indices: list[int], most: int | None) -> list[list[int]]:
 class BatchMemoryManager:
     """Context manager with Opacus's arguments: the same run, to rounding, with less memory.
 
-    step() after a micro-batch that is not the last of its batch only clips and sums, and returns None; the
+    step() after a micro-batch that is not the last only adds up its clipped sums, and returns None; the
     release comes with the last. Each micro-batch knows its place when it is delivered, so a loop that is left
     early leaves no signal behind: a half-summed batch is refused until `optimizer.abandon_batch()`.
 

@@ -1,1 +1,1 @@
-"""From the arguments of make_private to a run: what is checked, tried and refused before training."""
+"""Set up a run from the arguments of make_private: checks, plans and refusals before training."""

@@ -1,4 +1,4 @@
-"""What must be the same on all ranks that begin one run, and by which digests it is compared."""
+"""Compare, by digests, what must be the same on all ranks that begin one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anechoic.torch.checkpoints.replay import environment
 from anechoic.torch.keys import Key
 from anechoic.torch.loading.fetching import Fetcher, tried
 from anechoic.torch.randomness.generators import seeded
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.structure import PLAIN, bits
 
 #: Bytes of a data set in memory that is compared as a whole; examples that are compared of any other.

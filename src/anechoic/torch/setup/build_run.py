@@ -1,4 +1,4 @@
-"""From what was asked of make_private to a run: the checks, the mechanism, and the private objects."""
+"""Build a run from the arguments of make_private: checks, mechanism, and private objects."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from anechoic.planning.families import StrategyName
 from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.adam import tell_noise, tell_rates
 from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
-from anechoic.torch.loading.loader import Feed, PrivateDataLoader
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
 from anechoic.torch.loading.selftest import check_keeps_order, try_batches
-from anechoic.torch.noise_adder import Arithmetic, Releaser, kind_of
+from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.optimizer_kinds import tell_noise, tell_rates
+from anechoic.torch.partition import BatchPartition
 from anechoic.torch.randomness.rng_stack import Surroundings
-from anechoic.torch.recorder import Recorder
 from anechoic.torch.run import PrivateRun
+from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
-from anechoic.torch.setup.again import check_plain, take_over, take_place
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
-from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, planned
+from anechoic.torch.setup.earlier_runs import check_plain, claim, remove_old_hooks
+from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, plan_with_grid
 from anechoic.torch.setup.units import check_units, report_units
-from anechoic.torch.share import Share
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
@@ -73,8 +73,10 @@ def check(setup: Setup) -> list[nn.Parameter]:
     return parameters
 
 
-def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanism, Plan | None, Arithmetic]:
-    """The given mechanism if it fits, or one planned for the setup; and how its sums are taken."""
+def mechanism_of(
+    setup: Setup, parameters: list[nn.Parameter]
+) -> tuple[Mechanism, Plan | None, SumArithmetic]:
+    """Return the given mechanism if it fits, or plan one; and the arithmetic of its sums."""
     if isinstance(setup.mechanism, Mechanism):
         if not setup.mechanism.sampling.formed_outside:
             mechanism_fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
@@ -152,7 +154,7 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
             drop_last=loader.drop_last,
         )
 
-    found, arithmetic = planned(
+    found, arithmetic = plan_with_grid(
         made,
         exact_sums=setup.exact_sums,
         mode=setup.grad_sample_mode,
@@ -164,8 +166,10 @@ def mechanism_of(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Mechanis
     return found.mechanism, found, arithmetic
 
 
-def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]) -> str:
-    """How the run has its noise, the word for `NoiseStream(memory=…)`: as planned, or as the budget has room.
+def noise_storage(
+    setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]
+) -> str:
+    """Choose `memory` of `NoiseStream`: as planned, or as the budget has room.
 
     Args:
         found: the plan of a mechanism that was not given, which is within the budget.
@@ -178,7 +182,7 @@ def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: l
     if setup.budget is None or setup.way != "store":
         return setup.way
     dimension = sum(p.numel() for p in parameters)
-    dtype = kind_of(parameters) if mechanism.grid_bits is None else None
+    dtype = noise_dtype(parameters) if mechanism.grid_bits is None else None
     stored = mechanism.stream(dimension, key=bytes(32), backend="torch", dtype=dtype)
     if stored.memory_bytes <= setup.budget:
         return "store"
@@ -191,25 +195,25 @@ def way_of(setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: l
     return "regenerate"
 
 
-def begin(
+def build_run(
     setup: Setup,
     mechanism: Mechanism,
-    arithmetic: Arithmetic,
+    arithmetic: SumArithmetic,
     keys: Keys,
     *,
     way: str = "store",
     journal: Any = None,
     sync_every: int = 1,
-    share: Share | None = None,
+    share: BatchPartition | None = None,
     ranks: Ranks | None = None,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
-    """Wrap module, optimizer and loader: the run, and what make_private returns.
+    """Wrap module, optimizer and loader; return the run, and what make_private returns.
 
     Args:
         mechanism, arithmetic: see `mechanism_of`.
         keys: of the run.
-        way: see `way_of`.
-        journal, sync_every: see `Recorder`.
+        way: see `noise_storage`.
+        journal, sync_every: see `RunJournal`.
         share: how batches are cut into parts; None where they are not.
         ranks: the processes of the run; None for those there are.
     """
@@ -217,20 +221,20 @@ def begin(
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
-    feed = Feed(batches, keys.sampling, setup.examples, share=share)
+    feed = BatchSource(batches, keys.sampling, setup.examples, share=share)
     if batches.units is not None:
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
     surroundings = Surroundings(feed)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    take_over(setup.module)
+    remove_old_hooks(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        undo.callback(take_over, setup.module)
+        undo.callback(remove_old_hooks, setup.module)
         source = _source(setup, mechanism, ledger, share)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
-        release = Releaser(mechanism, ledger, source.parameters, divisor, ranks)
-        release.way = way
+        release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
+        release.storage = way
         optimizer = CorrelatedOptimizer(source, release, setup.optimizer, surroundings=surroundings)
         undo.callback(optimizer.detach)
         run = PrivateRun(
@@ -239,17 +243,17 @@ def begin(
             ledger=ledger,
             plain=setup.module,
             source=source,
-            release=release,
+            noise_adder=release,
             optimizer=optimizer,
             loader=loader,
             batches_under=batches_under,
             keys=keys,
             surroundings=surroundings,
-            recorder=Recorder(release, path=journal, sync_every=sync_every, follows=ranks.rank > 0),
+            recorder=RunJournal(release, path=journal, sync_every=sync_every, follows=ranks.rank > 0),
             history=History(mechanism),
         )
         run.start()
-        take_place(run)
+        claim(run)
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
     tell_rates(setup.optimizer, mechanism)
@@ -274,8 +278,8 @@ def begin(
     return run, (source.module, optimizer, source.criterion, loader)
 
 
-def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> Share | None:
-    """How batches are cut into parts: as asked for, or where there are several processes.
+def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartition | None:
+    """Return the partition of batches, if asked for, or where there are several processes.
 
     Args:
         chunk_rows: of a part; None for as many as fit, at most `CHUNK`, which depends on no number of ranks.
@@ -294,16 +298,13 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> Share | None
             ranks.count,
             rows,
         )
-    return Share(rows, ranks.rank, ranks.count)
+    return BatchPartition(rows, ranks.rank, ranks.count)
 
 
 def _source(
-    setup: Setup,
-    mechanism: Mechanism,
-    ledger: ReleaseLedger,
-    share: Share | None,
+    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, share: BatchPartition | None
 ) -> GradientSource:
-    """The gradient source of the run; it attaches itself to the module."""
+    """Make the gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     parameters = [p for group in groups for p in group["params"] if p.requires_grad]
     asked = SourceSetup(

@@ -1,4 +1,4 @@
-"""What make_private refuses, and why: each check names the value, the rule and the remedy."""
+"""Checks of make_private: each names the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anechoic.errors import UnsupportedError
 from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
 from anechoic.torch.sources.ghost.loss import takes_reduction

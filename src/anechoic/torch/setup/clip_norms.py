@@ -1,4 +1,4 @@
-"""What clipping= and max_grad_norm= of make_private mean: which parameters share a norm, and how large."""
+"""Clipping by clipping= and max_grad_norm= of make_private: which parameters share a norm, and how large."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def names_of(module: nn.Module, parameters: list[nn.Parameter]) -> list[str]:
 def clipping_of(
     clipping: str, max_grad_norm: MaxGradNorm, names: list[str], mechanism: Mechanism
 ) -> Clipping:
-    """How contributions are clipped: as numbers, or as integers on the mechanism's grid.
+    """Return the clipping of contributions: as floats, or as integers on the mechanism's grid.
 
     Args:
         clipping, max_grad_norm: as given to make_private, and checked by `check_words`.

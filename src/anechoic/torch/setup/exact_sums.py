@@ -1,4 +1,4 @@
-"""What exact_sums= of make_private means for a run: whether its mechanism has a grid, and if not, why."""
+"""Exact sums of a run, by exact_sums= of make_private: whether its mechanism has a grid, else why not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.grid import default_bits
 from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.result import Plan
-from anechoic.torch.noise_adder import Arithmetic
+from anechoic.torch.noise_adder import SumArithmetic
 from anechoic.torch.sources.base import source_class
 
 
@@ -47,16 +47,16 @@ def check_exact_sums(exact_sums: bool | None, mechanism: Mechanism | str, mode: 
         )
 
 
-def arithmetic_of(mechanism: Mechanism) -> Arithmetic:
-    """That of a mechanism which was given."""
+def arithmetic_of(mechanism: Mechanism) -> SumArithmetic:
+    """Return the arithmetic of a given mechanism."""
     if mechanism.grid_bits is not None:
-        return Arithmetic(True, f"the given mechanism has grid_bits={mechanism.grid_bits}.")
-    return Arithmetic(
+        return SumArithmetic(True, f"the given mechanism has grid_bits={mechanism.grid_bits}.")
+    return SumArithmetic(
         False, "the given mechanism has no grid_bits. calibrate(…, grid_bits=…) makes one that has."
     )
 
 
-def planned(
+def plan_with_grid(
     made: Callable[[int | None], Plan],
     *,
     exact_sums: bool | None,
@@ -64,8 +64,8 @@ def planned(
     parameters: list[nn.Parameter],
     epsilon: float | None,
     memory_budget: int | None,
-) -> tuple[Plan, Arithmetic]:
-    """A plan with a grid where there can be one, by default, or where it is asked for.
+) -> tuple[Plan, SumArithmetic]:
+    """Plan a mechanism, with a grid by default where there can be one.
 
     Args:
         made: plans within a budget, which counts noise in float32.
@@ -100,17 +100,17 @@ def planned(
     # float64 memory, and twice as many rows where a strategy fades
     halves = (2, 4)
     if exact_sums:
-        return within(halves), Arithmetic(True, "exact_sums=True.")
+        return within(halves), SumArithmetic(True, "exact_sums=True.")
     floats = made(memory_budget)
     if exact_sums is False:
-        return floats, Arithmetic(False, "exact_sums=False.")
+        return floats, SumArithmetic(False, "exact_sums=False.")
     reason = _against(mode, parameters)
     if reason:
-        return floats, Arithmetic(False, reason)
+        return floats, SumArithmetic(False, reason)
     try:
         plan = gridded(floats)
     except (GuaranteeError, ValueError) as error:
-        return floats, Arithmetic(False, str(error))
+        return floats, SumArithmetic(False, str(error))
     if not fits(plan):
         needed = plan.chosen.memory
         with suppress(GuaranteeError, ValueError):  # no strategy of what was asked for has room
@@ -121,14 +121,14 @@ def planned(
                 " for exact sums, or exact_sums=False."
             )
             warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
-            return _said(floats, f"Sums are in floating point: {lost}"), Arithmetic(False, lost)
+            return _said(floats, f"Sums are in floating point: {lost}"), SumArithmetic(False, lost)
         less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
         plan = _said(
             plan,
             f"Sums are exact, which takes twice the bytes of float32 or more: {floats.chosen.name} has"
             f" {less:.0%} less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
         )
-    return plan, Arithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
+    return plan, SumArithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
 
 def _said(plan: Plan, more: str) -> Plan:
@@ -136,7 +136,7 @@ def _said(plan: Plan, more: str) -> Plan:
 
 
 def _against(mode: str, parameters: list[nn.Parameter]) -> str:
-    """What speaks against exact sums, before anything is planned; "" for nothing."""
+    """Return a reason against exact sums, before anything is planned; "" for none."""
     if not source_class(mode).takes_grid:
         return (
             f"grad_sample_mode={mode!r} never has the gradient of a single example, which is what is rounded"

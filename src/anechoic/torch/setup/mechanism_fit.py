@@ -1,4 +1,4 @@
-"""Whether loader, arguments and mechanism fit together, and what to plan a mechanism from."""
+"""Check that loader, arguments and mechanism fit; read what a mechanism is planned from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation
 from anechoic.sampling.base import Sampling
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import is_near
 
 logger = logging.getLogger("anechoic")

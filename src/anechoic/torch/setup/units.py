@@ -1,4 +1,4 @@
-"""What make_private checks where units own several examples."""
+"""Checks of make_private where units own several examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.torch.setup.asked import Setup
+from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units

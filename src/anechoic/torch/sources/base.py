@@ -110,7 +110,7 @@ class GradientSource(ABC):
 
     # -- a step --------------------------------------------------------------------------------
 
-    def delivered(self, delivery: Delivery) -> None:
+    def on_delivery(self, delivery: Delivery) -> None:
         """A batch is in hand: its rows are followed to the loss."""
         self.types.begin(delivery)
 
@@ -126,7 +126,7 @@ class GradientSource(ABC):
         """
 
     @abstractmethod
-    def used(self) -> None:
+    def discard_sums(self) -> None:
         """The last sums were released, or added to a partial sum: they must not be used again."""
 
     @abstractmethod

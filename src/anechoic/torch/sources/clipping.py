@@ -1,4 +1,4 @@
-"""Clipping, the one place: min(1, limit / norm) by norms that never fall short, at every clip norm.
+"""Clip contributions by min(1, limit / norm), with norms that never fall short, at every clip norm.
 
 Or limit / (norm + gamma), which is automatic clipping; and over all parameters together, or part by part,
 where the squares of the parts' bounds add up to that of the clip norm at most (docs/proofs/clipping.md).
@@ -28,6 +28,9 @@ from torch import Tensor
 from anechoic.noise.grid import spacing
 from anechoic.torch.sources.grid_sums import grid_sums
 
+#: Largest norm of each contribution, shape (contributions,); None for the clip norm.
+RowLimits = NDArray[np.float64] | None
+
 #: Entries whose squares are summed in the precision of the samples.
 _PART = 256
 #: float32 norms are not used where the clip norm is outside this range: squares of entries would vanish.
@@ -38,7 +41,7 @@ _WIDENED = 2**20
 
 @dataclass(frozen=True)
 class Clipping:
-    """How contributions are clipped and summed.
+    """Clip contributions and sum them.
 
     Guarantee: a clipped contribution has a norm of at most the clip norm over all parameters together,
     whatever the parts and gamma are.
@@ -71,7 +74,7 @@ class Clipping:
 
     @property
     def excess(self) -> float:
-        """By what part of the clip norm one clipped contribution may exceed it: not at all.
+        """Relative excess of a clipped contribution over the clip norm: none.
 
         What rounding adds to a sum of several is `anechoic.noise.grid.float_excess`.
         """
@@ -79,14 +82,14 @@ class Clipping:
 
     @property
     def name(self) -> str:
-        """What a checkpoint calls it, beside the clip norm: "flat", or other words and values."""
+        """Name of the clipping in a checkpoint, beside the clip norm: "flat", or other words and values."""
         if self.parts is None:
             return "flat" if self.gamma is None else f"automatic (gamma {self.gamma})"
         how = "to" if self.gamma is None else f"automatically (gamma {self.gamma}), to"
         return f"parameters in parts {self.parts.places}, each clipped {how} norms {self.parts.bounds}"
 
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """The sums of no contribution."""
+        """Return the sums of no contribution."""
         return [torch.zeros_like(p) for p in parameters]
 
     def members(self, parameters: int) -> list[tuple[float, list[int]]]:
@@ -95,10 +98,8 @@ class Clipping:
             return [(self.clip_norm, list(range(parameters)))]
         return list(zip(self.parts.bounds, self.parts.members(), strict=True))
 
-    def factors(
-        self, norms: Tensor, limits: NDArray[np.float64] | None = None, *, bound: float | None = None
-    ) -> Tensor:
-        """What each contribution is multiplied with: at least 0, and 0 where its norm is not finite.
+    def factors(self, norms: Tensor, limits: RowLimits = None, *, bound: float | None = None) -> Tensor:
+        """Return the factor of each contribution: at least 0, and 0 where its norm is not finite.
 
         Args:
             norms: upper bounds on the norms over one part, shape (contributions,), float64.
@@ -117,8 +118,8 @@ class Clipping:
         sound = torch.isfinite(norms) & (factors >= torch.finfo(torch.float64).tiny)
         return torch.where(sound, factors, torch.zeros_like(norms))
 
-    def sums(self, samples: list[Tensor], limits: NDArray[np.float64] | None = None) -> list[Tensor]:
-        """Sums over contributions, each clipped.
+    def sums(self, samples: list[Tensor], limits: RowLimits = None) -> list[Tensor]:
+        """Clip contributions and return their sums.
 
         Args:
             samples: one tensor a parameter, shape (contributions, *parameter).
@@ -131,15 +132,15 @@ class Clipping:
             return self.parts.sums(samples, limits, self._sums)
         return side_by_side(samples, lambda few: self._sums(few, self.clip_norm, limits))
 
-    def _sums(self, samples: list[Tensor], bound: float, limits: NDArray[np.float64] | None) -> list[Tensor]:
-        """Sums of one part."""
+    def _sums(self, samples: list[Tensor], bound: float, limits: RowLimits) -> list[Tensor]:
+        """Return the sums of one part."""
         flat = [sample.reshape(len(sample), math.prod(sample.shape[1:])) for sample in samples]
         norms = self.norms(flat, bound)
         factors = self.factors(norms, limits, bound=bound)
         finite = torch.isfinite(norms)
         if not bool(finite.all()):
             flat = [torch.where(finite[:, None], part, torch.zeros_like(part)) for part in flat]
-        with _full_precision():
+        with highest_matmul_precision():
             return [
                 (rounded_down(factors, part.dtype) @ part).reshape(sample.shape[1:])
                 for part, sample in zip(flat, samples, strict=True)
@@ -171,7 +172,7 @@ class Clipping:
 
 
 def rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
-    """Factors in `dtype`, none larger than it was."""
+    """Round factors to `dtype`, towards zero."""
     found = factors.to(dtype)
     return torch.where(found.double() > factors, torch.nextafter(found, torch.zeros_like(found)), found)
 
@@ -205,8 +206,8 @@ def _wide_squares(part: Tensor, unit: Tensor) -> Tensor:
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
-    """Products of matrices in the precision of their entries, whatever the user allows for training."""
+def highest_matmul_precision() -> Iterator[None]:
+    """Multiply matrices in the precision of their entries, whatever the user allows for training."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield
@@ -220,7 +221,7 @@ def _full_precision() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GridClipping(Clipping):
-    """Contributions as integers: `sums` are int64 tensors in units of clip_norm * 2**-bits.
+    """Clip contributions to integers: `sums` are int64 tensors in units of clip_norm * 2**-bits.
 
     Guarantee: one contribution moves the sums by a vector of integers with 2-norm below 2**bits, whatever it
     is; the squares are counted, those of each part against its bound.
@@ -239,18 +240,17 @@ class GridClipping(Clipping):
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
 
-    def _sums(self, samples: list[Tensor], bound: float, limits: NDArray[np.float64] | None) -> list[Tensor]:
+    def _sums(self, samples: list[Tensor], bound: float, limits: RowLimits) -> list[Tensor]:
         return grid_sums(samples, self.clip_norm, self.bits, limits, bound=bound, gamma=self.gamma)
 
 
 #: Entries of a parameter up to which a copy is cheaper than operations of its own.
 _SMALL = 2**12
-Limits = NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
 class ClipParts:
-    """ClipParts that the trainable parameters are split into.
+    """Groups of trainable parameters, each clipped to a bound of its own.
 
     Args:
         bounds: > 0, the norm that a contribution may have in each part.
@@ -278,8 +278,10 @@ class ClipParts:
         """The parameters of each part."""
         return [[i for i, part in enumerate(self.places) if part == one] for one in range(len(self.bounds))]
 
-    def sums(self, samples: list[Tensor], limits: Limits, work: Callable[..., list[Tensor]]) -> list[Tensor]:
-        """Sums over contributions, made part by part.
+    def sums(
+        self, samples: list[Tensor], limits: RowLimits, work: Callable[..., list[Tensor]]
+    ) -> list[Tensor]:
+        """Return the sums over contributions, part by part.
 
         Args:
             samples: one tensor a parameter, shape (contributions, *parameter). A contribution that is not

@@ -99,7 +99,7 @@ _READS: dict[Any, Any] = {
 _PLACES = frozenset({Tensor.nonzero, torch.nonzero, torch.argwhere, Tensor.argwhere})
 
 
-class Decisions(TorchFunctionMode):
+class BranchFollower(TorchFunctionMode):
     """What a model decides by tensors is what one row decides; rows that decide otherwise are left out.
 
     So a model that decides something by its data (`if mask.all():`, `x[mask]`) runs on many rows at once,
@@ -163,7 +163,7 @@ class Decisions(TorchFunctionMode):
         return self._decided(index) if self._picks(index) and index.dtype == torch.bool else index
 
 
-class Mended(TorchFunctionMode):
+class TorchPatches(TorchFunctionMode):
     """What torch.func cannot do with rows side by side, though it is work on single rows.
 
     requires_grad_() of what the model computes says nothing: gradients are wanted of the weights alone. Hooks

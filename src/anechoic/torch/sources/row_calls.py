@@ -26,9 +26,9 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import UNPACK
 from anechoic.torch.sources.levels import (
     Autocast,
-    Decisions,
-    Mended,
+    BranchFollower,
     RowLevel,
+    TorchPatches,
     axis_of,
     axis_of_row,
     check_not_packed,
@@ -122,7 +122,7 @@ class RowCall:
         self._context = Autocast(self.inputs[0].device.type)
         self.coarse = self._context.enabled
         self._start = Generators()
-        self._decisions: Decisions | None = None
+        self._decisions: BranchFollower | None = None
         self._template: Any = None
         self._paths: list[list[_Path]] = []
         self.axes: list[int | None] = []
@@ -305,12 +305,12 @@ class RowCall:
         if model.decides:
             self._start.restore()
         level = RowLevel(self._slots, draws=model.draws)
-        decisions = self._decisions = Decisions(level, left.tolist()) if model.decides else None
+        decisions = self._decisions = BranchFollower(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
         mended = model.asks or self.coarse
 
         def outputs(place: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            with Mended() if mended else nullcontext():  # vjp itself asks for the gradients of weights
+            with TorchPatches() if mended else nullcontext():  # vjp itself asks for the gradients of weights
                 made = self._of_one(own, lambda a, k: called(model.module, model.places, place, a, k))
             kinds[:] = map(is_continuous, made)
             pairs = list(zip(made, kinds, strict=True))

@@ -68,7 +68,7 @@ class RowsModule(ModelWrapper):
         return {**self.__dict__, "_source": None, "_called": None}
 
 
-class Pending:
+class PendingCall:
     """A call of the model whose backward() is to come.
 
     Attributes:
@@ -91,11 +91,11 @@ class Pending:
         self.source.received(self)
 
 
-class Boundary(torch.autograd.Function):
+class OutputBoundary(torch.autograd.Function):
     """Outputs of the rows, in the graph of the loss."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, call: Pending, *outputs: Tensor) -> Any:
+    def forward(ctx: Any, anchor: Tensor, call: PendingCall, *outputs: Tensor) -> Any:
         ctx.call, ctx.types = call, call.source.types
         made = tuple(output.clone() for output in outputs)  # which the loss may change in place
         ctx.mark_non_differentiable(*(o for o in made if not o.dtype.is_floating_point))
@@ -103,7 +103,7 @@ class Boundary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        call: Pending = ctx.call
+        call: PendingCall = ctx.call
         source = call.source
         source.types.check_backward(gradients, call.rows.axes)
         reduction = source.setup.loss_reduction
@@ -153,7 +153,7 @@ class RowsSource(GradientSource):
 
     def _clear(self) -> None:
         """No gradient is left; the model may have been called already."""
-        self._calls: list[Pending] = []
+        self._calls: list[PendingCall] = []
         self._passes = 0
         self._queued = False
         self._fault: AnechoicError | None = None
@@ -169,7 +169,7 @@ class RowsSource(GradientSource):
         with paused():  # a row's numbers are its own
             call = self.begun(delivery, arguments, keywords)
             outputs = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
-            made = list(Boundary.apply(self.anchor, call, *outputs))
+            made = list(OutputBoundary.apply(self.anchor, call, *outputs))
             labelled = [self._labelled(*pair) for pair in zip(made, call.rows.axes, strict=True)]
         return call.rows.filled(labelled)
 
@@ -182,7 +182,7 @@ class RowsSource(GradientSource):
         self.types.mark(output, label, delivered=True)
         return output
 
-    def begun(self, delivery: Delivery, arguments: Any, keywords: dict[str, Any]) -> Pending:
+    def begun(self, delivery: Delivery, arguments: Any, keywords: dict[str, Any]) -> PendingCall:
         """The same, up to the outputs of the rows."""
         self.check_weights()
         self.types.check_inputs((arguments, keywords))
@@ -203,9 +203,9 @@ class RowsSource(GradientSource):
         )
         if self._rows.loops:
             self.types.mark_kept(self.setup.module, held)
-        return Pending(self, rows, delivery, self.marks())
+        return PendingCall(self, rows, delivery, self.marks())
 
-    def received(self, call: Pending) -> None:
+    def received(self, call: PendingCall) -> None:
         """The gradient with respect to the outputs of `call` is known; backward() is not over yet."""
         self._calls.append(call)
         if not self._queued:
@@ -225,7 +225,7 @@ class RowsSource(GradientSource):
         except AnechoicError as error:
             self._fault = error
 
-    def _summed(self, calls: list[Pending]) -> list[Tensor]:
+    def _summed(self, calls: list[PendingCall]) -> list[Tensor]:
         delivery = self.ledger.in_hand
         if delivery is None or any(call.delivery is not delivery for call in calls):
             raise DesynchronizedError(
@@ -250,7 +250,7 @@ class RowsSource(GradientSource):
         with torch.no_grad(), full_precision(self.device.type):
             return self._clipped(calls, delivery)
 
-    def _clipped(self, calls: list[Pending], delivery: Delivery) -> list[Tensor]:
+    def _clipped(self, calls: list[PendingCall], delivery: Delivery) -> list[Tensor]:
         totals = self.clipping.nothing(self.parameters)
         compared, agreed = self.single.rows(delivery), []
         for rows, found in self._chunks(calls, delivery):
@@ -265,7 +265,7 @@ class RowsSource(GradientSource):
             self.single.settle(delivery, any(agreed))
         return totals
 
-    def _chunks(self, calls: list[Pending], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    def _chunks(self, calls: list[PendingCall], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Rows, those of one item side by side, and their gradients."""
         self._carry: tuple[int, list[Tensor]] | None = None
         for place, rows in enumerate(calls[0].rows.chunks if delivery.size else ()):
@@ -283,7 +283,7 @@ class RowsSource(GradientSource):
         """
         if self.setup.chunk is not None:
             return self.setup.chunk
-        most = self.ledger.chunking
+        most = self.ledger.micro_batch
         wanted = _rounded(min(self.setup.rows, most) if most > 0 else self.setup.rows)
         held = max(1, self.memory // self._row_bytes)
         return wanted if wanted <= held else min(held, _rounded(-(-wanted // -(-wanted // held))))
@@ -311,7 +311,7 @@ class RowsSource(GradientSource):
         vectors = [t[:count] * scales.to(t).reshape(-1, *(1,) * (t.dim() - 1)) for t in sums]
         yield vectors, None if units.limits is None else units.limits[chosen]
 
-    def _agrees(self, calls: list[Pending], row: int, found: list[Tensor]) -> bool:
+    def _agrees(self, calls: list[PendingCall], row: int, found: list[Tensor]) -> bool:
         self.single.coarse = any(call.rows.coarse for call in calls)
         try:
             return self.single.compare(found, self._alone(calls, row), row)
@@ -322,7 +322,7 @@ class RowsSource(GradientSource):
                 raise
             return True
 
-    def _alone(self, calls: list[Pending], row: int) -> list[Tensor]:
+    def _alone(self, calls: list[PendingCall], row: int) -> list[Tensor]:
         alone = [torch.zeros_like(p) for p in self.parameters]
         for call in calls:
             with undisturbed(self.setup.module):
@@ -330,9 +330,9 @@ class RowsSource(GradientSource):
             alone = [a + b for a, b in zip(alone, parts, strict=True)]
         return alone
 
-    def _agrees_nearby(self, calls: list[Pending], row: int, seed: int) -> bool:
+    def _agrees_nearby(self, calls: list[PendingCall], row: int, seed: int) -> bool:
         with self._rows.nearby(seed):
-            again = [Pending(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
+            again = [PendingCall(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
             found = [torch.zeros_like(p) for p in self.parameters]
             for call, before in zip(again, calls, strict=True):
                 call.cotangents = before.cotangents
@@ -370,7 +370,7 @@ class RowsSource(GradientSource):
             )
         return [total.clone() for total in self._sums]
 
-    def used(self) -> None:
+    def discard_sums(self) -> None:
         self._drop()
         self.types.rest()
         self._stale = True

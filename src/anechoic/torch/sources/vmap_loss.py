@@ -1,4 +1,4 @@
-"""vmap, where the loss too is computed row by row: a loss that mixes examples is impossible."""
+"""Gradients by vmap over model and loss, row by row: a loss that mixes examples is impossible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anechoic.torch.randomness.modes import Strangers, paused
 from anechoic.torch.randomness.rng_stack import Generators, rewound
 from anechoic.torch.row_types.labels import TOTAL
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.rows import Pending, RowsSource
+from anechoic.torch.sources.rows import PendingCall, RowsSource
 from anechoic.torch.structure import filled, tensors_in
 
 _ONLY = (
@@ -50,7 +50,7 @@ class VmapLossSource(RowsSource):
     def _drop(self) -> None:
         super()._drop()
         #: outputs that were handed out, by identity, with their call and place
-        self.handed: dict[int, tuple[Tensor, Pending, int]] = {}
+        self.handed: dict[int, tuple[Tensor, PendingCall, int]] = {}
 
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         delivery = self.ledger.in_hand
@@ -187,7 +187,7 @@ class RowCriterion:
 
 
 class _End(torch.autograd.Function):
-    """An output that leads nowhere, and says so."""
+    """Output without a gradient: backward() through it is refused."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
@@ -205,10 +205,10 @@ class _End(torch.autograd.Function):
 
 
 class _Loss(torch.autograd.Function):
-    """The reduced loss; its backward() pulls what was computed with it."""
+    """Reduced loss; its backward() takes the gradients that were computed with it."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, loss: Tensor, pairs: list[tuple[Pending, list[Tensor]]]) -> Any:
+    def forward(ctx: Any, anchor: Tensor, loss: Tensor, pairs: list[tuple[PendingCall, list[Tensor]]]) -> Any:
         ctx.pairs = pairs
         return loss.clone()
 

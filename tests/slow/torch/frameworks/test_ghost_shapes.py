@@ -216,7 +216,7 @@ def test_layers_of_transformers_give_what_they_give_without_us():
     models = pytest.importorskip("transformers").models
     from transformers.pytorch_utils import Conv1D
 
-    from anechoic.torch.sources.ghost.layers import ELSEWHERE, kind_of
+    from anechoic.torch.sources.ghost.layers import ELSEWHERE, layer_kind
 
     x = torch.randn(3, 4, 6, generator=drawn(4))
     found = [Conv1D(5, 6)]
@@ -228,12 +228,12 @@ def test_layers_of_transformers_give_what_they_give_without_us():
     for layer in found:
         nn.init.normal_(layer.weight)
         weights = {"weight": layer.weight, "bias": getattr(layer, "bias", None)}
-        made = kind_of(type(layer)).forward(layer, x, weights)
+        made = layer_kind(type(layer)).forward(layer, x, weights)
         assert torch.allclose(made, layer(x), rtol=1e-5, atol=1e-6), type(layer).__name__
 
 
 def test_a_class_that_only_has_the_name_of_one_on_the_list_is_not_on_it():
-    from anechoic.torch.sources.ghost.layers import kind_of
+    from anechoic.torch.sources.ghost.layers import layer_kind
 
     other = type("Conv1D", (nn.Module,), {"__module__": "transformers.pytorch_utils"})
-    assert kind_of(other) is None
+    assert layer_kind(other) is None

@@ -21,7 +21,7 @@ from anechoic.errors import (
     UnsupportedError,
 )
 from anechoic.trainers import Privacy
-from anechoic.trainers.door import check_settings
+from anechoic.trainers.adapter import check_settings
 from anechoic.trainers.transformers import PrivateTrainer
 from anechoic.trainers.transformers_settings import REFUSED
 from tests.floats import same_bits

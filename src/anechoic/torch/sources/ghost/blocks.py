@@ -19,7 +19,7 @@ SIDE = 512
 
 
 def slices(size: int, step: int) -> Iterator[slice]:
-    """[0, size) in parts of `step`."""
+    """Cut [0, size) into slices of `step`."""
     for start in range(0, size, max(step, 1)):
         yield slice(start, min(start + max(step, 1), size))
 
@@ -30,7 +30,7 @@ def height(width: int) -> int:
 
 
 def by_positions(x: Tensor, a: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both factors of some positions after the others, float64."""
+    """Yield both factors by blocks of positions, float64."""
     for places in slices(len(x), height(x.shape[1] + a.shape[1])):
         yield x[places].double(), a[places].double()
 

@@ -1,4 +1,4 @@
-"""Clipped sums from what one backward pass left: layer inputs and backprops."""
+"""Clipped sums of row gradients from layer inputs and backprops of one backward pass."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import UNPACK
 from anechoic.torch.row_types.refusals import runs_own_code
 from anechoic.torch.sources.clipping import Clipping
-from anechoic.torch.sources.ghost.kind import BackwardCall
-from anechoic.torch.sources.ghost.layers import kind_of
-from anechoic.torch.sources.ghost.module import OTHERWISE, Tap, Trace, Tracer
-from anechoic.torch.sources.ghost.rows import Budget, RowGradients, excess, norms, shared
+from anechoic.torch.sources.ghost.factored_gradients import (
+    MemoryAllowance,
+    RowGradients,
+    excess,
+    norms,
+    shared,
+)
+from anechoic.torch.sources.ghost.layer_kind import BackwardCall
+from anechoic.torch.sources.ghost.layers import layer_kind
+from anechoic.torch.sources.ghost.module import OTHERWISE, BackpropRecorder, BackpropTrace, Tracer
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _SLACK = 1e-9  # of the bound on the sum, for rounding of its own norm
@@ -57,15 +63,15 @@ class GhostGradients:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what backward passes left."""
+        """Drop layer inputs and backprops."""
         self.passes = self.rows = 0
-        self._trace: Trace | None = None
+        self._trace: BackpropTrace | None = None
         self.tracer.stray = False
 
     # -- the backward pass ---------------------------------------------------------------------
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of the losses of the rows, and keep what it leaves.
+        """Run the backward pass of the losses of the rows, and record inputs and backprops.
 
         Args:
             loss: shape (rows,).
@@ -90,7 +96,7 @@ class GhostGradients:
             return False
         hooked = self._types.batch.hooked  # before the graph is looked at, which counts as asking for it
         with paused():
-            found = hooked or runs_own_code(loss, Tap)
+            found = hooked or runs_own_code(loss, BackpropRecorder)
         if found and not SecretDraws.active():
             raise GuaranteeError(
                 "hooks, or functions with a backward() of their own, are in the graph of a loss whose"
@@ -152,7 +158,7 @@ class GhostGradients:
     def _check_calls(self, calls: dict[nn.Module, list[BackwardCall]]) -> None:
         """Refuse calls whose layer or tensors changed since: they would be those of other rows."""
         for layer, made in calls.items():
-            kind = kind_of(type(layer))
+            kind = layer_kind(type(layer))
             if any(call.changed(kind) for call in made):
                 raise GuaranteeError(
                     f"{self.tracer.describe(layer)}, its input, or the gradient at its output was changed"
@@ -161,10 +167,10 @@ class GhostGradients:
 
     def _gradients(self, calls: dict[nn.Module, list[BackwardCall]]) -> dict[int, RowGradients]:
         """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
-        budget = Budget()
+        budget = MemoryAllowance()
         found: dict[int, RowGradients] = {}
         for layer, made in calls.items():
-            kind = kind_of(type(layer))
+            kind = layer_kind(type(layer))
             makers = {} if kind is None else kind.gradients(made, budget)
             for name, identity in self.tracer.layers[layer].items():
                 made_here = makers[name]()

@@ -16,21 +16,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anechoic.torch.sources.ghost.kept import Kept
-from anechoic.torch.sources.ghost.kind import (
+from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
+from anechoic.torch.sources.ghost.factored_gradients import (
+    LayerFactors,
+    MemoryAllowance,
+    OuterProducts,
+    PlainGradients,
+    RowGradients,
+    SparseGradients,
+)
+from anechoic.torch.sources.ghost.layer_kind import (
     BackwardCall,
-    Kind,
+    LayerKind,
     Parameters,
     joined,
     per_row,
     positions,
     total,
 )
-from anechoic.torch.sources.ghost.rows import Budget, Direct, LayerFactors, Outer, RowGradients, Scattered
-from anechoic.torch.sources.ghost.ways import Way, cheapest
+from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
 
 
-class _Linear(Kind):
+class _Linear(LayerKind):
     """y = x W' + b; with `across`, y = x W + b, as transformers' Conv1D has it."""
 
     def __init__(self, *, across: bool = False) -> None:
@@ -43,7 +50,9 @@ class _Linear(Kind):
         weight: Any = weights["weight"]
         return F.linear(x, weight.t() if self._across else weight, weights["bias"])
 
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(
+        self, calls: list[BackwardCall], budget: MemoryAllowance
+    ) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
         inputs = [positions(call.given) for call in calls]
         backprops = [positions(call.backprop) for call in calls]
@@ -69,22 +78,22 @@ class _Linear(Kind):
             factors = LayerFactors(
                 make, as_left=as_left, rows=rows, groups=1, positions=places, inputs=wide, outputs=high
             )
-            return Outer(factors, restore, budget)
+            return OuterProducts(factors, restore, budget)
 
         def weight() -> RowGradients:
             sizes = (rows, places, wide, high)
-            keeps = places > 1 and cheapest(places, wide, high) is Way.KEPT
-            if keeps and Kept.take(left, sizes, budget):
-                return Kept(left, sizes, restore, budget, apart)
+            keeps = places > 1 and cheapest(places, wide, high) is NormStrategy.KEPT
+            if keeps and CachedGradients.take(left, sizes, budget):
+                return CachedGradients(left, sizes, restore, budget, apart)
             return apart()
 
         def bias() -> RowGradients:
-            return Direct(total([part.sum(dim=1, dtype=torch.float64) for part in backprops]))
+            return PlainGradients(total([part.sum(dim=1, dtype=torch.float64) for part in backprops]))
 
         return {"weight": weight, "bias": bias}
 
 
-class _Convolution(Kind):
+class _Convolution(LayerKind):
     def __init__(self, axes: int, function: Callable[..., Tensor]) -> None:
         self._axes, self._function = axes, function
 
@@ -104,7 +113,9 @@ class _Convolution(Kind):
             x, weights["weight"], weights["bias"], layer.stride, layer.padding, layer.dilation, layer.groups
         )
 
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(
+        self, calls: list[BackwardCall], budget: MemoryAllowance
+    ) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
         groups = layer.groups
         outputs, per_group, *kernel = layer.weight.shape
@@ -125,7 +136,7 @@ class _Convolution(Kind):
                 inputs=features,
                 outputs=outputs // groups,
             )
-            return Outer(factors, restore, budget)
+            return OuterProducts(factors, restore, budget)
 
         def restore(made: Tensor) -> Tensor:
             split = made.reshape(outputs, *kernel, per_group)
@@ -133,7 +144,7 @@ class _Convolution(Kind):
 
         def bias() -> RowGradients:
             flat = [call.backprop.flatten(start_dim=2) for call in calls]
-            return Direct(total([part.sum(dim=2, dtype=torch.float64) for part in flat]))
+            return PlainGradients(total([part.sum(dim=2, dtype=torch.float64) for part in flat]))
 
         return {"weight": weight, "bias": bias}
 
@@ -179,7 +190,7 @@ def _padding(layer: Any) -> list[int]:
     return found
 
 
-class _Normalisation(Kind):
+class _Normalisation(LayerKind):
     """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x."""
 
     def __init__(
@@ -203,12 +214,14 @@ class _Normalisation(Kind):
             return x.clone()  # torch refuses to normalise the rows of an empty batch
         return self._function(layer, x, weights["weight"], weights.get("bias"))
 
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(
+        self, calls: list[BackwardCall], budget: MemoryAllowance
+    ) -> dict[str, Callable[[], RowGradients]]:
         def weight() -> RowGradients:
-            return Direct(total([self._summed(call, self._normalised(call)) for call in calls]))
+            return PlainGradients(total([self._summed(call, self._normalised(call)) for call in calls]))
 
         def bias() -> RowGradients:
-            return Direct(total([self._summed(call, None) for call in calls]))
+            return PlainGradients(total([self._summed(call, None) for call in calls]))
 
         return {"weight": weight, "bias": bias}
 
@@ -254,7 +267,7 @@ def _last_axes(layer: Any) -> tuple[int, int]:
     return len(layer.normalized_shape) + 1, 99
 
 
-class Lookup(Kind):
+class Embedding(LayerKind):
     """nn.Embedding: an example moves the lines of the table that it names, and no others."""
 
     def fault(self, layer: Any) -> str:
@@ -269,7 +282,9 @@ class Lookup(Kind):
     def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
         return F.embedding(x, weights["weight"], layer.padding_idx)  # type: ignore[arg-type]
 
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(
+        self, calls: list[BackwardCall], budget: MemoryAllowance
+    ) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
 
         def weight() -> RowGradients:
@@ -278,12 +293,12 @@ class Lookup(Kind):
             values = joined([positions(call.backprop) for call in calls], 1)
             if layer.padding_idx is not None:
                 values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
-            return Scattered(lines.long(), values, layer.weight.shape[0])
+            return SparseGradients(lines.long(), values, layer.weight.shape[0])
 
         return {"weight": weight}
 
 
-class Bag(Lookup):
+class EmbeddingBag(Embedding):
     """nn.EmbeddingBag for bags of one length: an input of two axes, neither offsets nor weights."""
 
     def fault(self, layer: Any) -> str:
@@ -299,13 +314,15 @@ class Bag(Lookup):
         table: Any = weights["weight"]
         return F.embedding_bag(x, table, mode=layer.mode, padding_idx=layer.padding_idx)
 
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(
+        self, calls: list[BackwardCall], budget: MemoryAllowance
+    ) -> dict[str, Callable[[], RowGradients]]:
         layer: Any = calls[0].layer
 
         def weight() -> RowGradients:
             lines = joined([call.given for call in calls], 1)
             values = joined([self._of_words(layer, call) for call in calls], 1)
-            return Scattered(lines.long(), values, layer.weight.shape[0])
+            return SparseGradients(lines.long(), values, layer.weight.shape[0])
 
         return {"weight": weight}
 
@@ -326,10 +343,10 @@ _INSTANCE = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
 _CONVOLUTIONS = {nn.Conv1d: (1, F.conv1d), nn.Conv2d: (2, F.conv2d), nn.Conv3d: (3, F.conv3d)}
 
 #: The allow-list. A subclass is another class, whose forward pass may be another.
-KINDS: dict[type[nn.Module], Kind] = {
+KINDS: dict[type[nn.Module], LayerKind] = {
     nn.Linear: _Linear(),
-    nn.Embedding: Lookup(),
-    nn.EmbeddingBag: Bag(),
+    nn.Embedding: Embedding(),
+    nn.EmbeddingBag: EmbeddingBag(),
     nn.LayerNorm: _Normalisation(_layer_norm, _last_axes, channels_first=False),
     nn.RMSNorm: _Normalisation(_rms_norm, _last_axes, channels_first=False),
     nn.GroupNorm: _Normalisation(_group_norm, lambda layer: (2, 99), channels_first=True),
@@ -343,7 +360,7 @@ KINDS: dict[type[nn.Module], Kind] = {
 }
 _OWN_RMS = _Normalisation(_own_rms_norm, lambda layer: (2, 99), channels_first=False)
 #: Classes of other people's packages, which need not be installed, by module and name.
-ELSEWHERE: dict[tuple[str, str], Kind] = {
+ELSEWHERE: dict[tuple[str, str], LayerKind] = {
     ("transformers.pytorch_utils", "Conv1D"): _Linear(across=True),
     ("opacus.layers.dp_rnn", "RNNLinear"): _Linear(),  # nn.Linear by another name, in DPRNN, DPGRU and DPLSTM
     **{
@@ -353,7 +370,7 @@ ELSEWHERE: dict[tuple[str, str], Kind] = {
 }
 
 
-def kind_of(layer: type[nn.Module]) -> Kind | None:
+def layer_kind(layer: type[nn.Module]) -> LayerKind | None:
     """What ghost clipping knows of a class of layers; None where it is not on the list."""
     kind = KINDS.get(layer)
     if kind is None and (kind := ELSEWHERE.get((layer.__module__, layer.__qualname__))) is not None:

@@ -19,7 +19,7 @@ _CRITERION = (
 
 
 class PerExampleLoss:
-    """One loss an example, whose backward() clips; sums and multiples of it are such losses too.
+    """Loss per example, whose backward() records for clipping; sums and multiples are such losses too.
 
     Args:
         gradients: where backward() leaves what is clipped.
@@ -58,7 +58,7 @@ class PerExampleLoss:
         return torch.Size(())
 
     def _same(self) -> PerExampleLoss:
-        """The same: it counts as one number, in full precision, where it is."""
+        """Return the loss itself: it is one number, in full precision, on its device."""
         return self
 
     mean = sum = cpu = _same

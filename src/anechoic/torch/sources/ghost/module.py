@@ -1,4 +1,4 @@
-"""A module under ghost clipping: its trainable layers compute their outputs by our code, and leave a trace.
+"""Trace a module for ghost clipping: its trainable layers run our forward(), which records backprops.
 
 In the place of a layer's forward() stands ours, which computes the output from the layer's own parameters
 without making them a part of the graph, and puts a node behind it that notes input and backprop in the
@@ -22,8 +22,8 @@ from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.randomness.modes import paused
 from anechoic.torch.row_types.following import RowTypes
 from anechoic.torch.row_types.labels import RowAxis
-from anechoic.torch.sources.ghost.kind import BackwardCall, Kind
-from anechoic.torch.sources.ghost.layers import SHARING, Lookup, holds, kind_of
+from anechoic.torch.sources.ghost.layer_kind import BackwardCall, LayerKind
+from anechoic.torch.sources.ghost.layers import SHARING, Embedding, holds, layer_kind
 from anechoic.torch.sources.row_model import SUSPENDED
 
 OTHERWISE = "use grad_sample_mode='rows'"
@@ -33,23 +33,23 @@ APART = (
 )
 
 
-class Trace:
-    """What one backward pass left: the calls of layers that it reached, in its order."""
+class BackpropTrace:
+    """Calls of layers that one backward pass reached, in its order."""
 
     def __init__(self) -> None:
         self.calls: dict[nn.Module, list[BackwardCall]] = {}
         self.deliveries: list[Delivery | None] = []
-        self.made: dict[_Visit, BackwardCall] = {}  # by the visit itself, which lives as long
+        self.made: dict[_LayerCall, BackwardCall] = {}  # by the visit itself, which lives as long
 
-    def note(self, visit: _Visit, call: BackwardCall) -> None:
-        """A backward pass came through a call of a layer."""
+    def note(self, visit: _LayerCall, call: BackwardCall) -> None:
+        """Record that a backward pass came through a call of a layer."""
         self.calls.setdefault(call.layer, []).append(call)
         if not any(visit.delivery is known for known in self.deliveries):
             self.deliveries.append(visit.delivery)
         self.made[visit] = call
 
 
-class _Visit:
+class _LayerCall:
     """One forward pass through one layer."""
 
     def __init__(self, tracer: Tracer, layer: nn.Module, options: tuple[Any, ...], axis: int, fault: str):
@@ -58,11 +58,11 @@ class _Visit:
         self.options = options
 
 
-class Tap(torch.autograd.Function):
-    """The identity, whose backward pass notes what comes through; `anchor` makes sure that there is one."""
+class BackpropRecorder(torch.autograd.Function):
+    """Identity whose backward pass records the backprops; `anchor` makes sure that there is one."""
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, given: Tensor, anchor: Tensor, visit: _Visit) -> Tensor:
+    def forward(ctx: Any, out: Tensor, given: Tensor, anchor: Tensor, visit: _LayerCall) -> Tensor:
         ctx.save_for_backward(given)  # torch refuses to give it back if it was changed in place
         ctx.visit = visit
         return out.detach()
@@ -98,7 +98,7 @@ def forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class Tracer:
-    """Puts our forward() into the trainable layers of a module, and keeps what backward passes leave.
+    """Put our forward() into the trainable layers of a module, and record what backward passes leave.
 
     Args:
         module: plain module, of which every trainable parameter belongs to one layer on the list.
@@ -129,8 +129,8 @@ class Tracer:
         self.ledger, self._types, self._batch_first = ledger, types, batch_first
         self.stray = self._followed = False
         self._anchor = torch.zeros((), requires_grad=True)
-        self._trace: Trace | None = None
-        self._compare: Trace | None = None
+        self._trace: BackpropTrace | None = None
+        self._compare: BackpropTrace | None = None
         self._weights = torch.empty(0)
         self._seen: dict[nn.Module, int] = {}
         for layer in self.layers:
@@ -147,10 +147,10 @@ class Tracer:
     # -- forward -------------------------------------------------------------------------------
 
     def visit(self, layer: nn.Module, x: Any) -> Any:
-        """The layer's output, with a tap behind it."""
+        """Return the layer's output, with a `BackpropRecorder` behind it."""
         names = self.layers[layer]
         own = {name: p for name, p in layer._parameters.items() if p is not None}
-        kind = kind_of(type(layer))
+        kind = layer_kind(type(layer))
         if (
             kind is None
             or not isinstance(x, Tensor)
@@ -168,24 +168,24 @@ class Tracer:
         }
         x = self._for_all(kind, layer, x)
         out = kind.forward(layer, x, weights)
-        visit = _Visit(self, layer, kind.options(layer), *self._rows(kind, layer, x))
-        made: Tensor = Tap.apply(out, x, self._anchor, visit)
+        visit = _LayerCall(self, layer, kind.options(layer), *self._rows(kind, layer, x))
+        made: Tensor = BackpropRecorder.apply(out, x, self._anchor, visit)
         if self._types.active and not visit.fault:
             self._types.mark(made, RowAxis(visit.axis))
         return made
 
-    def _for_all(self, kind: Kind, layer: nn.Module, x: Tensor) -> Tensor:
+    def _for_all(self, kind: LayerKind, layer: nn.Module, x: Tensor) -> Tensor:
         """Public indices that stand once for all rows, (1, positions), once for each: (rows, positions).
 
         What is added to the rows is the same, and each row's part of the gradient is left apart.
         """
         axis = self._axis(kind, layer, x)
-        once = isinstance(kind, Lookup) and x.dim() == 2 and x.shape[axis] == 1
+        once = isinstance(kind, Embedding) and x.dim() == 2 and x.shape[axis] == 1
         if once and self._types.active and self._types.of(x) is None:
             return x.repeat_interleave(self._types.batch.rows, dim=axis)
         return x
 
-    def _rows(self, kind: Kind, layer: nn.Module, x: Tensor) -> tuple[int, str]:
+    def _rows(self, kind: LayerKind, layer: nn.Module, x: Tensor) -> tuple[int, str]:
         """The axis of the rows in x, and what is wrong with its shape, or ""."""
         least, most = kind.leading(layer)
         if not least <= x.dim() <= most:
@@ -193,16 +193,16 @@ class Tracer:
         axis = self._axis(kind, layer, x)
         return axis, self._types.fault(x, axis)
 
-    def _axis(self, kind: Kind, layer: nn.Module, x: Tensor) -> int:
-        """Where the rows are in an input that has as many axes as it should."""
+    def _axis(self, kind: LayerKind, layer: nn.Module, x: Tensor) -> int:
+        """Return the axis of the rows in an input that has as many axes as it should."""
         least, most = kind.leading(layer)
         may_be_time = kind.time_first and most > least and x.dim() > least
         return int(may_be_time and not self._batch_first)
 
     # -- backward ------------------------------------------------------------------------------
 
-    def reached(self, visit: _Visit, given: Tensor, backprop: Tensor) -> None:
-        """A backward pass came through `visit`; outside of `run` it is none of ours."""
+    def reached(self, visit: _LayerCall, given: Tensor, backprop: Tensor) -> None:
+        """Record the backprops of `visit`, within `run` only."""
         if self._trace is None:
             self.stray |= visit.delivery is not None and visit.delivery is self.ledger.in_hand
             return
@@ -236,8 +236,8 @@ class Tracer:
         with paused():
             self._check_apart(call, whole)
 
-    def run(self, loss: Tensor, *, apart: bool, followed: bool = False) -> Trace:
-        """One backward pass from the losses of the rows.
+    def run(self, loss: Tensor, *, apart: bool, followed: bool = False) -> BackpropTrace:
+        """Run one backward pass from the losses of the rows.
 
         Args:
             loss: shape (rows,).
@@ -249,7 +249,7 @@ class Tracer:
             GuaranteeError: if a layer was fed with other rows, or code that runs in the pass mixes them.
         """
         self.clear()
-        trace = self._trace = Trace()
+        trace = self._trace = BackpropTrace()
         apart = apart and len(loss) > 1 and loss.requires_grad
         try:
             with nullcontext() if followed else paused():
@@ -273,7 +273,7 @@ class Tracer:
         for p in self._parameters:
             p.grad = None
 
-    def _check_rows(self, trace: Trace, rows: int) -> None:
+    def _check_rows(self, trace: BackpropTrace, rows: int) -> None:
         delivery = self.ledger.in_hand
         fed = {len(call.given) for calls in trace.calls.values() for call in calls}
         if delivery is not None and delivery.size in fed and rows > delivery.size:
@@ -327,7 +327,7 @@ class Tracer:
     # -- what must stay ------------------------------------------------------------------------
 
     def replaced(self) -> list[str]:
-        """Layers whose forward() is no longer ours."""
+        """List layers whose forward() is no longer ours."""
         return [
             self.describe(layer)
             for layer in self.layers
@@ -360,9 +360,9 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
         own = {key: id(p) for key, p in layer._parameters.items() if p is not None and id(p) in wanted}
         if not own or holds(type(layer)):
             continue
-        inside = [part for part in layer.modules() if part is not layer and kind_of(type(part))]
+        inside = [part for part in layer.modules() if part is not layer and layer_kind(type(part))]
         of_parts = {id(p) for part in inside for p in part._parameters.values()}
-        if kind_of(type(layer)) is None and of_parts.issuperset(own.values()):
+        if layer_kind(type(layer)) is None and of_parts.issuperset(own.values()):
             continue  # second names of what layers inside hold (BERT's head): other uses show in `grad`
         words = f"{name or 'the module'} ({type(layer).__module__}.{type(layer).__qualname__})"
         fault = _fault(layer)
@@ -387,7 +387,7 @@ def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[
 
 
 def _instead(name: str, layer: nn.Module) -> str:
-    """What to do where `layer` is not on the list: for parts of PEFT, what to leave out of its config."""
+    """Return the remedy where `layer` is not on the list: for PEFT, what to leave out of its config."""
     if name.endswith(("lora_embedding_A", "lora_embedding_B")):
         return f"leave embeddings out of LoraConfig(target_modules=…), or {OTHERWISE}"
     if "Dora" in type(layer).__name__:
@@ -397,7 +397,7 @@ def _instead(name: str, layer: nn.Module) -> str:
 
 def _fault(layer: nn.Module) -> str:
     """Why a trainable layer is not on the list, or ""."""
-    kind = kind_of(type(layer))
+    kind = layer_kind(type(layer))
     if kind is None:
         return " with parameters of its own"
     own = layer.__dict__.get("forward")

@@ -16,7 +16,7 @@ from anechoic.torch.sources.ghost.loss import PerExampleCriterion
 
 
 class GhostHandle:
-    """What make_private returns under wrap_model=False, in the place of a module.
+    """Handle that make_private returns under wrap_model=False, in the place of a module.
 
     Attributes:
         loss_reduction, batch_first: as given to make_private.
@@ -28,14 +28,14 @@ class GhostHandle:
 
 
 class GhostModule(ModelWrapper):
-    """The module under another name: its trainable layers leave what ghost clipping needs."""
+    """Wrapper of the module, whose trainable layers record what ghost clipping needs."""
 
     def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
         super().__init__(module, loss_reduction, batch_first)
         self.train(module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return passed(self._module, args, kwargs, batch_first=self.batch_first)
+        return forward_allowing_empty(self._module, args, kwargs, batch_first=self.batch_first)
 
 
 @register("ghost")
@@ -88,21 +88,21 @@ class GhostSource(GradientSource):
             )
         return self._gradients.sums(delivery)
 
-    def used(self) -> None:
+    def discard_sums(self) -> None:
         self._gradients.forget()
         self.types.rest()
 
     def zero_grad(self) -> None:
         self._gradients.forget()
 
-    forget = used
+    forget = discard_sums
 
     def detach(self) -> None:
         self._gradients.tracer.detach()
 
 
-def passed(module: nn.Module, args: Any, kwargs: Any, *, batch_first: bool) -> Any:
-    """The module's output; in training an empty batch goes through as one row, of which nothing is left."""
+def forward_allowing_empty(module: nn.Module, args: Any, kwargs: Any, *, batch_first: bool) -> Any:
+    """Call the module; in training an empty batch runs as one row, of which nothing is left."""
     dimension = 0 if batch_first else 1
     if module.training and torch.is_grad_enabled() and _is_empty((args, kwargs), dimension):
         args, kwargs = tree_map(lambda value: _one_row(value, dimension), (args, kwargs))

@@ -1,4 +1,4 @@
-"""What every adapter has: a guarantee, the one run that it begins, and settings that it refuses."""
+"""Adapter of a trainer: its guarantee, the one run that it begins, and settings that it refuses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ logger = logging.getLogger("anechoic")
 Refused = tuple[str, Callable[[Any], bool], str]
 
 
-class Dropped:
-    """Names of what is not logged while training, each of which is said once.
+class DroppedLogs:
+    """Names that are not logged while training, each reported once.
 
     Args:
         names: that go without saying.
@@ -36,8 +36,8 @@ class Dropped:
             )
 
 
-class Door:
-    """One private run, which a method of the framework begins.
+class TrainerAdapter:
+    """Adapter with one private run, which a method of the framework begins.
 
     Attributes:
         engine: the PrivacyEngine of the run, once it has begun.
@@ -74,7 +74,7 @@ class Door:
 
 
 def check_settings(settings: Any, refused: Iterable[Refused], shown: str = "{}={!r}") -> None:
-    """Refuse what no private run can have.
+    """Refuse settings that no private run can have.
 
     Raises:
         UnsupportedError: naming the setting, as `shown`, and the remedy.

@@ -1,4 +1,4 @@
-"""What a state file shows of its releases: a row each, chained, so that none is missing or another one."""
+"""Chain of a state file's releases: a row each, so that none can be missing or replaced."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from anechoic.errors import CheckpointError
 from anechoic.runs.database import PATIENCE, source_of
-from anechoic.runs.meta import FORMAT, FileKind
+from anechoic.runs.settings_check import FORMAT, FileKind
 
 #: Rows of the table, in order.
 ROWS = "SELECT step, time, row FROM releases ORDER BY step"
 
 
 class ReleaseChain:
-    """A chain of digests: of what a file says of its run, and of every release.
+    """Chain of digests of a file's settings and of every release.
 
     Args:
         of: kind of the file.
@@ -40,12 +40,12 @@ class ReleaseChain:
         self.link = digest_of_parts(of.KIND, *said)
 
     def add(self, time: str, row: bytes) -> None:
-        """The next release."""
+        """Add the next release."""
         self.link = digest_of_parts("release", self.link, time.encode(), row)
         self.made += 1
 
     def read(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, bytes]]:
-        """Time and content of all releases of a file.
+        """Read time and content of all releases of a file.
 
         Raises:
             CheckpointError: where one is missing, or another one than was written.
@@ -83,7 +83,7 @@ def begun(path: Path) -> bool:
 def reading(
     path: str | os.PathLike[str], of: FileKind, *, still: bool = False
 ) -> Iterator[tuple[dict[str, Any], ReleaseChain, Iterator[tuple[str, bytes]]]]:
-    """What the file at `path` says of itself, the chain of its releases, and time and content of each.
+    """Read settings, release chain, and time and content of each release from the file at `path`.
 
     It needs no key. Nothing is changed; a run that writes the file does not wait, nor does the reader.
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import anechoic as an
-from anechoic.app import desk as desks
-from anechoic.app.answer import kept_noise, parts
-from anechoic.app.desk import Desk
-from anechoic.app.question import Question, field_of, number
+from anechoic.app import plan_worker
+from anechoic.app.plan_form import PlanForm, field_of, number
+from anechoic.app.plan_view import kept_noise, parts
+from anechoic.app.plan_worker import PlanWorker
 from anechoic.errors import AnechoicError
 from tests.floats import same_bits
 
@@ -21,7 +21,7 @@ AVERAGE = {"momentum": "", "schedule": "constant", "keep": "average"}
 
 
 def asked(**fields):
-    return Question(**(SMALL | fields))
+    return PlanForm(**(SMALL | fields))
 
 
 @pytest.mark.parametrize("fields", [{}, TIME, ADAM, AVERAGE], ids=["momentum", "time", "adam", "average"])
@@ -113,8 +113,8 @@ def test_the_answer_has_what_the_page_shows():
     assert known["pictures"].count("<img") == 2 and "one core" in known["facts"]
 
 
-async def _answer(desk, question):
-    return [part async for part in desk.ask(question)]
+async def _answer(worker, question):
+    return [part async for part in worker.ask(question)]
 
 
 @pytest.mark.slow
@@ -122,30 +122,30 @@ def test_a_newer_question_ends_an_older_one_and_answers_are_remembered():
     pytest.importorskip("matplotlib")
 
     async def story():
-        desk, long = Desk(), Question(examples="2000000", batch_size="100 200 400", epochs="3")
-        older = asyncio.create_task(_answer(desk, long))
-        while not desk._busy:
+        worker, long = PlanWorker(), PlanForm(examples="2000000", batch_size="100 200 400", epochs="3")
+        older = asyncio.create_task(_answer(worker, long))
+        while not worker._busy:
             await asyncio.sleep(0.05)
-        process = desk._process
-        newer = await _answer(desk, asked())
+        process = worker._process
+        newer = await _answer(worker, asked())
         assert newer[-1][0] == "done" and not any(name == "facts" for name, _ in await older)
         process.join(10)
-        assert not process.is_alive() and long not in desks._answers
-        wrong = await _answer(desk, asked(epsilon="-1"))
+        assert not process.is_alive() and long not in plan_worker._answers
+        wrong = await _answer(worker, asked(epsilon="-1"))
         assert wrong[-1][0] == "error epsilon" and "epsilon=-1" in wrong[-1][1]
-        desk.close()  # remembered ones need no process
-        assert await _answer(desk, asked()) == newer and desk._process is None
+        worker.close()  # remembered ones need no process
+        assert await _answer(worker, asked()) == newer and worker._process is None
 
-        again = asyncio.create_task(_answer(desk, long))
-        while not desk._busy:
+        again = asyncio.create_task(_answer(worker, long))
+        while not worker._busy:
             await asyncio.sleep(0.05)
-        desk.cancel()
+        worker.cancel()
         assert not any(name.startswith(("facts", "error")) for name, _ in await again)
 
-        ended = asyncio.create_task(_answer(desk, long))
-        while not desk._busy:
+        ended = asyncio.create_task(_answer(worker, long))
+        while not worker._busy:
             await asyncio.sleep(0.05)
-        desk._process.kill()  # as the system does for want of memory
+        worker._process.kill()  # as the system does for want of memory
         assert "ended from outside" in (await ended)[-1][1]
 
     asyncio.run(story())

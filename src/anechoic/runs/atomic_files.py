@@ -1,4 +1,4 @@
-"""Files that are whole or not there: a line that names the format, a digest of what follows, and that.
+"""Files written atomically: a line that names the format, a digest of what follows, and that.
 
 Written under another name and moved into place when all of it is on disk.
 """
@@ -23,7 +23,7 @@ _DIGITS = 64
 
 @contextlib.contextmanager
 def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
-    """Something to write to, which takes the place of `target` when the block ends without an error.
+    """Write a file that replaces `target` when the block ends without an error.
 
     Args:
         target: file name; its folder exists.
@@ -44,7 +44,7 @@ def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
 
 @contextlib.contextmanager
 def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
-    """What follows the head of a file of this format, its digest checked.
+    """Read what follows the head of a file of this format, and check its digest.
 
     Raises:
         CheckpointError: if it is missing, corrupt, truncated or something else.
@@ -72,7 +72,7 @@ def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
 
 
 def first_line(source: Path, limit: int = 64) -> bytes:
-    """The first line of a file, at most `limit` bytes; empty where it cannot be read."""
+    """Read the first line of a file, at most `limit` bytes; empty where it cannot be read."""
     try:
         with source.open("rb") as file:
             return file.readline(limit)
@@ -82,7 +82,7 @@ def first_line(source: Path, limit: int = 64) -> bytes:
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """A name to write a file to, which takes the place of `target` when the block ends without an error.
+    """Yield a path to write to, which replaces `target` when the block ends without an error.
 
     For what anybody may read: permissions are those of the file that was there, or as usual.
     """
@@ -97,7 +97,7 @@ def replaced(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _replacing(target: Path, partial: Path) -> Iterator[Path]:
-    """`partial`, one name for all attempts, takes the place of `target` at the end, or vanishes."""
+    """Replace `target` by `partial`, one name for all attempts, at the end, or remove it."""
     partial.unlink(missing_ok=True)
     try:
         yield partial
@@ -143,7 +143,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class HashingWriter:
-    """A file to write to, with a digest of all that goes through it."""
+    """File to write to, with a digest of all that is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

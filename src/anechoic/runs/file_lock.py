@@ -1,4 +1,4 @@
-"""A file that one object of one process has open, by a lock beside it."""
+"""Lock of a file beside it, held by one object of one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anechoic.errors import CheckpointError, GuaranteeError
-from anechoic.runs.files import sync_folder
+from anechoic.runs.atomic_files import sync_folder
 
 #: Files that this process has open, by path.
 _OPEN: weakref.WeakValueDictionary[Path, LockedFile] = weakref.WeakValueDictionary()
@@ -85,7 +85,7 @@ class LockedFile:
             )
 
     def close(self) -> None:
-        """Give the lock back. The database is closed before: it would lose locks of its own."""
+        """Release the lock. The database is closed before: it would lose locks of its own."""
         self._lock.release()
         if _OPEN.get(self.path) is self:
             del _OPEN[self.path]

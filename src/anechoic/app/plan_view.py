@@ -1,4 +1,4 @@
-"""What the page shows, part by part as it becomes known: the work of a process of its own."""
+"""Compute what the page shows, part by part, in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from anechoic.app.question import Question, field_of
+from anechoic.app.plan_form import PlanForm, field_of
 from anechoic.errors import AnechoicError
 from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
@@ -18,7 +18,7 @@ from anechoic.statement.page import definitions, paragraph, section
 from anechoic.statement.rounding import duration, size
 
 
-def parts(question: Question) -> Iterator[tuple[str, str]]:
+def parts(question: PlanForm) -> Iterator[tuple[str, str]]:
     """(name, text) of what becomes known, the quickest first; "doing" says what is computed next.
 
     The names are "facts", "table" and "pictures" (HTML), "code" (Python), "mechanism" and

@@ -29,7 +29,7 @@ class PrivateTable:
 
     @property
     def digest(self) -> bytes:
-        """Of all rows."""
+        """Return the digest of all rows."""
         return self._sum.to_bytes(32, "little")
 
     def all(self) -> dict[bytes, bytes]:
@@ -41,7 +41,7 @@ class PrivateTable:
         return dict(self._rows(ids))
 
     def write(self, contents: Mapping[bytes, bytes]) -> None:
-        """Keep these in the place of those before."""
+        """Write rows in the place of those before."""
         contents = {bytes(digest): bytes(content) for digest, content in contents.items()}
         self._sum = (self._sum - _sum(self._rows(contents)) + _sum(contents.items())) % _MODULUS
         self._database.many(f"INSERT OR REPLACE INTO {self._name} VALUES (?, ?)", contents.items())
@@ -55,6 +55,6 @@ class PrivateTable:
 
 
 def _sum(rows: Iterable[tuple[Any, ...]]) -> int:
-    """Add up the digests of rows, in any order."""
+    """Sum the digests of rows, in any order."""
     digests = (hashlib.sha256(repr(row).encode()).digest() for row in rows)
     return sum(int.from_bytes(digest, "little") for digest in digests) % _MODULUS

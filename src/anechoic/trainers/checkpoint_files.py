@@ -1,4 +1,4 @@
-"""Where a trainer's private files are: beside the folder of its checkpoints, never inside of it.
+"""Private files of a trainer: beside the folder of its checkpoints, never inside of it.
 
 Trainers upload, copy and delete the folders that they write (hubs, artifacts, rotation). The keys of a run
 undo its noise, so they are in none of those: the checkpoint `out/checkpoint-8` has its twin, with keys and
@@ -21,25 +21,25 @@ Name = str | os.PathLike[str]
 
 
 def private_folder(folder: Name) -> Path:
-    """That of the checkpoints in `folder`."""
+    """Return the private folder of the checkpoints in `folder`."""
     whole = Path(os.path.abspath(folder))
     return whole.with_name(f"{whole.name}.private")
 
 
 def twin(checkpoint: Name) -> Path:
-    """The file with keys and noise that belongs to a trainer's checkpoint."""
+    """Return the private file (keys and noise) of a trainer's checkpoint."""
     whole = Path(os.path.abspath(checkpoint))
     return private_folder(whole.parent) / f"{whole.name}.ckpt"
 
 
 def made(folder: Path) -> Path:
-    """The folder, made if it is missing, for its owner alone."""
+    """Make the folder if it is missing, for its owner alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def found_twin(checkpoint: Name) -> Path:
-    """The twin of a checkpoint to go on from.
+    """Find the private file of a checkpoint to resume from.
 
     Raises:
         CheckpointError: if it is missing.
@@ -61,7 +61,7 @@ def pair(filepath: Name, checkpoint: dict[str, Any]) -> str:
 
 
 def twins(filepath: Name) -> list[Path]:
-    """Those of all checkpoints that had this name."""
+    """List the private files of all checkpoints that had this name."""
     whole = Path(os.path.abspath(filepath))
     pattern = re.compile(re.escape(whole.name) + r"\.\d+\.ckpt")
     return [path for path in private_folder(whole.parent).glob("*.ckpt") if pattern.fullmatch(path.name)]

@@ -1,4 +1,4 @@
-"""The arguments of make_private for a type checker: which ones there are, and what comes back for them."""
+"""Arguments of make_private: their values with defaults, and their types for a type checker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ByEpsilon(_Common, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What was asked for, with a value for every argument; see `PrivacyEngine`.
+    """Arguments of make_private, with a value for each; see `PrivacyEngine`.
 
     `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep. Those
     of Opacus have Opacus's defaults, but for the mode.
@@ -116,7 +116,7 @@ class Setup:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Setup:
-        """From the arguments of make_private, or of make_private_with_epsilon.
+        """Read the arguments of make_private, or of make_private_with_epsilon.
 
         Raises:
             ValueError: for a target that is out of range.
@@ -139,7 +139,7 @@ class Setup:
 
     @property
     def clip_norm(self) -> float | None:
-        """What a contribution is clipped to over all parameters together, as `max_grad_norm` says."""
+        """Return the clip norm of a contribution over all parameters together, by `max_grad_norm`."""
         return flat_norm(self.max_grad_norm)
 
     @property
@@ -206,8 +206,8 @@ DEFAULTS: dict[str, Any] = {
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def spelled(options: Any, *required: str) -> Callable[[_Method], _Method]:
-    """Decorator of a method that takes `options` as keywords: `inspect.signature` and help() list them.
+def with_signature(options: Any, *required: str) -> Callable[[_Method], _Method]:
+    """Decorate a method that takes `options` as keywords, so that help() lists them.
 
     Args:
         options: a TypedDict. What has no default in `DEFAULTS` is required.

@@ -1,4 +1,4 @@
-"""Who computes for one tab: a process that a newer question ends, and the answers that are remembered."""
+"""Plan for one tab in a process, which a newer question ends; answers are cached."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-from anechoic.app.answer import work
-from anechoic.app.question import Question
+from anechoic.app.plan_form import PlanForm
+from anechoic.app.plan_view import work
 
 #: Answers that are remembered, about 300 kB each.
 REMEMBERED = 64
-_answers: OrderedDict[Question, list[tuple[str, str]]] = OrderedDict()
+_answers: OrderedDict[PlanForm, list[tuple[str, str]]] = OrderedDict()
 
 
-class Desk:
-    """Answers the latest question of a tab and no other; the page is never kept waiting for it."""
+class PlanWorker:
+    """Worker that answers the latest question of a tab and no other."""
 
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
@@ -29,7 +29,7 @@ class Desk:
         self._asked = 0
         self._starting = asyncio.Lock()
 
-    async def ask(self, question: Question) -> AsyncIterator[tuple[str, str]]:
+    async def ask(self, question: PlanForm) -> AsyncIterator[tuple[str, str]]:
         """The parts of the answer as they become known; they stop where another question is asked.
 
         A wrong question has the part "error", with the name of its field, see `work`.

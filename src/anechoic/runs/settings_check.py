@@ -1,4 +1,4 @@
-"""What a state file says of itself: what must be the same at every opening, and what differs if it is not."""
+"""Check the settings of a state file, which must be the same at every opening, and name differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADOPT = (
 
 
 class FileKind(Protocol):
-    """What a class of state files says of them; see `StateFile`."""
+    """Kind of state file; see `StateFile`."""
 
     KIND: str
     SHOWN: tuple[str, ...]

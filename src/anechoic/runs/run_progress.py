@@ -1,4 +1,4 @@
-"""How far a run is, kept elsewhere than its state: by it a state that is not the newest is told."""
+"""Progress of a run, kept elsewhere than its state: by it a state that is not the newest is found."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from anechoic.runs.state_file import StateFile
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The highest step of a run, and the opening of its state that goes on.
+class RunProgress:
+    """Highest step of a run, and the opening of its state that goes on.
 
     Attributes:
         opening: see `StateFile.opened_by`; "" for a run without a state.
@@ -28,7 +28,7 @@ class Progress:
         and nobody saw them. One that is adopted may be older.
         """
         if state is None:
-            return "" if self == Progress() else "spent"
+            return "" if self == RunProgress() else "spent"
         if self.opening not in state.opened_by():
             if not self.begun:
                 return ""  # nothing was released

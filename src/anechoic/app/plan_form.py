@@ -1,4 +1,4 @@
-"""What stands in the fields of the page, and the call of `plan` that it is."""
+"""Fields of the page as a call of `plan`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELDS = {"separation": "min_sep"}
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanForm:
     """The text of each field; an empty one is not given.
 
     Attributes:
@@ -111,7 +111,7 @@ def field_of(error: Exception) -> str:
     """The field that an error of the library is about: it begins with the argument and its value."""
     match = re.match(r"(\w+)(=| is empty)", str(error))
     name = _FIELDS.get(match[1], match[1]) if match else ""
-    return name if name in Question.__dataclass_fields__ else ""
+    return name if name in PlanForm.__dataclass_fields__ else ""
 
 
 def _several(text: str) -> Any:

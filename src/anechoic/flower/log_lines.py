@@ -1,12 +1,12 @@
-"""What the log says of a run: at its start, and after each round."""
+"""Log lines of a run: at its start, and after each round."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
 
-from anechoic.federated.participation_policy import Discipline
-from anechoic.federated.round import Closed
+from anechoic.federated.participation_policy import ParticipationPolicy
+from anechoic.federated.round import RoundResult
 from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
 from anechoic.mechanism.mechanism import Mechanism
@@ -15,9 +15,9 @@ from anechoic.statement.rounding import round_up
 
 
 def of_run(
-    server: Server | None, discipline: Discipline, per_round: int, identity: ClientIdentity
+    server: Server | None, policy: ParticipationPolicy, per_round: int, identity: ClientIdentity
 ) -> list[str]:
-    """What is guaranteed and enforced, for the log: a line each.
+    """Describe what is guaranteed and enforced: a line each.
 
     Args:
         server: None before the first round.
@@ -25,7 +25,7 @@ def of_run(
     known = [] if server is None else _of_mechanism(server.mechanism)
     return [
         *known,
-        f"Discipline: {discipline!r}: {discipline.participation.describe()}",
+        f"Policy: {policy!r}: {policy.participation.describe()}",
         (
             f"Rounds: at most {counted(per_round, 'client')} each, and every sum is divided by {per_round}"
             if server is None
@@ -63,7 +63,7 @@ def _where(server: Server) -> str:
 
 
 def of_start(server: Server, last: int) -> Iterable[str]:
-    """What a start may not be meant to be: nothing to do, or not all that noise is planned for."""
+    """Warn of a start with nothing to do, or with less than noise is planned for."""
     steps = server.mechanism.steps
     if server.finished:
         yield (
@@ -78,7 +78,7 @@ def of_start(server: Server, last: int) -> Iterable[str]:
         )
 
 
-def of_round(closed: Closed, per_round: int, min_replies: int) -> Iterable[tuple[int, str]]:
+def of_round(closed: RoundResult, per_round: int, min_replies: int) -> Iterable[tuple[int, str]]:
     """(level of the log, line) pairs of a round that is over."""
     answered = f"{closed.answered} of {counted(closed.asked, 'client')} answered"
     refused = f"; refused: {dict(closed.reasons)}" if closed.reasons else ""

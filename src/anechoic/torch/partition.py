@@ -1,4 +1,4 @@
-"""Parts of a batch: which rows one call of a kernel works on, and which process works on them.
+"""Partition of a batch: the rows of one kernel call, and the process that works on them.
 
 How a kernel rounds depends on the shape that it works on. So a batch is cut into parts of a number of rows
 that is fixed for the run, in an order that is the same everywhere, and a process takes whole parts: what a
@@ -15,8 +15,8 @@ from anechoic.units.batch import UnitBatch
 
 
 @dataclass(frozen=True)
-class Portion:
-    """Parts of a batch that one process is given at once.
+class ProcessParts:
+    """The parts of a batch that one process is given at once.
 
     Attributes:
         numbers: of the parts in their batch, from 0 on.
@@ -32,8 +32,8 @@ class Portion:
 
 
 @dataclass(frozen=True)
-class Share:
-    """How batches are cut into parts, and which of them are this process's.
+class BatchPartition:
+    """Partition of batches into parts, and those of this process.
 
     Attributes:
         rows: of a part, at least one; where a unit brings more rows to a step, as many as the largest brings.
@@ -57,7 +57,7 @@ class Share:
                 f" PrivacyEngine(chunk_rows={most})."
             )
 
-    def portions(self, batches: Batches, step: int, most: int | None) -> list[Portion]:
+    def process_parts(self, batches: Batches, step: int, most: int | None) -> list[ProcessParts]:
         """Return this process's parts of batch `step`, in order, those that are delivered together as one.
 
         Args:
@@ -72,11 +72,13 @@ class Share:
         rows = batches.batch(step).tolist()
         cut = {i: rows[at : at + self.rows] for i, at in enumerate(range(0, len(rows), self.rows))}
         return [
-            Portion(numbers, tuple(len(cut[i]) for i in numbers), [row for i in numbers for row in cut[i]])
+            ProcessParts(
+                numbers, tuple(len(cut[i]) for i in numbers), [row for i in numbers for row in cut[i]]
+            )
             for numbers in self.groups(len(cut), self.rows, most)
         ]
 
-    def _of_units(self, whole: UnitBatch, most: int | None) -> list[Portion]:
+    def _of_units(self, whole: UnitBatch, most: int | None) -> list[ProcessParts]:
         size, items, start = max(self.rows, whole.largest), [], 0
         sizes: list[int] = []
         for part in whole.parts(size):
@@ -87,7 +89,7 @@ class Share:
         for numbers in self.groups(len(items), size, most):
             units = whole.only([item for number in numbers for item in items[number]])
             rows = tuple(sizes[number] for number in numbers)
-            found.append(Portion(numbers, rows, units.examples.tolist(), units))
+            found.append(ProcessParts(numbers, rows, units.examples.tolist(), units))
         return found
 
     def groups(self, parts: int, size: int, most: int | None) -> list[list[int]]:

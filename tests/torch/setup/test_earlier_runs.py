@@ -48,17 +48,17 @@ def test_a_cell_that_ran_twice_after_releases_is_told_so(mode):
 
 @pytest.mark.parametrize("names", [("module",), ("optimizer", "data_loader"), ("data_loader",)])
 def test_what_make_private_returned_is_named(names):
-    run = start("vmap")
+    run = start("vmap_loss")
     train(run, 1)
     returned = {"module": run.module, "optimizer": run.optimizer, "data_loader": run.loader}
     expected = f"{' and '.join(names)} came out of make_private before"
     with pytest.raises(UnsupportedError, match=expected) as caught:
-        again(start("vmap"), **{name: returned[name] for name in names})
+        again(start("vmap_loss"), **{name: returned[name] for name in names})
     assert ("(1 releases were made)" in str(caught.value)) == (names != ("module",))
 
 
 def test_another_optimizer_for_the_same_weights_is_told_what_to_charge(caplog):
-    run = start("vmap")
+    run = start("vmap_loss")
     train(run, 2)
     with caplog.at_level(logging.WARNING, logger="anechoic"):
         again(run, optimizer=optim.SGD(run.model.parameters(), lr=0.1))
@@ -67,7 +67,7 @@ def test_another_optimizer_for_the_same_weights_is_told_what_to_charge(caplog):
 
 
 def test_a_refused_call_takes_nothing_away():
-    run = start("vmap")
+    run = start("vmap_loss")
     with pytest.raises(ValueError, match="the mechanism's is 8"):
         again(run, data_loader=DataLoader(data(40), batch_size=10))
     backward(run, next(iter(run.loader)))

@@ -1,4 +1,4 @@
-"""Objects that belong to a run of this process already, as when a notebook cell is run twice."""
+"""Refuse or reuse objects of an earlier run of this process, as when a notebook cell is run twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
 
 
 def check_plain(**given: Any) -> None:
-    """Refuse what make_private returned before, and an optimizer whose run has made releases.
+    """Refuse results of make_private, and an optimizer whose run has made releases.
 
     Args:
         given: module, optimizer and data_loader, by these names.
@@ -60,8 +60,8 @@ def check_plain(**given: Any) -> None:
         )
 
 
-def take_place(run: PrivateRun) -> None:
-    """Let `run` have its module and optimizer alone; a run that had them before is over."""
+def claim(run: PrivateRun) -> None:
+    """Claim module and optimizer for `run`; a run that had them before is over."""
     for thing in (run.optimizer.original_optimizer, run.plain):
         earlier = _run_of(thing)
         if earlier is not None and earlier is not run:
@@ -95,8 +95,8 @@ _ATTRIBUTES = ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activati
 _ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample", "_norm_sample", "summed_grad")
 
 
-def take_over(module: nn.Module) -> None:
-    """Take the hooks and attributes of earlier private runs (Opacus's too) off the layers of `module`.
+def remove_old_hooks(module: nn.Module) -> None:
+    """Remove hooks and attributes of earlier private runs (Opacus's too) from the layers of `module`.
 
     Hooks of the user stay.
     """

@@ -1,10 +1,9 @@
 """Gradients of single rows, as factors: upper bounds of their norms, and sums of multiples of them.
 
-The gradient of row i with respect to one parameter is held as what the backward pass left of it: outer
-products of layer inputs and backprops (`Outer`), the gradient itself (`Direct`), or its few lines that are
-not zero (`Scattered`). All arithmetic is float64. How far rounding can carry a norm below the true one, or a
-sum away from the true one, is derived in docs/proofs/ghost-clipping.md; the constants here are those of the
-page.
+The gradient of row i with respect to one parameter is held as outer products of layer inputs and backprops
+(`OuterProducts`), the gradient itself (`PlainGradients`), or its few lines that are not zero
+(`SparseGradients`). All arithmetic is float64. How far rounding can carry a norm or a sum off the true one
+is derived in docs/proofs/ghost-clipping.md; the constants here are those of the page.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anechoic.torch.sources.ghost import blocks
-from anechoic.torch.sources.ghost.ways import Way, cheapest
+from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
 
 #: Unit roundoff of float64.
 UNIT = 2.0**-53
@@ -37,8 +36,8 @@ def rounding(terms: int) -> float:
     return 2.0 * (terms + 8) * UNIT
 
 
-class Budget:
-    """Memory for gradients that are kept between norms and sums.
+class MemoryAllowance:
+    """Memory allowance for gradients that are kept between norms and sums.
 
     Args:
         left: bytes.
@@ -48,13 +47,13 @@ class Budget:
         self.left = left
 
     def take(self, amount: int) -> bool:
-        """Whether `amount` bytes were left; they are then taken."""
+        """Reserve `amount` bytes, if so many are left."""
         taken = amount <= self.left
         self.left -= amount if taken else 0
         return taken
 
     def give_back(self, amount: int) -> None:
-        """What was taken and is not used."""
+        """Give bytes back that were reserved and not used."""
         self.left += amount
 
 
@@ -83,7 +82,7 @@ class RowGradients(ABC):
         return self
 
 
-class Direct(RowGradients):
+class PlainGradients(RowGradients):
     """The gradients themselves: shape (rows, *parameter), of any float dtype."""
 
     def __init__(self, gradients: Tensor) -> None:
@@ -98,7 +97,7 @@ class Direct(RowGradients):
         return (factors @ flat).reshape(self._gradients.shape[1:])
 
 
-class Scattered(RowGradients):
+class SparseGradients(RowGradients):
     """Gradients that are zero but for some lines: those of an embedding's weight.
 
     Args:
@@ -154,7 +153,7 @@ class LayerFactors:
         self.inputs, self.outputs = inputs, outputs
 
 
-class Outer(RowGradients):
+class OuterProducts(RowGradients):
     """Sums over positions of outer products: gradients of the weight of a linear layer or a convolution.
 
     Norms come from the gradient itself where that is cheaper (`ways`), else from the two Gram matrices:
@@ -174,14 +173,14 @@ class Outer(RowGradients):
         self,
         factors: LayerFactors,
         restore: Callable[[Tensor], Tensor],
-        budget: Budget,
-        way: Way | None = None,
+        budget: MemoryAllowance,
+        way: NormStrategy | None = None,
     ) -> None:
         f = self._factors = factors
         self._restore = restore
-        way = way or cheapest(f.positions, f.inputs, f.outputs, (Way.ENTRIES, Way.PRODUCTS))
+        way = way or cheapest(f.positions, f.inputs, f.outputs, (NormStrategy.ENTRIES, NormStrategy.PRODUCTS))
         self._single = f.positions == 1
-        self._whole = way is Way.ENTRIES and not self._single
+        self._whole = way is NormStrategy.ENTRIES and not self._single
         each = f.positions * (f.inputs + f.outputs)
         each += f.inputs * f.outputs if self._whole else 2 * f.positions**2
         self._in_blocks = f.as_left is not None and not self._single and 8 * each > PIECE
@@ -307,7 +306,7 @@ class Outer(RowGradients):
             yield rows, x, a
 
 
-class Tied(RowGradients):
+class TiedGradients(RowGradients):
     """A weight that an embedding and a linear layer share: the sum of both gradients.
 
     |E + L|^2 = |E|^2 + |L|^2 + 2 <E, L>, where <E, L> = sum_ts a_s[word t] <b_t, x_s>.
@@ -317,7 +316,7 @@ class Tied(RowGradients):
         outer: gradients L of the linear layer, with x_s and a_s for each position.
     """
 
-    def __init__(self, words: Scattered, outer: Outer) -> None:
+    def __init__(self, words: SparseGradients, outer: OuterProducts) -> None:
         self._words, self._outer = words, outer
 
     @property
@@ -345,10 +344,10 @@ class Tied(RowGradients):
 
 def shared(one: RowGradients, other: RowGradients) -> RowGradients:
     """Gradients of a parameter that two layers share: an embedding and a linear layer."""
-    words, outer = (one, other.to_share()) if isinstance(one, Scattered) else (other, one.to_share())
-    if not isinstance(words, Scattered) or not isinstance(outer, Outer):
+    words, outer = (one, other.to_share()) if isinstance(one, SparseGradients) else (other, one.to_share())
+    if not isinstance(words, SparseGradients) or not isinstance(outer, OuterProducts):
         raise TypeError("only an embedding and a linear layer can share their weight.")
-    return Tied(words, outer)
+    return TiedGradients(words, outer)
 
 
 def _lengths(vectors: Tensor) -> Tensor:
@@ -367,7 +366,7 @@ def excess(rows: int, terms: int) -> float:
 
     Args:
         rows: summed up together.
-        terms: the largest `Outer.terms` of the parameters.
+        terms: the largest `OuterProducts.terms` of the parameters.
     """
     kept = rows * rounding(rows)
     mixed = rows * rounding(terms) / MARGIN if terms else 0.0

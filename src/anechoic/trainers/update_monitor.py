@@ -1,4 +1,4 @@
-"""How much of what a run releases is gradient, and how much is noise; both from the releases alone."""
+"""Monitor how much of a release is gradient, and how much noise; both from the releases alone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NAMED = 8
 SEEN = 3.0
 
 
-class Signal:
-    """Compares released gradients with the noise that is in them.
+class UpdateMonitor:
+    """Compare released gradients with the noise in them.
 
     The squared norm of the release of step t is that of the clipped mean gradient, plus d s_t^2, up to
     s_t^2 sqrt(2 d) and the cross term: d entries, s_t the standard deviation of their noise.
@@ -56,7 +56,7 @@ class Signal:
         self.begin(0)
 
     def begin(self, release: int) -> None:
-        """Look at releases from here on."""
+        """Begin to monitor releases."""
         self._first = release
         self._sums, self._noise = np.zeros(len(self._trained)), 0.0  # of the first steps
         self._since, self._noise_since, self._spread = 0.0, 0.0, 0.0  # since the last log
@@ -69,7 +69,7 @@ class Signal:
         return scale * np.asarray(steps)
 
     def look(self, step: int) -> None:
-        """Take in the release of `step`, which is in p.grad."""
+        """Read the release of `step` from p.grad."""
         grads = [p.grad for _, p in self._trained if p.grad is not None]
         if len(grads) != len(self._trained):
             return
@@ -86,7 +86,7 @@ class Signal:
             self._tell()
 
     def logs(self) -> dict[str, float]:
-        """The noise over the signal since the last call: norms of released gradients, root mean squares.
+        """Return the ratio of noise to signal since the last call, by root mean squares of norms.
 
         A lower bound where the signal is below what the noise lets one see.
         """
@@ -99,7 +99,7 @@ class Signal:
         return {"noise_to_signal": found}
 
     def _tell(self) -> None:
-        """Say which weights moved, which did not, and by how much against the noise."""
+        """Log which weights moved, which did not, and by how much against the noise."""
         steps = min(FIRST, self._mechanism.steps - self._first)
         moved = [
             float((_some(p) - before).double().square().mean().sqrt())

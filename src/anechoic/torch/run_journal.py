@@ -1,4 +1,4 @@
-"""The journal of a training run: begun with its first checkpoint, fed with every release from there on."""
+"""Journal of a training run: begun with its first checkpoint, it records every release from there on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from anechoic._validate import positive_int
 from anechoic.budget.book import Reservation
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
-from anechoic.runs.journal import Mark, read_journal
-from anechoic.runs.releases import begun
-from anechoic.torch.noise_adder import Releaser
+from anechoic.runs.journal import JournalMark, read_journal
+from anechoic.runs.release_chain import begun
+from anechoic.torch.noise_adder import NoiseAdder
 
 
-class Recorder:
-    """Writes the digest of a release down before the optimizer sees the release.
+class RunJournal:
+    """Record the digest of each release before the optimizer sees it.
 
     Without a checkpoint nothing can be made again, so nothing is written, or hashed, before there is one;
     unless a path is given: then every release is recorded, from the first.
@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(
         self,
-        release: Releaser,
+        release: NoiseAdder,
         *,
         path: str | os.PathLike[str] | None = None,
         sync_every: int = 1,
@@ -55,7 +55,7 @@ class Recorder:
         return "" if self.journal is None else str(self.journal.path)
 
     def made(self, noise_key: bytes) -> int:
-        """Releases that were ever made under `noise_key`, as far as the journal knows: 0 where there is none.
+        """Count the releases under `noise_key` that the journal has: 0 where there is none.
 
         A resumed run stands before the end of its journal until it has repeated what follows its checkpoint.
         """
@@ -73,7 +73,7 @@ class Recorder:
             self.attach(self._open(self._path, step, noise_key))
 
     def mark(self, folder: Path, step: int, noise_key: bytes) -> dict[str, Any]:
-        """How far the journal is, for a checkpoint in `folder`; it is begun if there is none."""
+        """Return the journal's length for a checkpoint in `folder`; one is begun if there is none."""
         journal = self.journal
         if journal is None:
             journal = self._open(self._path or folder, step, noise_key)
@@ -87,12 +87,12 @@ class Recorder:
     def resumed(
         self, saved: dict[str, Any], folder: Path, noise_key: bytes, step: int, *, adopt: bool
     ) -> Journal:
-        """The journal that a checkpoint in `folder` was written with, opened; `attach` it to use it.
+        """Open the journal that a checkpoint in `folder` was written with; `attach` it to use it.
 
         Raises:
             CheckpointError, GuaranteeError: as `Journal.open`.
         """
-        mark = Mark(**saved)
+        mark = JournalMark(**saved)
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]
@@ -106,7 +106,7 @@ class Recorder:
         return self._open(place, step, noise_key, mark=mark, adopt=adopt)
 
     def attach(self, journal: Journal | None) -> None:
-        """Go on with `journal`; None where another process has it."""
+        """Use `journal`; None where another process has it."""
         if journal is not None and self.booked is not None:
             self.booked.follow(journal)
         self.journal = self._release.journal = journal
@@ -123,5 +123,5 @@ class Recorder:
 
 
 def _file(place: Path, noise_key: bytes) -> Path:
-    """The journal of a run at `place`, which may be a folder."""
+    """Path of the journal of a run at `place`, which may be a folder."""
     return place / f"anechoic-{identity_of(noise_key)[:16]}.journal" if place.is_dir() else place

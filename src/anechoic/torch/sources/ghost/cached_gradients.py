@@ -1,4 +1,4 @@
-"""Gradients of rows that are made once, in the precision of their factors, and kept until they are summed."""
+"""Row gradients that are computed once, in the precision of their factors, and cached until summed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from anechoic.torch.sources.ghost.rows import Budget, RowGradients, rounding
+from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance, RowGradients, rounding
 from anechoic.torch.structure import full_precision
 
 #: Numbers that are converted to float64 at a time: half a megabyte, which stays in the cache.
@@ -18,8 +18,8 @@ TOGETHER = 2**18
 MOST = 8
 
 
-class Kept(RowGradients):
-    """Gradients a' x of the weight of a linear layer, shape (rows, outputs, inputs).
+class CachedGradients(RowGradients):
+    """Cached gradients a' x of the weight of a linear layer, shape (rows, outputs, inputs).
 
     What is measured is what is summed: the numbers as they were rounded. A product is always of as many rows,
     the last ones zero, so that a row's numbers come out of the same kernel however many others there are.
@@ -38,7 +38,7 @@ class Kept(RowGradients):
         left: Callable[[slice], tuple[Tensor, Tensor]],
         sizes: tuple[int, int, int, int],
         restore: Callable[[Tensor], Tensor],
-        budget: Budget,
+        budget: MemoryAllowance,
         otherwise: Callable[[], RowGradients],
     ) -> None:
         self._left, self._restore, self._budget, self._otherwise = left, restore, budget, otherwise
@@ -47,7 +47,9 @@ class Kept(RowGradients):
 
     @staticmethod
     def take(
-        left: Callable[[slice], tuple[Tensor, Tensor]], sizes: tuple[int, int, int, int], budget: Budget
+        left: Callable[[slice], tuple[Tensor, Tensor]],
+        sizes: tuple[int, int, int, int],
+        budget: MemoryAllowance,
     ) -> bool:
         """Whether the budget has room for them; it is then taken."""
         return budget.take(_size(left, sizes))

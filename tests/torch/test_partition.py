@@ -7,8 +7,8 @@ from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import FixedOrder, Poisson
-from anechoic.torch.loading.loader import Feed, Requests
-from anechoic.torch.share import Share
+from anechoic.torch.loading.loader import BatchSource, RequestSampler
+from anechoic.torch.partition import BatchPartition
 from anechoic.units.ownership import Units
 from tests.marks import slow
 from tests.torch.ranks.setting import begun
@@ -32,8 +32,8 @@ def parts_on(batches, ranks, rows, most):
         ledger, steps = ReleaseLedger(12), set()
         for step in range(0, 12, batches.period):
             ledger.releases = step
-            for request in Requests(
-                Feed(batches, SAMPLING_KEY, share=Share(rows, rank, ranks)), ledger, most
+            for request in RequestSampler(
+                BatchSource(batches, SAMPLING_KEY, share=BatchPartition(rows, rank, ranks)), ledger, most
             ):
                 delivery, start = request.delivery, 0
                 steps.add(delivery.step)
@@ -73,9 +73,9 @@ def test_every_row_is_worked_on_once_whatever_the_number_of_ranks(kind, units):
 def test_no_unit_is_in_two_parts():
     batches = batches_for("poisson", units=True)
     for step in range(12):
-        count = sum(portion.units.count for portion in Share(4).portions(batches, step, None))
+        count = sum(portion.units.count for portion in BatchPartition(4).process_parts(batches, step, None))
         assert count == batches.unit_batch(step).count
-        parts = [Share(4, rank, 3).portions(batches, step, None)[0].units for rank in range(3)]
+        parts = [BatchPartition(4, rank, 3).process_parts(batches, step, None)[0].units for rank in range(3)]
         assert sum(part.count for part in parts) == count
 
 

@@ -1,4 +1,4 @@
-"""The mechanism of a run: given, or planned once the model is known."""
+"""Choose the mechanism of a run: given, or planned once the model is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anechoic._validate import fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError
 from anechoic.federated.compatibility import asked_per_round
 from anechoic.federated.optimizers import ServerOptimizer
-from anechoic.federated.participation_policy import Discipline
+from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.planning import ROUND_CHOICES, Choice, default_delta, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.objective import Kept, PlanObjective
@@ -17,8 +17,8 @@ from anechoic.workloads import prefix_sum
 
 
 @dataclass(frozen=True)
-class Design:
-    """A mechanism, or what one is planned from; the arguments of `CorrelatedFedOpt`.
+class MechanismChoice:
+    """Mechanism, or arguments to plan one: those of `CorrelatedFedOpt`.
 
     Raises:
         ValueError: for neither or both of them.
@@ -54,7 +54,7 @@ class Design:
         positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
         default_delta(population) if self.delta is None else fraction("delta", self.delta)
 
-    def check_supply(self, discipline: Discipline, clients_per_round: int) -> None:
+    def check_supply(self, policy: ParticipationPolicy, clients_per_round: int) -> None:
         """Refuse rounds that the population cannot fill, where both are known.
 
         Raises:
@@ -62,12 +62,12 @@ class Design:
         """
         if self.rounds is not None and self.population is not None:
             asked = asked_per_round(clients_per_round, self.over_selection)
-            discipline.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
+            policy.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
 
-    def remarks(self, discipline: Discipline) -> Iterable[str]:
-        """What is allowed and may not be meant, where the number of rounds is known."""
+    def remarks(self, policy: ParticipationPolicy) -> Iterable[str]:
+        """Return warnings, where the number of rounds is known."""
         rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
-        if rounds is not None and (remark := discipline.remark(rounds)) is not None:
+        if rounds is not None and (remark := policy.remark(rounds)) is not None:
             yield remark
         if self.delta is not None and self.population is not None and self.delta > 1 / self.population:
             yield (
@@ -76,9 +76,9 @@ class Design:
             )
 
     def made(
-        self, dimension: int, *, discipline: Discipline, clients_per_round: int, clip_norm: float, unit: str
+        self, size: int, *, policy: ParticipationPolicy, clients_per_round: int, clip_norm: float, unit: str
     ) -> Mechanism:
-        """The mechanism for a model of so many trained parameters.
+        """Return the mechanism for a model of so many trained parameters.
 
         Raises:
             ValueError: as `plan_rounds`.
@@ -96,9 +96,9 @@ class Design:
         return plan_rounds(
             clients=self.population,  # type: ignore[arg-type]  # checked above, as rounds and epsilon
             clients_per_round=clients_per_round,
-            discipline=discipline,
+            policy=policy,
             clip_norm=clip_norm,
-            dimension=dimension,
+            dimension=size,
             unit=unit,
             mechanism=self.mechanism or "auto",
             **{name: getattr(self, name) for name in names},

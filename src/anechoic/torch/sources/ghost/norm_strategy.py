@@ -1,4 +1,4 @@
-"""Three ways to the norms and sums of a linear layer's rows, and which is the cheapest.
+"""Three ways to compute norms and sums of a linear layer's rows, and the choice of the cheapest.
 
 With T positions, I inputs and O outputs, the gradient of a row is a' x, a matrix of O by I numbers:
 
@@ -25,29 +25,31 @@ ENTRY = 100.0
 PAIR = 16.0
 
 
-class Way(Enum):
-    """How norms and sums of rows are computed."""
+class NormStrategy(Enum):
+    """Way in which norms and sums of rows are computed."""
 
     PRODUCTS = "products"
     ENTRIES = "entries"
     KEPT = "kept"
 
 
-def cost(way: Way, positions: int, inputs: int, outputs: int) -> float:
-    """Of norm and sum of a row, in products of float32.
+def cost(way: NormStrategy, positions: int, inputs: int, outputs: int) -> float:
+    """Return the cost of norm and sum of a row, in products of float32.
 
     Args:
         positions, inputs, outputs: >= 1.
     """
     entries = inputs * outputs
     made = positions * entries
-    if way is Way.KEPT:
+    if way is NormStrategy.KEPT:
         return made + ENTRY * entries
-    if way is Way.ENTRIES:
+    if way is NormStrategy.ENTRIES:
         return (ACROSS + DOUBLE) * made + ENTRY * entries
     return positions**2 * (DOUBLE * (inputs + outputs) + PAIR) + DOUBLE * made
 
 
-def cheapest(positions: int, inputs: int, outputs: int, among: tuple[Way, ...] = tuple(Way)) -> Way:
-    """The way of least cost; of equal ones the first of `among`."""
+def cheapest(
+    positions: int, inputs: int, outputs: int, among: tuple[NormStrategy, ...] = tuple(NormStrategy)
+) -> NormStrategy:
+    """Choose the way of least cost; of equal ones the first of `among`."""
     return min(among, key=lambda way: cost(way, positions, inputs, outputs))

@@ -1,4 +1,4 @@
-"""What ghost clipping knows of a class of layers, and what one call of a layer leaves."""
+"""Kinds of layers under ghost clipping, and what one call of a layer leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anechoic.torch.sources.ghost.rows import Budget, RowGradients
+from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance, RowGradients
 
 Parameters = dict[str, Tensor | None]
 
@@ -34,7 +34,7 @@ class BackwardCall:
     options: tuple[Any, ...] = ()
     versions: tuple[int, int] = (0, 0)
 
-    def changed(self, kind: Kind | None) -> bool:
+    def changed(self, kind: LayerKind | None) -> bool:
         """Whether layer (now of `kind`) or tensors are no longer what they were in the pass."""
         now = (self.given._version, self.backprop._version)
         return kind is None or self.options != kind.options(self.layer) or self.versions != now
@@ -44,8 +44,8 @@ class BackwardCall:
         return BackwardCall(self.layer, self.given[keep], self.backprop[keep], self.options)
 
 
-class Kind(ABC):
-    """What ghost clipping knows of one class of layers.
+class LayerKind(ABC):
+    """Class of layers that ghost clipping knows.
 
     Attributes:
         time_first: whether axis 0 may be time (batch_first), in inputs of more than the fewest axes.
@@ -70,7 +70,9 @@ class Kind(ABC):
         """The layer's output for x, from `weights`, differentiable with respect to x."""
 
     @abstractmethod
-    def gradients(self, calls: list[BackwardCall], budget: Budget) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(
+        self, calls: list[BackwardCall], budget: MemoryAllowance
+    ) -> dict[str, Callable[[], RowGradients]]:
         """Makers of the gradients of the rows with respect to each parameter, over all calls of one layer."""
 
 
