@@ -87,6 +87,8 @@ def test_labels():
     assert (identity.unit, Partitions().unit) == ("user", "client")
 
 
-@pytest.mark.parametrize("identity", [PublicKeys(), Partitions("who"), Labels(lambda node: 1)], ids=repr)
+@pytest.mark.parametrize(
+    "identity", [PublicKeys(), Partitions("who"), Labels(lambda node: 1)], ids=["keys", "names", "labels"]
+)
 def test_each_says_who_answers_for_it(identity):
     assert len(identity.sentence) > 40

@@ -119,7 +119,7 @@ def test_the_ledger_knows_clients_by_their_keys(tmp_path):
     assert summary.nearest >= 3
 
 
-@pytest.mark.parametrize("other", [PublicKeys(), Partitions("who")], ids=repr)
+@pytest.mark.parametrize("other", [PublicKeys(), Partitions("who")], ids=["keys", "names"])
 def test_clients_that_are_known_by_something_else_are_others(tmp_path, other):
     first = strategy(tmp_path)
     first.open(record_of(small.initial()))

@@ -146,7 +146,7 @@ def _lags(hazards: Hazards) -> tuple[float, str]:
     """Draws so many steps after an earlier participation."""
     part, equal = hazards.part, hazards.equal
     n = len(part)
-    lags = np.unique(np.linspace(1, max(n - 1, 1), min(n, _MOST_LAGS)).round().astype(int))[: n - 1]
+    lags = np.unique(np.linspace(1, n - 1, min(n - 1, _MOST_LAGS)).round().astype(int))
     trials = np.array([int((equal[lag:] & part[:-lag]).sum()) for lag in lags])
     again = np.array([int((part[lag:] & equal[lag:] & part[:-lag]).sum()) for lag in lags])
     kept = np.flatnonzero(trials)
