@@ -11,12 +11,8 @@ from scipy.stats import norm
 from anechoic.accounting import gaussian_delta, gaussian_mu
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.laws.tilted import Tilt, _values
+from tests.accounting.integration import random_gram
 from tests.marks import each_pair
-
-
-def random_gram(bins, rank, seed):
-    means = np.abs(np.random.default_rng(seed).standard_normal((rank, bins)))
-    return means.T @ means
 
 
 def sampled(mixture, epsilon, std, tilt, samples=200_000, seed=3):
