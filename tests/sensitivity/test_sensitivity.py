@@ -125,13 +125,6 @@ class TestPublishedNumbers:
 
         assert np.sqrt(best_schedule(ROOT.column_norms_squared(), 16, 4)) == pytest.approx(2.966, abs=5e-4)
 
-    @pytest.mark.parametrize(("n", "k"), [(12, 12), (12, 5), (9, 1)])
-    def test_identity_composes(self, n, k):
-        found = sensitivity(Identity(n), MinSep(1, k))
-        assert found.exact
-        assert found.value == pytest.approx(np.sqrt(k))
-        assert sensitivity(Identity(n), FullBatch()).value == pytest.approx(np.sqrt(n))
-
     @pytest.mark.parametrize(
         "wrapped", [Dense(ROOT.to_dense()), Restarted(ROOT, 1), ColumnScaled(ROOT, np.ones(64))]
     )

@@ -7,7 +7,7 @@ import pytest
 
 import anechoic as an
 from anechoic import theory
-from anechoic.strategies import Identity, Output, Toeplitz
+from anechoic.strategies import Identity, Toeplitz
 from anechoic.theory.ftrl import anytime_excess, average_excess, contraction_rho, population_risk_orders
 from anechoic.theory.lq_noise import ExponentialPower
 from anechoic.theory.mirror import Entropy, PNorm
@@ -57,15 +57,6 @@ def test_algorithm_1_of_paper_001_is_the_identity_strategy():
     assert run.iterates[1:] == pytest.approx(-0.5 * np.cumsum(rows, axis=0, dtype=np.float64))
     assert np.std(rows) == pytest.approx(m.noise_std, rel=0.15)  # independent rows, of one variance
     assert abs(np.mean(np.array(rows[1:]) * rows[:-1])) < 4 * m.noise_std**2 / math.sqrt(195)
-
-
-def test_independent_noise_in_the_prefix_sums_is_the_output_strategy():
-    """Every iterate sees its own fresh noise, of one variance: not Algorithm 1 of paper 001."""
-    m = mechanism(Output(an.workloads.prefix_sum(400)))
-    run = theory.PrivateFTRL(m, rate=1.0).run(lambda t, w: np.zeros(5), dimension=5, key=KEY)
-    noise = run.iterates[1:]
-    assert noise.std() == pytest.approx(m.noise_std, rel=0.05)
-    assert abs(np.mean(noise[1:] * noise[:-1])) < 4 * m.noise_std**2 / math.sqrt(2000)
 
 
 @pytest.mark.slow
