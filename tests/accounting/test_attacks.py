@@ -221,15 +221,9 @@ def test_leading_releases_are_bounded_too(std):
         assert found <= 0.05 + 4 * error
 
 
-@pytest.mark.slow
-def test_a_seed_that_nobody_chose_differs_and_is_kept():
+def test_a_seed_that_nobody_chose_differs():
     """With one seed for all, a design could be tuned to the samples that judge it."""
-    first, second = Verified(), Verified()
-    assert first.seed != second.seed
-    strategy, sampling = BandedToeplitz(6, [1.0, 0.5, 0.3]), BallsInBins(60, 3, 6)
-    record = Verified(samples=2000, failure=1e-5)
-    mech = Mechanism(strategy, sampling, 4.0, delta=1e-3, accounting=record)
-    assert Mechanism.from_json(mech.to_json()).accounting == record
+    assert Verified().seed != Verified().seed
 
 
 @pytest.mark.filterwarnings("error")

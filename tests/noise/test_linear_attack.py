@@ -47,20 +47,16 @@ def twister_bits(count):
     return (words >> np.uint32(31)).astype(int).tolist()
 
 
-def noise_bits(count, of):
-    """A bit of each entry of a row, as an observer of the entries can compute it."""
+def sign_bits(count):
+    """The signs of a row, as an observer of its entries sees them."""
     row = np.empty(count)
     FreshRow(KEY, 0).fill(row, 0)
-    return of(row)
-
-
-def sign_bits(row):
     return (row < 0).astype(int).tolist()
 
 
-def index_bits(row):
+def index_bits(count):
     """The true bits of the words, which an observer of float64 entries would get from divisors."""
-    return (FreshRow(KEY, 0).words.words(0, len(row)) & np.uint64(1)).astype(int).tolist()
+    return (FreshRow(KEY, 0).words.words(0, count) & np.uint64(1)).astype(int).tolist()
 
 
 KNOWN = 2 * 19937 + 64
@@ -77,7 +73,7 @@ def test_the_attack_reads_a_mersenne_twister():
 @pytest.mark.slow
 @pytest.mark.parametrize("of", [sign_bits, index_bits])
 def test_the_attack_learns_nothing_from_ours(of):
-    bits = noise_bits(KNOWN + 300, of)
+    bits = of(KNOWN + 300)
     length, _ = shortest_recurrence(bits[:KNOWN])
     assert abs(length - KNOWN / 2) < 40  # as for coins: the recurrence is as long as it can be
     right = sum(a == b for a, b in zip(predictions(bits, KNOWN), bits[KNOWN:], strict=True))
