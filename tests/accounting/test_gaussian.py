@@ -70,19 +70,17 @@ def test_threshold_attack_never_beats_delta():
 
 
 @pytest.mark.parametrize(
-    ("delta", "mu"), [(0.0, 1.0), (1.0, 1.0), (-1e-3, 1.0), (1e-5, 0.0), (1e-5, math.nan)]
+    ("given", "function"),
+    [
+        *(((delta, 1.0), gaussian_epsilon) for delta in (0.0, 1.0, -1e-3)),
+        *(((1e-5, mu), gaussian_epsilon) for mu in (0.0, math.nan)),
+        *(((epsilon, 1e-5), gaussian_mu) for epsilon in (0.0, -1.0, math.inf)),
+        *(((1.0, delta), gaussian_mu) for delta in (0.0, 1.5)),
+    ],
 )
-def test_bad_input_of_epsilon(delta, mu):
-    with pytest.raises(ValueError, match=r"delta=|mu="):
-        gaussian_epsilon(delta, mu)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 1.5)]
-)
-def test_bad_input_of_mu(epsilon, delta):
-    with pytest.raises(ValueError, match=r"delta=|epsilon="):
-        gaussian_mu(epsilon, delta)
+def test_bad_input(given, function):
+    with pytest.raises(ValueError, match=r"delta=|mu=|epsilon="):
+        function(*given)
 
 
 @pytest.mark.parametrize("mu", [1e20, 1e77, 1e139, 1e160, 1e308])

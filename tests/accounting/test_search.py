@@ -4,12 +4,7 @@ import math
 
 import pytest
 
-from anechoic.accounting.random_allocation.epsilon import (
-    random_allocation_epsilon,
-    random_allocation_noise_multiplier,
-)
 from anechoic.accounting.search import least_noise
-from tests.marks import every_other
 
 
 @pytest.mark.parametrize("guess", [1e-3, 0.9, 1.0, 30.0])
@@ -51,13 +46,3 @@ def test_what_is_not_shown_at_any_noise_is_refused():
         least_noise(lambda _: 1.0, 1e-13, 1.0, 1e-3)
     with pytest.raises(ValueError, match=r"epsilon=1.0 is not shown at any noise"):
         least_noise(lambda _: math.inf, 1.0, 1.0, 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "period", "steps"), every_other([(1.0, 20, 200), (4.0, 7, 7), (0.3, 50, 120)])
-)
-@pytest.mark.slow
-def test_allocation_noise(epsilon, period, steps):
-    sigma = random_allocation_noise_multiplier(epsilon, 1e-6, period, steps, 1e-4)
-    assert random_allocation_epsilon(1e-6, sigma, period, steps) <= epsilon
-    assert random_allocation_epsilon(1e-6, sigma * (1 - 2e-4), period, steps) > epsilon

@@ -33,7 +33,7 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.sensitivity.result import Sensitivity
-from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Output, Toeplitz
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Identity, Output, Toeplitz
 from anechoic.strategies.base import SquareStrategy
 from anechoic.torch import audit_training
 
@@ -95,6 +95,7 @@ MECHANISMS: dict[str, Callable[[], Mechanism]] = {
     "identity, Poisson": poisson,
     "banded Toeplitz, fixed order": lambda: fixed(banded()),
     "banded Toeplitz normalised, cyclic Poisson": lambda: cyclic(ColumnNormalized(banded())),
+    "dense, fixed order": lambda: fixed(Dense(root().to_dense())),
     "BLT, min-sep": lambda: external(BLT(STEPS, [0.3, 0.2], [0.95, 0.5])),
     "banded Toeplitz, balls in bins": lambda: bins(banded()),
     "identity, random allocation": allocated,

@@ -20,6 +20,7 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
+from tests.accounting.test_attacks import allocation_law, bins_law, min_sep_law
 from tests.marks import in_turn
 
 N = 7
@@ -32,61 +33,33 @@ def poisson(rate, possible):
     return np.where(allowed, rate**count * (1 - rate) ** np.maximum(most - count, 0), 0.0)
 
 
-def bins(period):
+def of_coins(law):
+    """The probability of every pattern of COIN."""
     found = np.zeros(2**N)
-    for bin_ in range(period):
-        wanted = np.arange(N) % period == bin_
-        found[(wanted[:, None] == COIN).all(axis=0)] += 1 / period
-    return found
-
-
-def allocation(period):
-    epochs = -(-N // period)
-    found = np.zeros(2**N)
-    for choice in product(range(period), repeat=epochs):
-        wanted = np.array([t % period == choice[t // period] for t in range(N)])
-        found[(wanted[:, None] == COIN).all(axis=0)] += period**-epochs
-    return found
-
-
-def min_sep(rate, separation):
-    """By the chain of waiting times, from its stationary law."""
-    start = np.array([1.0] + [rate] * (separation - 1))
-    found = np.zeros(2**N)
-    for wait0, weight in enumerate(start / start.sum()):
-        for i in range(2**N):
-            probability, wait = weight, wait0
-            for joins in COIN[:, i]:
-                if wait:
-                    probability *= not joins
-                    wait -= 1
-                else:
-                    probability *= rate if joins else 1 - rate
-                    wait = separation - 1 if joins else 0
-            found[i] += probability
+    for steps, probability in law.items():
+        found[sum(2 ** (N - 1 - t) for t in steps)] += probability
     return found
 
 
 BANDED = BandedToeplitz(N, [1.0, 0.6, 0.3])
+SEPARATED = MinSepSampling(90, 20, 3, N)
 STEP = np.arange(N)
 SCHEMES = {
     "Poisson": (Identity(N), Poisson(100, 30, N), poisson(0.3, STEP >= 0)),
     "Poisson, everyone": (Identity(N), Poisson(100, 100, N), poisson(1.0, STEP >= 0)),
     "cyclic": (BANDED, CyclicPoisson(90, 20, 3, N), poisson(2 / 3, STEP % 3 == 0)),
     "cyclic normalised": (ColumnNormalized(BANDED), CyclicPoisson(90, 9, 3, N), poisson(0.3, STEP % 3 == 0)),
-    "bins": (BANDED, BallsInBins(90, 3, N), bins(3)),
-    "bins that overlap": (Toeplitz(N, 0.6**STEP), BallsInBins(90, 2, N), bins(2)),
-    "allocation": (Identity(N), RandomAllocation(90, 3, N), allocation(3)),
+    "bins": (BANDED, BallsInBins(90, 3, N), of_coins(bins_law(3, N))),
+    "bins that overlap": (Toeplitz(N, 0.6**STEP), BallsInBins(90, 2, N), of_coins(bins_law(2, N))),
+    "allocation": (Identity(N), RandomAllocation(90, 3, N), of_coins(allocation_law(3, N))),
     "allocation restarted": (
         Restarted(Toeplitz(3, [1.0, 0.5, 0.2]), 3, N),
         RandomAllocation(90, 3, N),
-        allocation(3),
+        of_coins(allocation_law(3, N)),
     ),
-    "min-sep": (BANDED, MinSepSampling(90, 20, 3, N), None),
+    "min-sep": (BANDED, SEPARATED, of_coins(min_sep_law(3, SEPARATED.rate, N))),
     "min-sep of one": (Identity(N), MinSepSampling(100, 30, 1, N), poisson(0.3, STEP >= 0)),
 }
-_scheme = SCHEMES["min-sep"][1]
-SCHEMES["min-sep"] = (BANDED, _scheme, min_sep(_scheme.rate, 3))
 
 
 @in_turn("opposite", [False, True])

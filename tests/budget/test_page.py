@@ -9,13 +9,6 @@ from anechoic.cli.parser import parser_of_all
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "budget.md").read_text(encoding="utf-8")
 
 
-def test_the_block(tmp_path, monkeypatch, capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(block, {})
-    assert re.search(r"spent +ann: mu 0\.", capsys.readouterr().out)
-
-
 def test_the_commands_are_read():
     commands = re.findall(r"^\$ anechoic (.*)$", PAGE, flags=re.MULTILINE)
     assert len(commands) == 3

@@ -84,7 +84,7 @@ def test_blocks_cover_a_row_once_and_errors_come_through(monkeypatch):
 @pytest.mark.parametrize(("precision", "backend"), each_once(PRECISIONS, BACKENDS))
 @pytest.mark.slow
 def test_fresh_rows_are_standard_normal(backend, precision):
-    m = 600_000
+    m = 4_000_000
     row = fresh(backend, m=m, precision=precision)
     assert row.dtype == np.dtype(precision)
     assert np.isfinite(row).all()

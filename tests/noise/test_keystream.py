@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anechoic.keys import derive
+from anechoic.noise.chacha20 import ChaChaCounter
 from anechoic.noise.keystream import AesCounter, keystream
 from tests.noise.streams import KEY
 
@@ -33,14 +34,14 @@ def test_scattered_blocks_are_those_of_the_published_counter_mode():
     assert found.astype("<u8").tobytes() == NIST_STREAM[48:] + NIST_STREAM[:32]
 
 
-def test_every_slice_is_that_of_the_whole():
-    stream = keystream(KEY, "noise", 4)
+@pytest.mark.parametrize("stream", [keystream(KEY, "noise", 4), ChaChaCounter(KEY)])
+def test_every_slice_is_that_of_the_whole(stream):
     whole = stream.words(0, 301)
-    for start in (0, 1, 2, 7, 100):
-        for count in (0, 1, 2, 3, 200):
+    for start in (0, 1, 2, 7, 8, 9, 100):
+        for count in (0, 1, 2, 3, 7, 8, 9, 200):
             np.testing.assert_array_equal(stream.words(start, count), whole[start : start + count])
-    assert stream.read(3, 5) == stream.read(0, 8)[48:]
-    np.testing.assert_array_equal(stream.words(2**60 + 1, 3), stream.words(2**60, 4)[1:])
+    assert stream.read(3, 5) == stream.read(0, 8)[3 * 8 * stream.block_words :]
+    np.testing.assert_array_equal(stream.words(2**60 + 3, 9), stream.words(2**60, 12)[3:])
 
 
 def test_the_subkey_is_the_derived_one():
@@ -53,7 +54,8 @@ def test_addresses_do_not_share_bytes():
     assert len(found) == 2 * len(addresses)
 
 
+@pytest.mark.parametrize("stream", [keystream(KEY, "noise"), ChaChaCounter(KEY)])
 @pytest.mark.parametrize("block", [-1, 2**128])
-def test_blocks_beyond_the_counter_are_refused(block):
+def test_blocks_beyond_the_counter_are_refused(block, stream):
     with pytest.raises(ValueError, match="block="):
-        keystream(KEY, "noise").read(block, 1)
+        stream.read(block, 1)

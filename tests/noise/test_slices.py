@@ -7,7 +7,7 @@ import pytest
 
 from anechoic import strategies as s
 from anechoic.noise import gaussian, numpy_arrays
-from anechoic.noise.gaussian import FreshRow
+from anechoic.noise.gaussian import AES, CHACHA, FreshRow
 from anechoic.noise.numpy_arrays import einsum_is_plain
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.workloads import prefix_sum
@@ -125,11 +125,13 @@ def test_an_einsum_that_fuses_is_noticed(precision, monkeypatch):
 # The format: another value is another stream, and needs another number
 
 
-def test_the_bits_of_a_fresh_row():
+@pytest.mark.parametrize("cipher", [AES, CHACHA])
+def test_the_bits_of_a_fresh_row(cipher):
     row = np.empty(200_000)
-    FreshRow(KEY, 5).fill(row, 1)
-    assert row[:4].tolist() == GOLDEN_NUMBERS
-    assert hashlib.sha256(row.astype("<f8").tobytes()).hexdigest() == GOLDEN_ROW
+    FreshRow(KEY, 5, cipher).fill(row, 1)
+    numbers, digest = GOLDEN_ROWS[cipher]
+    assert row[:4].tolist() == numbers
+    assert hashlib.sha256(row.astype("<f8").tobytes()).hexdigest() == digest
 
 
 def test_the_bits_of_streams():
@@ -162,6 +164,14 @@ def formatted():
     ]
 
 
-GOLDEN_NUMBERS = [0.3058037933807749, 0.3204896470969109, 2.1625106032017207, 0.05961904459200419]
-GOLDEN_ROW = "84a61bd59bad6efb5e6d75b59865a55d1c349e9a2c06da96733376714e351a60"
+GOLDEN_ROWS = {
+    AES: (
+        [0.3058037933807749, 0.3204896470969109, 2.1625106032017207, 0.05961904459200419],
+        "84a61bd59bad6efb5e6d75b59865a55d1c349e9a2c06da96733376714e351a60",
+    ),
+    CHACHA: (
+        [1.0728331005950895, -1.3400738990330003, 0.13806867460563102, -1.580264421877837],
+        "fa5dc0e968e9c5928b9711054348a4e71183e91d0393983a179a8c8033a06fc9",
+    ),
+}
 GOLDEN_STREAMS = "9e20402b86d927d7068a9ecfa30eff1518101ddcd1b8fc1c84ae33ffcb8ecd71"

@@ -29,7 +29,6 @@ ELSEWHERE = {
     "selecting.md": "tests/torch/test_engine.py",
     "statement.md": "tests/statement/test_statement.py",
     "streaming.md": "tests/streaming/test_docs.py",
-    "theory.md": "tests/theory/test_page.py",
     "training.md": "tests/torch/test_engine.py",
 }
 #: What people read first; a page that they come to from there belongs here too.

@@ -39,15 +39,6 @@ def test_lists_of_other_schemas_agree_with_them(schema):
             assert spelled.value == pytest.approx(exact.value, rel=1e-9)
 
 
-def test_mixed_signs_need_more_than_one_dimension():
-    matrix = np.array([[0.0547, 0, 0], [-0.865, 0.8667, 0], [-0.4998, -0.4998, 1.0005]])
-    from anechoic.strategies import Dense
-
-    found = sensitivity(Dense(matrix), Patterns([range(3)]))  # GOLDEN section 2: signs alone give 2.0008
-    assert found.exact
-    assert found.value == pytest.approx(2.1220, abs=5e-5)
-
-
 def test_bound_where_patterns_are_too_many_to_solve(monkeypatch):
     strategy = dense(9, seed=3)
     schema = Patterns([range(9), (0, 2, 4, 6), (1, 3, 5)])

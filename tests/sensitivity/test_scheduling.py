@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anechoic.participation import MinSep
 from anechoic.sensitivity.scheduling import best_schedule
-from anechoic.strategies import BandedToeplitz
 from tests.marks import in_turn
 
 
@@ -72,15 +70,3 @@ def test_steps_that_are_one_separation_apart_are_both_allowed():
     r = np.array([1.0, 0.0, 0.0, 5.0, 0.0, 0.0, 7.0])
     assert best_schedule(r, 3, 3) == 13.0
     assert best_schedule(r, 4, 3) == 8.0
-
-
-@pytest.mark.parametrize("n", [12, 13, 14])
-def test_bands_equal_to_the_separation(n):
-    # Lemma 3.16(d): k times the norm where separation divides n, at most one short column elsewhere
-    from anechoic.sensitivity.dispatch import sensitivity
-
-    strategy = BandedToeplitz(n, [1.0, -2.0, 0.5])
-    norm = 5.25
-    squared = sensitivity(strategy, MinSep(3)).value ** 2
-    last = {12: norm, 13: 1.0, 14: 5.0}[n]
-    assert squared == pytest.approx((-(-n // 3) - 1) * norm + last)

@@ -12,16 +12,9 @@ from anechoic.strategies import Banded, BandedToeplitz, ColumnNormalized, Dense,
 from anechoic.strategies.banded import columns_of
 from anechoic.workloads.inverses import inverse_columns
 from tests.marks import in_turn
+from tests.optimize.columns.banded_cases import free_columns
 
 SIZES = [(1, 1), (2, 1), (2, 2), (5, 5), (7, 3), (24, 3), (25, 2), (53, 5), (97, 1), (100, 30), (131, 33)]
-
-
-def free_columns(n, bands, seed=0):
-    """Random columns of mixed signs, with a diagonal that keeps C well conditioned."""
-    rng = np.random.default_rng([seed, n, bands])
-    columns = 0.5 * rng.standard_normal((n, bands)) / np.sqrt(bands)
-    columns[:, 0] = 1.0 + rng.random(n)
-    return banded.inside(columns)
 
 
 @pytest.mark.parametrize(("n", "bands"), SIZES)

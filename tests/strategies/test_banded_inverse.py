@@ -265,6 +265,3 @@ def test_published_losses_for_2052_steps():
         assert loss(workload, strategy, schema) == pytest.approx(rms, abs=5e-3)
         if largest is not None:
             assert loss(workload, strategy, schema, "max") == pytest.approx(largest, abs=5e-3)
-
-
-# Refusals

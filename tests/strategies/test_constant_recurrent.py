@@ -98,11 +98,6 @@ def test_interlacing_decays_give_positive_scales(points):
     np.testing.assert_allclose(strategy.inverse().coefficients, inverse, atol=1e-9)
 
 
-def test_a_blt_is_constant_recurrent():
-    blt = BLT(25, [0.3, 0.2, 0.1], [0.95, 0.4, 0.0])
-    np.testing.assert_allclose(ConstantRecurrent.from_blt(blt).coefficients, blt.coefficients, rtol=1e-14)
-
-
 def test_flags_are_derived_from_the_numbers():
     def flags(strategy):
         return strategy.structure.nonnegative, strategy.structure.nonincreasing

@@ -25,10 +25,6 @@ WORKLOADS = {
 }
 
 
-def root(x):
-    return np.sqrt(1 - x)
-
-
 @pytest.mark.parametrize("name", WORKLOADS)
 class TestPowers:
     @in_turn("exponent", [0.0, 0.25, 1 / 3, 1.0, -0.4, 1.5])

@@ -48,7 +48,7 @@ def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(h
     each_once([RUNNING, streaming.SlidingWindow(4)], [Single(), MinSep(3, 2)]),
 )
 @pytest.mark.slow
-def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, participation):
+def test_endless_its_sensitivity_bounds_every_leading_block(over, participation):
     mechanism = planned(horizon=None, over=over, participation=participation)
     assert mechanism.steps == FOR_EVER and 1 - 1e-6 < mechanism.epsilon() <= 1
     for n in (1, 7, 12):
@@ -58,7 +58,7 @@ def test_without_horizon_its_sensitivity_bounds_every_leading_block(over, partic
 
 
 @pytest.mark.slow
-def test_without_horizon_the_error_is_near_that_of_a_planned_one():
+def test_endless_the_error_is_near_that_of_a_planned_one():
     endless = planned(horizon=None)
     for steps, ratio in [(1000, 1.4), (10**6, 1.05)]:
         best = an.optimize.blt(RUNNING.workload(steps), buffers=6, loss="max").loss

@@ -7,10 +7,11 @@ import pytest
 
 import anechoic as an
 from anechoic import theory
-from anechoic.strategies import Identity, Output, Toeplitz
+from anechoic.strategies import Identity, Toeplitz
 from anechoic.theory.ftrl import anytime_excess, average_excess, contraction_rho, population_risk_orders
 from anechoic.theory.lq_noise import ExponentialPower
 from anechoic.theory.mirror import Entropy, PNorm
+from tests.marks import in_turn
 
 KEY = bytes(range(32))
 
@@ -56,15 +57,6 @@ def test_algorithm_1_of_paper_001_is_the_identity_strategy():
     assert run.iterates[1:] == pytest.approx(-0.5 * np.cumsum(rows, axis=0, dtype=np.float64))
     assert np.std(rows) == pytest.approx(m.noise_std, rel=0.15)  # independent rows, of one variance
     assert abs(np.mean(np.array(rows[1:]) * rows[:-1])) < 4 * m.noise_std**2 / math.sqrt(195)
-
-
-def test_independent_noise_in_the_prefix_sums_is_the_output_strategy():
-    """Every iterate sees its own fresh noise, of one variance: not Algorithm 1 of paper 001."""
-    m = mechanism(Output(an.workloads.prefix_sum(400)))
-    run = theory.PrivateFTRL(m, rate=1.0).run(lambda t, w: np.zeros(5), dimension=5, key=KEY)
-    noise = run.iterates[1:]
-    assert noise.std() == pytest.approx(m.noise_std, rel=0.05)
-    assert abs(np.mean(noise[1:] * noise[:-1])) < 4 * m.noise_std**2 / math.sqrt(2000)
 
 
 @pytest.mark.slow
@@ -188,44 +180,37 @@ def test_the_counterexample_is_exact():
     assert sound >= contraction_rho(steps=steps, fade=0.0, sensitivity=2.0, noise_std=1.0)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+def unused(t, w):
+    return w
+
+
+@in_turn(
+    ("options", "gradients", "words"),
     [
-        (lambda m: theory.PrivateFTRL(m, rate=0.0), "rate=0.0"),
-        (lambda m: theory.PrivateFTRL(m, rate=1.0, lipschitz=-1.0), "lipschitz=-1.0"),
-        (lambda m: theory.PrivateFTRL(None, rate=1.0), "mechanism=None is no Mechanism"),
-        (
-            lambda m: theory.PrivateFTRL(m, lambda t: 1.0 + t).run(lambda t, w: w, dimension=2),
-            "must not rise",
-        ),
-        (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: w, dimension=2, steps=9), "steps=9 exceeds"),
-        (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: np.ones(3), dimension=2), "have shape"),
-        (lambda m: theory.PrivateFTRL(m, 1.0).run(lambda t, w: [np.nan, 1], dimension=2), "not finite"),
-        (
-            lambda m: theory.PrivateFTRL(m, 1.0, lipschitz=1.0).run(lambda t, w: [1.0, 1.0], dimension=2),
-            "norm 1.41421, more than lipschitz=1",
-        ),
-        (
-            lambda m: theory.last_iterate_rho(
-                steps=5, position=0, smoothness=1.0, rate=2.1, lipschitz=1.0, noise_std=1.0
-            ),
-            "must be at most 2 / smoothness",
-        ),
-        (
-            lambda m: theory.last_iterate_rho(
-                steps=5, position=5, smoothness=1.0, rate=1.0, lipschitz=1.0, noise_std=1.0
-            ),
-            "position=5 must be below steps=5",
-        ),
-        (
-            lambda m: contraction_rho(steps=5, fade=1.5, sensitivity=1.0, noise_std=1.0),
-            "fade=1.5 must lie",
-        ),
+        ({"rate": 0.0}, unused, "rate=0.0"),
+        ({"rate": 1.0, "lipschitz": -1.0}, unused, "lipschitz=-1.0"),
+        ({"rate": 1.0, "mechanism": None}, unused, "mechanism=None is no Mechanism"),
+        ({"rate": lambda t: 1.0 + t}, unused, "must not rise"),
+        ({"rate": 1.0}, lambda t, w: np.ones(3), "have shape"),
+        ({"rate": 1.0}, lambda t, w: [np.nan, 1], "not finite"),
+        ({"rate": 1.0, "lipschitz": 1.0}, lambda t, w: [1.0, 1.0], "norm 1.41421, more than lipschitz=1"),
     ],
 )
-def test_bad_arguments(call, words):
+def test_bad_arguments(options, gradients, words):
     with pytest.raises(ValueError, match=words):
-        call(mechanism(Identity(4)))
+        theory.PrivateFTRL(**{"mechanism": mechanism(Identity(4)), **options}).run(gradients, dimension=2)
+
+
+def test_bad_steps():
+    with pytest.raises(ValueError, match="steps=9 exceeds"):
+        theory.PrivateFTRL(mechanism(Identity(4)), 1.0).run(unused, dimension=2, steps=9)
+    given = {"steps": 5, "position": 0, "smoothness": 1.0, "rate": 1.0, "lipschitz": 1.0, "noise_std": 1.0}
+    with pytest.raises(ValueError, match="must be at most 2 / smoothness"):
+        theory.last_iterate_rho(**{**given, "rate": 2.1})
+    with pytest.raises(ValueError, match="position=5 must be below steps=5"):
+        theory.last_iterate_rho(**{**given, "position": 5})
+    with pytest.raises(ValueError, match="fade=1.5 must lie"):
+        contraction_rho(steps=5, fade=1.5, sensitivity=1.0, noise_std=1.0)
 
 
 def test_a_grid_is_refused():

@@ -22,23 +22,29 @@ from tests.marks import in_turn
 NAMES = ["PGD", "Anti-PGD", "Chess-PGD", "tree, online", "tree, full"]
 
 
+def sums(strategy, period):
+    """Squared rows of B one by one: all, those within a period, across periods, and the last restart."""
+    n = strategy.n
+    left = strategy.correlate(np.eye(strategy.rows))
+    b = np.vstack([np.zeros(strategy.rows), np.tril(np.ones((n, n))) @ left])
+    within = sum(np.square(b[t] - b[t // period * period]).sum() for t in range(1, n + 1))
+    across = sum(np.square(b[t] - b[t - period]).sum() for t in range(period, n + 1, period))
+    return np.square(b).sum(), within, across, np.square(b[n // period * period]).sum()
+
+
 @in_turn("name", NAMES)
 @in_turn(("n", "period"), [(7, 3), (8, 4), (5, 9), (2, 1)])
 def test_terms_are_sums_over_rows_of_the_decoder(name, n, period):
     strategy = named_factorizations(n)[name]
-    b = np.vstack(
-        [np.zeros(strategy.rows), np.tril(np.ones((n, n))) @ strategy.correlate(np.eye(strategy.rows))]
-    )
+    total, within, across, last = sums(strategy, period)
     found = restart_terms(strategy, period)
-    within = sum(np.square(b[t] - b[t // period * period]).sum() for t in range(1, n + 1))
-    across = sum(np.square(b[t] - b[t - period]).sum() for t in range(period, n + 1, period))
     assert found.within == pytest.approx(within, abs=1e-12)
     assert found.across == pytest.approx(across, abs=1e-12)
-    assert found.last == pytest.approx(np.square(b[n // period * period]).sum(), abs=1e-12)
-    assert found.total == pytest.approx(np.square(b).sum())
+    assert found.last == pytest.approx(last, abs=1e-12)
+    assert found.total == pytest.approx(total)
     assert found.nonconvex(2.0) == pytest.approx(4 / (n * period) * (within / period + across))
     assert found.convex(3.0) == pytest.approx((within / period + across + found.last) / (n * 3 * period))
-    assert found.online(0.1, 2.0) == pytest.approx(0.2 * math.sqrt(np.square(b).sum() / n))
+    assert found.online(0.1, 2.0) == pytest.approx(0.2 * math.sqrt(total / n))
 
 
 def test_chess_board():
@@ -89,12 +95,7 @@ def test_no_quadratic_exceeds_the_bounds(name, period):
 def test_bounds_have_the_constants_of_appendix_c(name, n, period):
     """The last inequality of C.2, and of C.3 over gamma (T + 1) / 4, from rows of B one by one."""
     strategy, smooth, sigma = named_factorizations(n)[name], 2.0, 3.0
-    b = np.vstack(
-        [np.zeros(strategy.rows), np.tril(np.ones((n, n))) @ strategy.correlate(np.eye(strategy.rows))]
-    )
-    within = sum(np.square(b[t] - b[t // period * period]).sum() for t in range(1, n + 1))
-    across = sum(np.square(b[k * period] - b[(k - 1) * period]).sum() for k in range(1, n // period + 1))
-    last = np.square(b[n // period * period]).sum()
+    _, within, across, last = sums(strategy, period)
     rate = 1 / (smooth * period)
     ours = nonconvex_bound(strategy, smoothness=smooth, period=period, start_gap=5.0, sigma=sigma)
     noise = 4 * rate**2 * smooth**2 * within + 40 * smooth * rate * across
@@ -167,38 +168,29 @@ def test_a_sampled_run_has_the_exact_gradients():
     assert abs(norms.mean() - exact[-1]) < 3 * norms.std() / math.sqrt(20_000)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
+NON_CONVEX = {"smoothness": 1.0, "period": 4, "start_gap": 1.0, "sigma": 1.0}
+CONVEX = {"smoothness": 1.0, "period": 4, "distance": 1.0, "sigma": 1.0}
+
+
+@in_turn(
+    ("bound", "given", "words"),
     [
-        (lambda c: restart_terms(c, 0), "period=0"),
-        (lambda c: nonconvex_bound(c, smoothness=1.0, period=3, start_gap=1, sigma=1), "at least 4"),
-        (
-            lambda c: nonconvex_bound(c, smoothness=0.0, period=4, start_gap=1, sigma=1),
-            "smoothness=0.0",
-        ),
-        (
-            lambda c: nonconvex_bound(c, smoothness=1.0, period=4, start_gap=-5.0, sigma=1),
-            "start_gap=-5.0",
-        ),
-        (
-            lambda c: nonconvex_bound(c, smoothness=1.0, period=4, start_gap=np.nan, sigma=1),
-            "start_gap=nan",
-        ),
-        (
-            lambda c: convex_bound(c, smoothness=1.0, period=4, distance=np.nan, sigma=1),
-            "distance=nan",
-        ),
-        (
-            lambda c: convex_bound(c, smoothness=1.0, period=4, distance=1.0, sigma=-1),
-            "sigma=-1",
-        ),
-        (
-            lambda c: anti_pgd_bound(steps=9, smoothness=1.0, rate=0.4, distance=1.0, sigma=1.0),
-            "rate=0.4 must be at most 0.25",
-        ),
-        (lambda c: named_factorizations(1), "n=1 must be at least 2"),
+        (nonconvex_bound, NON_CONVEX | {"period": 3}, "at least 4"),
+        (nonconvex_bound, NON_CONVEX | {"smoothness": 0.0}, "smoothness=0.0"),
+        (nonconvex_bound, NON_CONVEX | {"start_gap": -5.0}, "start_gap=-5.0"),
+        (nonconvex_bound, NON_CONVEX | {"start_gap": np.nan}, "start_gap=nan"),
+        (convex_bound, CONVEX | {"distance": np.nan}, "distance=nan"),
+        (convex_bound, CONVEX | {"sigma": -1}, "sigma=-1"),
+        (restart_terms, {"period": 0}, "period=0"),
     ],
 )
-def test_bad_arguments(call, words):
+def test_bad_arguments(bound, given, words):
     with pytest.raises(ValueError, match=words):
-        call(an.strategies.Identity(4))
+        bound(an.strategies.Identity(4), **given)
+
+
+def test_bad_rates_and_steps():
+    with pytest.raises(ValueError, match="rate=0.4 must be at most 0.25"):
+        anti_pgd_bound(steps=9, smoothness=1.0, rate=0.4, distance=1.0, sigma=1.0)
+    with pytest.raises(ValueError, match="n=1 must be at least 2"):
+        named_factorizations(1)

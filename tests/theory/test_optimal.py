@@ -177,23 +177,10 @@ def test_a_search_that_rounding_stalls_ends_there():
 
 
 @pytest.mark.slow
-def test_banded_classes_are_found_for_any_spectrum():
-    rng = np.random.default_rng(3)
-    for _ in range(12):
-        values = 10 ** -rng.uniform(0, rng.uniform(0.1, 6), size=rng.integers(1, 30))
-        problem = theory.LinearRegression(
-            values / values.max(), 10 ** rng.uniform(-4, 0.25), batch_size=math.inf
-        )
-        bands = int(rng.choice([2, 3, 5, 16]))
-        for best in (banded_noise, theory.banded_inverse_noise):
-            losses = [best(problem, bands=b).loss for b in (bands, bands + 1)]
-            assert losses[1] <= losses[0] * (1 + 1e-7)  # the wider class has the narrower
-            assert losses[0] <= independent_noise(problem).loss * (1 + 1e-9)
-
-
-def no_class_is_worse_than_what_it_contains(problems, seed):
+@pytest.mark.parametrize("seed", range(5))
+def test_no_class_is_worse_than_what_it_contains(seed):
     rng = np.random.default_rng(seed)
-    for _ in range(problems):
+    for _ in range(10):
         values = 10 ** -rng.uniform(0, rng.uniform(0.1, 8), size=rng.integers(1, 40))
         rate = 10 ** rng.uniform(-4, math.log10(1.95))
         problem = theory.LinearRegression(values / values.max(), rate, batch_size=math.inf)
@@ -210,17 +197,6 @@ def no_class_is_worse_than_what_it_contains(problems, seed):
             losses = [plain, *(found.loss for found in chain), best]
             for outer, inner in zip(losses[1:], losses, strict=False):
                 assert outer <= inner * (1 + 1e-8), (seed, values, rate, losses)
-
-
-@pytest.mark.slow
-def test_no_class_is_worse_than_what_it_contains():
-    no_class_is_worse_than_what_it_contains(3, seed=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 11))
-def test_no_class_is_worse_in_two_hundred_random_problems(seed):
-    no_class_is_worse_than_what_it_contains(20, seed)
 
 
 def test_two_bands_of_the_inverse_are_anti_pgd():

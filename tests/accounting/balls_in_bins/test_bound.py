@@ -187,7 +187,7 @@ def test_independent_noise_is_one_of_b_with_the_noise_over_sqrt_k():
 @pytest.mark.slow
 def test_one_parameter_noise_within_an_eighth():
     """n = 3900, b = 390, lambda = .9, std 7.435, delta = 1e-5: 1.01 by Monte Carlo (importance sampling,
-    40,000 samples; plain Monte Carlo is in test_mixture.py), 4.26 without sampling."""
+    40,000 samples; plain Monte Carlo is in test_golden.py), 4.26 without sampling."""
     gram = bins_gram(Toeplitz(3900, 0.9 ** np.arange(3900)), 390)
     epsilon = BinsBound(gram).epsilon(1e-5, 7.435)
     assert 1.01 < epsilon < 1.13

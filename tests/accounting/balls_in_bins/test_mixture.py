@@ -11,13 +11,8 @@ from scipy.stats import norm
 from anechoic.accounting import gaussian_delta, gaussian_mu
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.loss_distributions.importance_sampling import Tilt, _values
-from anechoic.accounting.monte_carlo.verified import GROWTH
+from tests.accounting.integration import random_gram
 from tests.marks import each_pair
-
-
-def random_gram(bins, rank, seed):
-    means = np.abs(np.random.default_rng(seed).standard_normal((rank, bins)))
-    return means.T @ means
 
 
 def sampled(mixture, epsilon, std, tilt, samples=200_000, seed=3):
@@ -147,44 +142,6 @@ def test_calibration_meets_its_target_on_other_samples():
     safe = mixture.noise_std_to_verify(1.0, 1e-4, samples=200_000, failure=1e-6)
     assert std < safe < 1.05 * std
     assert mixture.verify(1.0, safe, samples=200_000, failure=1e-6).upper <= 1e-4
-
-
-def gram_of_one_parameter_noise():
-    n, bins = 3900, 390
-    c = 0.9 ** np.arange(n)
-    means = np.zeros((n, bins))
-    for i in range(bins):
-        for start in range(i, n, bins):
-            means[start:, i] += c[: n - start]
-    return means.T @ means
-
-
-@pytest.mark.slow
-def test_published_value_for_one_parameter_noise():
-    """arXiv 2601.22334: n = 3900, b = 390, k = 10, lambda = .9, std 7.435; plain Monte Carlo with
-    5.2e7 samples gives delta = 1.157e-5 +- 0.019e-5 at epsilon = 1, in the remove direction."""
-    found = Mixture(gram_of_one_parameter_noise()).verify(1.0, 7.435, samples=100_000, failure=1e-6)
-    assert found.direction == "remove"
-    assert found.delta == pytest.approx(1.157e-5, rel=0.25)
-    assert found.upper > 1.157e-5
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # minutes of Monte Carlo
-def test_verified_noise_is_within_two_percent():
-    """The least std is 7.435 (1.157)^(1/20) = 7.49 by the value above and the slope of delta.
-
-    What one set of samples does not show, `calibrate` shows with other samples and a little more noise.
-    """
-    mixture = Mixture(gram_of_one_parameter_noise())
-    std = mixture.noise_std_to_verify(1.0, 1e-5, samples=4_000_000, failure=1e-7)
-    shown = [
-        std * growth
-        for growth in GROWTH[:2]
-        if mixture.verify(1.0, std * growth, samples=4_000_000, failure=1e-7).guaranteed <= 1e-5
-    ]
-    assert shown
-    assert 7.45 < shown[0] < 1.02 * 7.49
 
 
 @pytest.mark.parametrize(

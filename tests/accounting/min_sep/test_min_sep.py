@@ -1,7 +1,6 @@
 """b-min-sep sampling: the recursion against enumeration, and its two ends, Poisson and balls in bins."""
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -16,25 +15,7 @@ from anechoic.accounting.min_sep.pair import MinSepPair
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import MinSepSampling
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
-
-
-def patterns(n, b, p):
-    """(probability, steps) of every pattern, from the stationary start."""
-    norm = 1 + (b - 1) * p
-    found = {}
-    for wait in range(b):
-        start = (1 if wait == 0 else p) / norm
-        for bits in product((0, 1), repeat=n):
-            probability, free = start, wait
-            for t, bit in enumerate(bits):
-                if t < free:
-                    probability *= 1 - bit
-                else:
-                    probability *= p if bit else 1 - p
-                    free = t + b if bit else free
-            if probability:
-                found[bits] = found.get(bits, 0.0) + probability
-    return found
+from tests.accounting.test_attacks import min_sep_law
 
 
 @pytest.mark.parametrize(("n", "b", "size"), [(7, 3, 20), (8, 2, 50), (6, 6, 10), (7, 1, 30), (9, 4, 25)])
@@ -42,11 +23,11 @@ def test_recursion_is_the_sum_over_patterns(n, b, size):
     strategy = ColumnNormalized(BandedToeplitz(n, [1.0, 0.6, 0.3][:b]))
     sampling = MinSepSampling(100, size, b, n)
     pair, std = MinSepPair(strategy, sampling), 1.3
-    law, c = patterns(n, b, sampling.rate), strategy.to_dense()
+    law, c = min_sep_law(b, sampling.rate, n), strategy.to_dense()
     assert sum(law.values()) == pytest.approx(1)
     accountant = MinSepAccountant(strategy, sampling, "zero_out", Verified(1000, 1e-9, 0))
-    assert accountant.taking_part == pytest.approx(1 - law.get((0,) * n, 0.0), abs=1e-11)
-    means = np.array([c @ np.array(bits) for bits in law])
+    assert accountant.taking_part == pytest.approx(1 - law[()], abs=1e-11)
+    means = np.array([c[:, list(steps)].sum(axis=1) for steps in law])
     weights = np.array(list(law.values()))
     assert pair.largest == pytest.approx((means**2).sum(axis=1).max())
     assert pair.average == pytest.approx(weights @ (means**2).sum(axis=1))
@@ -69,12 +50,12 @@ def test_recursion_is_the_sum_over_patterns(n, b, size):
 
 def test_patterns_are_drawn_from_their_law():
     pair = MinSepPair(Identity(6), MinSepSampling(100, 20, 3, 6))
-    law, count = patterns(6, 3, pair._rate), 40_000
+    law, count = min_sep_law(3, pair._rate, 6), 40_000
     joined = pair.draw(np.random.default_rng(1), 0, count).joined
     seen = dict.fromkeys(law, 0)
     for column in joined.T.astype(int):
-        seen[tuple(column.tolist())] += 1
-    expected = np.array([law[bits] * count for bits in seen])
+        seen[tuple(np.flatnonzero(column).tolist())] += 1
+    expected = np.array([law[steps] * count for steps in seen])
     observed = np.array(list(seen.values()))
     assert ((observed - expected) ** 2 / expected).sum() < len(law) + 5 * math.sqrt(2 * len(law))
 

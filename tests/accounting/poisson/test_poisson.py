@@ -19,14 +19,6 @@ from anechoic.strategies import BandedToeplitz
 from tests.marks import every_other, in_turn, slow
 
 
-@pytest.mark.slow
-def test_golden_dp_sgd():
-    # dp-accounting's PLD at q = 0.1, delta = 1e-6, 512 steps
-    assert poisson_epsilon(1e-6, 3.0, 0.1, 512) == pytest.approx(3.77, abs=0.005)
-    assert poisson_epsilon(1e-6, 9.66, 0.1, 512) == pytest.approx(1.00021, abs=2e-5)
-    assert poisson_noise_multiplier(1.0, 1e-6, 0.1, 512) == pytest.approx(9.6618, rel=2e-4)
-
-
 @pytest.mark.parametrize("adjacency", ["zero_out", *slow("replace_one"), "add_or_remove"])
 @pytest.mark.parametrize(
     ("epsilon", "rate", "count"), [(0.05, 0.2, 30), (2.0, 1.0, 7), *slow((1.0, 0.01, 100), (8.0, 0.5, 20))]

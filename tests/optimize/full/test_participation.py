@@ -13,12 +13,7 @@ from anechoic.participation import Cyclic, FullBatch, OncePerEpoch
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Dense
 from tests.marks import slow
-
-
-def random_workload(rng, n):
-    a = np.tril(rng.standard_normal((n, n)))
-    a[np.diag_indices(n)] = 0.3 + rng.random(n)
-    return workloads.from_dense(a)
+from tests.optimize.full.test_dense import random_workload
 
 
 def checked(workload, participation, kind="rms", *, gap=1e-4):
@@ -94,7 +89,7 @@ def test_no_factorisation_found_by_brute_force_is_better(kind):
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 10), period=st.integers(1, 6))
 @pytest.mark.slow
 def test_the_max_loss_of_any_workload_is_certified(seed, n, period):
-    best = checked(random_workload(np.random.default_rng(seed), n), Cyclic(period), "max", gap=1e-2)
+    best = checked(random_workload(n, seed), Cyclic(period), "max", gap=1e-2)
     assert best.gap <= 1e-2
 
 
@@ -135,7 +130,7 @@ def test_any_weights_are_certified(seed, n, period):
     weights = rng.random(n) * (rng.random(n) < 0.5)
     weights[rng.integers(n)] = 1.0
     weights = np.where(weights == 0, rng.choice([0.0, 1e-9, 1e-200], n), weights)
-    assert checked(random_workload(rng, n), Cyclic(period), weights).gap <= 1e-4
+    assert checked(random_workload(n, seed), Cyclic(period), weights).gap <= 1e-4
 
 
 # Full batch: diagonal, in closed form.
@@ -185,7 +180,7 @@ def test_the_best_of_each_epoch(n, period, kind, value):
 
 def test_epochs_by_a_search_over_their_blocks():
     rng = np.random.default_rng(0)
-    workload, schema = random_workload(rng, 4), OncePerEpoch(2)
+    workload, schema = random_workload(4), OncePerEpoch(2)
     inside = np.array([(0, 0), (1, 0), (1, 1), (2, 2), (3, 2), (3, 3)]).T
 
     def value(x):

@@ -37,14 +37,6 @@ def test_published_optima(n, bands, best):
     assert found.bound_covers == f"lower-triangular Toeplitz strategies with at most {bands} bands"
 
 
-# Monograph, Table 2.3: the RMS-optimal Toeplitz column
-@pytest.mark.parametrize(
-    ("n", "printed"), [(8, 1.544), (64, 2.179), (512, 2.836), (1024, 3.057), (8192, 3.718)]
-)
-def test_full_bandwidth_is_the_optimal_toeplitz_strategy(n, printed):
-    assert banded_toeplitz(workloads.prefix_sum(n), bands=n).loss == pytest.approx(printed, abs=6e-4)
-
-
 COMBS = [
     (40, 7, 40, 1),
     (40, 7, 10, 4),

@@ -17,7 +17,7 @@ from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT
-from tests.marks import each_once, each_pair, every_other, slow
+from tests.marks import each_once, each_pair, every_other, in_turn, slow
 
 module = import_module("anechoic.optimize.series.blt")
 blt = partial(optimize.blt, loss="max")
@@ -205,27 +205,24 @@ def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     assert found.loss <= identity * (1 + 1e-7)
 
 
-def test_what_cannot_be_designed_for_is_refused():
-    rates = workloads.momentum(30, 0.9, learning_rates=np.linspace(1.0, 0.1, 30))
-    with pytest.raises(UnsupportedError, match="loss=.max. of a workload with learning rates"):
-        blt(rates, buffers=2, loss="max")
-    with pytest.raises(UnsupportedError, match="LowerTriangular is not Toeplitz"):
-        blt(workloads.from_dense(np.tril(np.arange(1.0, 10.0).reshape(3, 3))), buffers=2)
-    with pytest.raises(UnsupportedError, match="RestartDifferences is not Toeplitz"):
-        blt(workloads.restart_differences(rates, period=4), buffers=2, loss="rms")
-    restarts = workloads.restart_differences(workloads.prefix_sum(30), period=4)
-    with pytest.raises(UnsupportedError, match="loss='max' of restart differences"):
-        blt(restarts, buffers=2, loss="max")
-    with pytest.raises(UnsupportedError, match="restarts of anything but prefix sums.*n=3000000"):
-        blt(
-            workloads.restart_differences(workloads.momentum(3 * 10**6, 0.9), period=9), buffers=2, loss="rms"
-        )
-    with pytest.raises(UnsupportedError, match="SlidingWindow has no short recursion.*n=3000000"):
-        blt(workloads.sliding_window(3 * 10**6, 100), buffers=2)
-    with pytest.raises(ValueError, match="must be a Workload"):
-        blt(30, buffers=2)
-    with pytest.raises(ValueError, match="weights of the steps must be >= 0"):
-        blt(workloads.prefix_sum(3), buffers=2, loss=[1.0, -1.0, 1.0])
+RATES = workloads.momentum(30, 0.9, learning_rates=np.linspace(1.0, 0.1, 30))
+RESTARTS = workloads.restart_differences(workloads.prefix_sum(30), period=4)
+LONG_RESTARTS = workloads.restart_differences(workloads.momentum(3 * 10**6, 0.9), period=9)
+
+
+@in_turn(
+    ("workload", "kind", "words"),
+    [
+        (RATES, "max", "loss=.max. of a workload with learning rates"),
+        (workloads.restart_differences(RATES, period=4), "rms", "RestartDifferences is not Toeplitz"),
+        (RESTARTS, "max", "loss='max' of restart differences"),
+        (LONG_RESTARTS, "rms", "restarts of anything but prefix sums.*n=3000000"),
+        (workloads.sliding_window(3 * 10**6, 100), "max", "SlidingWindow has no short.*n=3000000"),
+    ],
+)
+def test_what_cannot_be_designed_for_is_refused(workload, kind, words):
+    with pytest.raises(UnsupportedError, match=words):
+        blt(workload, buffers=2, loss=kind)
 
 
 OTHERS = {
