@@ -22,7 +22,7 @@ from anechoic import plan
 from anechoic.accounting import gaussian_mu
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.designs import Designs
-from anechoic.planning.memory_budget import BYTES, memory_budget
+from anechoic.planning.memory_budget import BYTES, memory_limit
 from anechoic.planning.objective import PlanObjective
 from anechoic.workloads import prefix_sum
 
@@ -64,7 +64,7 @@ def searched(setting: dict[str, float]) -> float:
     n = passes * period
     if n > SEARCHED_UP_TO:
         return float("inf")
-    rows = memory_budget(int(setting["dimension"]), setting["memory_budget"]).rows
+    rows = memory_limit(int(setting["dimension"]), setting["memory_budget"]).rows
     designs, best = Designs(PlanObjective.of(prefix_sum(n), "last")), float("inf")
     fixed = np.sqrt(passes) / gaussian_mu(epsilon, delta)
     for bands in range(1, period + 1):

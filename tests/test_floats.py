@@ -110,8 +110,7 @@ def test_other_comparisons_pass(line):
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["while last is None or not np.array_equal(last, x): f(x)", "while a != b: a, b = b, f(a)"],
+    "line", ["while last is None or not np.array_equal(last, x): f(x)", "while a != b: a, b = b, f(a)"]
 )
 def test_a_loop_until_equality_is_seen(line):
     assert list(loops_until_equal(line)) == [1]

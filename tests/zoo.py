@@ -181,14 +181,7 @@ def _wrapped(plain):
         found[f"normalised(restarted({name}))"] = ColumnNormalized(
             Restarted(plain[name], 2, plain[name].n + 1)
         )
-    for name in (
-        "output",
-        "full-tree-cut",
-        "aggregation-wide",
-        "free-3",
-        "inverse-root",
-        "blt-13",
-    ):
+    for name in ("output", "full-tree-cut", "aggregation-wide", "free-3", "inverse-root", "blt-13"):
         found[f"normalised({name})"] = ColumnNormalized(plain[name])
     return found | {
         "normalised(dense)": ColumnNormalized(plain["dense"]),

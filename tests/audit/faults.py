@@ -239,12 +239,7 @@ FAULTS = (
         lambda: fixed(banded(), mu=0.5),
         ("canary", "canary fit", "epsilon", "covariance"),
     ),
-    Fault(
-        "one allocation for all epochs, the proof draws anew",
-        allocated_once,
-        allocated,
-        ("sampling",),
-    ),
+    Fault("one allocation for all epochs, the proof draws anew", allocated_once, allocated, ("sampling",)),
     Fault(
         "clipped by example, the proof is about users",
         clipped_by_example,

@@ -8,13 +8,7 @@ from anechoic.audit.draws import draw_test
 from anechoic.audit.participation_law import law_of
 from anechoic.batches.base import batches_of
 from anechoic.noise import derive
-from anechoic.sampling import (
-    BallsInBins,
-    CyclicPoisson,
-    MinSepSampling,
-    Poisson,
-    RandomAllocation,
-)
+from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
 from tests.marks import in_turn, mostly_slow
 
 N, STEPS = 240, 14

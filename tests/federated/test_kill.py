@@ -22,11 +22,7 @@ def frequent_snapshots(monkeypatch):
 
 def server_at(state):
     return small_server(
-        federated.MinSeparation(2, 3),
-        state=state,
-        key=KEY,
-        min_replies=2,
-        optimizer=federated.FedAdam(0.1),
+        federated.MinSeparation(2, 3), state=state, key=KEY, min_replies=2, optimizer=federated.FedAdam(0.1)
     )
 
 

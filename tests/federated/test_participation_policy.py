@@ -108,10 +108,7 @@ def test_what_names_no_clients_is_refused(available):
 
 
 def test_clients_of_another_ledger_are_refused():
-    one, other = (
-        Ledger(federated.MinSeparation(2), KEY),
-        Ledger(federated.MinSeparation(2), KEY),
-    )
+    one, other = (Ledger(federated.MinSeparation(2), KEY), Ledger(federated.MinSeparation(2), KEY))
     strangers = other.clients(["b", "a"])
     for ask in (one.allowed, one.charge):
         with pytest.raises(ValueError, match="another server"):

@@ -116,10 +116,7 @@ def test_short_runs_are_planned(choice, rounds):
             {"rounds": 12, "clients": 5, "clients_per_round": 8, "policy": MinSeparation(5)},
             "^a round of 8 clients needs as many different ones, but there are 5. Plan at most 5 clients a",
         ),
-        (
-            {"rounds": 1, "clients": 5, "clients_per_round": 8, "policy": MinSeparation(5)},
-            "^a round of 8",
-        ),
+        ({"rounds": 1, "clients": 5, "clients_per_round": 8, "policy": MinSeparation(5)}, "^a round of 8"),
         (
             {"rounds": 12, "clients": 5, "clients_per_round": 1, "policy": MinSeparation(12, 1)},
             r"^1 client x 12 rounds = 12 participations, but 5 clients that take part at most 1 time each"

@@ -272,11 +272,7 @@ POLICY = federated.MinSeparation(3, 3)
         ({"min_replies": 4}, ValueError, "exceeds clients_per_round"),
         ({"min_replies": 0}, ValueError, "min_replies=0"),
         ({"optimizer": 1.0}, ValueError, "must be a ServerOptimizer"),
-        (
-            {"mechanism": small_mechanism(POLICY, 3, unit="example")},
-            MismatchError,
-            "protects one example",
-        ),
+        ({"mechanism": small_mechanism(POLICY, 3, unit="example")}, MismatchError, "protects one example"),
         ({"key": bytes(16)}, ValueError, "has 16 bytes"),
         ({"exclude": ()}, ValueError, "'seen' has dtype"),
     ],
@@ -299,9 +295,5 @@ def test_amplification_is_refused():
     )
     with pytest.raises(MismatchError, match="claims amplification"):
         federated.Server(
-            small_model(),
-            mechanism=mechanism,
-            policy=POLICY,
-            clients_per_round=3,
-            exclude=["seen"],
+            small_model(), mechanism=mechanism, policy=POLICY, clients_per_round=3, exclude=["seen"]
         )

@@ -13,15 +13,7 @@ from anechoic.losses import dispatch, rows
 from anechoic.losses.dispatch import error, loss
 from anechoic.losses.norms import row_weights, tail_weights
 from anechoic.participation import Cyclic, MinSep, Single
-from anechoic.strategies import (
-    BLT,
-    BandedToeplitz,
-    ColumnNormalized,
-    Dense,
-    Identity,
-    Output,
-    Toeplitz,
-)
+from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Dense, Identity, Output, Toeplitz
 from tests.marks import in_turn
 from tests.zoo import STRATEGIES, every
 

@@ -13,10 +13,7 @@ from anechoic.workloads.inverses import recursion_columns
 from tests.marks import each_once
 
 N = 24
-RATES = {
-    "blocks": np.arange(N) % 6 < 3,
-    "alternating": np.arange(N) % 2 < 1,
-}
+RATES = {"blocks": np.arange(N) % 6 < 3, "alternating": np.arange(N) % 2 < 1}
 
 
 def rates(name, ratio):

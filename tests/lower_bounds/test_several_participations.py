@@ -9,14 +9,7 @@ from anechoic import strategies, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds.dispatch import lower_bound
-from anechoic.lower_bounds.dual import (
-    Multiplier,
-    ParticipationDual,
-    cycles,
-    nuclear_bound,
-    padded,
-    start,
-)
+from anechoic.lower_bounds.dual import Multiplier, ParticipationDual, cycles, nuclear_bound, padded, start
 from anechoic.lower_bounds.several_participations import cheap_bound, full_batch_bound
 from anechoic.lower_bounds.strings import _CellsDual, _slope, cell_patterns, nuclear_norm, strings_bound
 from anechoic.optimize import blt, dense

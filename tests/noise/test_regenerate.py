@@ -8,15 +8,7 @@ import pytest
 from anechoic.errors import CheckpointError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding import base
-from anechoic.strategies import (
-    BLT,
-    BandedInverse,
-    ColumnNormalized,
-    Identity,
-    Restarted,
-    Toeplitz,
-    Tree,
-)
+from anechoic.strategies import BLT, BandedInverse, ColumnNormalized, Identity, Restarted, Toeplitz, Tree
 from anechoic.workloads import prefix_sum
 from tests.marks import each_once, each_pair, in_turn
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
@@ -49,11 +41,7 @@ def test_rows_differ_from_stored_ones_by_rounding(strategy, dimension, precision
 
 
 @pytest.mark.parametrize(
-    ("strategy", "backend"),
-    each_once(
-        [SIGNED, *WRAPPED, Toeplitz.square_root(prefix_sum(70))],
-        BACKENDS,
-    ),
+    ("strategy", "backend"), each_once([SIGNED, *WRAPPED, Toeplitz.square_root(prefix_sum(70))], BACKENDS)
 )
 @pytest.mark.few(2)
 def test_a_restored_stream_continues_bit_for_bit(strategy, backend):

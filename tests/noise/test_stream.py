@@ -166,12 +166,7 @@ def test_a_consumed_state_is_an_error(name, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("name", "moment"),
-    [
-        ("banded-mixed", "draw"),
-        ("banded-mixed", "add"),
-        ("tree-wide", "assign"),
-        ("blt-4", "feed_back"),
-    ],
+    [("banded-mixed", "draw"), ("banded-mixed", "add"), ("tree-wide", "assign"), ("blt-4", "feed_back")],
 )
 def test_an_interrupted_step_leaves_no_usable_state(name, moment, backend, monkeypatch):
     stream = make_stream(STRATEGIES[name], 5, backend)

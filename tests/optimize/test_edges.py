@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.optimize.test_contract import OPTIMISERS
 
 from anechoic import optimize, workloads
 from anechoic.errors import UnsupportedError
@@ -22,6 +21,7 @@ from anechoic.optimize.result import Optimized
 from anechoic.participation import Cyclic, FullBatch, MinSep, Patterns, Single
 from anechoic.strategies import ColumnNormalized, Dense, Identity, Toeplitz
 from tests.marks import in_turn
+from tests.optimize.test_optimizer_contract import OPTIMISERS
 
 KINDS = ("rms", "max", "last")
 # a zero of the workload lies inside the unit disc: the coefficients of its root grow

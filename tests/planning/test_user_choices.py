@@ -175,12 +175,7 @@ def test_a_better_class_is_chosen_in_rounds_and_in_streams(registered):
         yield made[-1]
 
     found = plan_rounds(
-        rounds=24,
-        clients=5000,
-        clients_per_round=50,
-        policy=MinSeparation(8, 3),
-        epsilon=8.0,
-        dimension=100,
+        rounds=24, clients=5000, clients_per_round=50, policy=MinSeparation(8, 3), epsilon=8.0, dimension=100
     )
     assert found.strategy is made[0]
     over = {"over": Running(), "participation": MinSep(8, 3), "epsilon": 8.0, "delta": 1e-6, "dimension": 1}

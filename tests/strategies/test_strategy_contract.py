@@ -195,12 +195,7 @@ def test_supremum(strategy, participation, truth):
 
 class TestTheContractAsAClass(testing.StrategyContract):
     def strategies(self):
-        return [
-            Tree(13, 3),
-            STRATEGIES["banded-mixed"],
-            STRATEGIES["restarted(full-tree)"],
-            Identity(1),
-        ]
+        return [Tree(13, 3), STRATEGIES["banded-mixed"], STRATEGIES["restarted(full-tree)"], Identity(1)]
 
 
 def test_the_contract_as_a_class_wants_strategies():

@@ -129,8 +129,7 @@ def test_the_union_bound_is_taken_where_the_quantile_is_too_rare():
 
 
 @pytest.mark.parametrize(
-    ("horizon", "over"),
-    each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5)]),
+    ("horizon", "over"), each_once([1, 3, 70, None], [streaming.Running(), streaming.SlidingWindow(5)])
 )
 @pytest.mark.few(2)
 def test_deviations_are_row_norms_of_the_matrix_written_out(over, horizon):

@@ -26,11 +26,7 @@ def max_error(mechanism, over, steps):
 
 @pytest.mark.parametrize(
     ("horizon", "participation", "over"),
-    each_once(
-        [1, 2, 3, 4, 65],
-        [Single(), MinSep(5, 3), FullBatch()],
-        [RUNNING, streaming.SlidingWindow(6)],
-    ),
+    each_once([1, 2, 3, 4, 65], [Single(), MinSep(5, 3), FullBatch()], [RUNNING, streaming.SlidingWindow(6)]),
 )
 def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(horizon, participation, over):
     mechanism = planned(horizon=horizon, participation=participation, over=over)
@@ -44,8 +40,7 @@ def test_it_gives_the_epsilon_asked_for_and_is_no_worse_than_independent_noise(h
 
 
 @pytest.mark.parametrize(
-    ("over", "participation"),
-    each_once([RUNNING, streaming.SlidingWindow(4)], [Single(), MinSep(3, 2)]),
+    ("over", "participation"), each_once([RUNNING, streaming.SlidingWindow(4)], [Single(), MinSep(3, 2)])
 )
 @pytest.mark.slow
 def test_endless_its_sensitivity_bounds_every_leading_block(over, participation):

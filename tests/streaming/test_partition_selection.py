@@ -323,7 +323,7 @@ def test_a_book_is_charged_for_the_choice_too(tmp_path):
     book = BudgetBook(tmp_path / "book.db", "visits")
     promise = {"epsilon": 1.0, "delta": 1e-6, "horizon": 4, "unit": "person", "participation": Single()}
     book.grant(epsilon=1.0, delta=5e-7, unit="person")  # what its noise alone costs
-    with pytest.raises(GuaranteeError, match=r"a part of its own: grant\(.*amplified="):
+    with pytest.raises(GuaranteeError, match=r"What would cover it: grant\(.*amplified="):
         PartitionSelectionHistogram(**promise, book=book)
     with pytest.raises(MismatchError, match="one day"):
         PartitionSelectionHistogram(**{**promise, "unit": "day"}, book=book)

@@ -132,12 +132,7 @@ def test_theorem_2_26(n, size):
     workload = workloads.prefix_sum(n)
     best = loss(workload, Toeplitz.square_root(workload), Single(), "max")
     for sign in (1, -1):
-        for shape in (
-            lambda x: 1 + 0 * x,
-            lambda x: x**3,
-            lambda x: 1 / (2 - x),
-            lambda x: np.exp(-3 * x),
-        ):
+        for shape in (lambda x: 1 + 0 * x, lambda x: x**3, lambda x: 1 / (2 - x), lambda x: np.exp(-3 * x)):
             r = lambda x, s=sign, f=shape: np.sqrt(1 - x) + s * size * f(x)  # noqa: E731
             bound = excess_bound(approximation_error(r, n), n)
             if math.isfinite(bound):

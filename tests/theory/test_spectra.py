@@ -66,11 +66,7 @@ def test_narrow_features_away_from_one_are_found():
     [
         (lambda: make_endless(BandedToeplitz(2, [1.0, 1.5])), ValueError, "rows of C\\^-1 Z grow"),
         (lambda: make_endless(BandedToeplitz(2, [1.0, -1.0])), ValueError, "rows of C\\^-1 Z grow"),
-        (
-            lambda: make_endless(BandedToeplitz(70, [1.0] + [3.0] * 69)),
-            ValueError,
-            "rows of C\\^-1 Z grow",
-        ),
+        (lambda: make_endless(BandedToeplitz(70, [1.0] + [3.0] * 69)), ValueError, "rows of C\\^-1 Z grow"),
         (lambda: make_endless(BLT(1, [2.5], [0.9])), ValueError, "decay of modulus 1.6 >= 1"),
         (lambda: make_endless(BandedInverse(2, [1.0, -2.0])), ValueError, "zero in the closed unit disc"),
         (lambda: endless.damped(0.0), ValueError, "Without damping"),

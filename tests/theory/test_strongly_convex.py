@@ -8,13 +8,7 @@ import pytest
 from anechoic import theory
 from anechoic.strategies import endless
 from anechoic.theory import strongly_convex
-from anechoic.theory.multipliers import (
-    Basis,
-    Curvature,
-    MultiplierForm,
-    basis,
-    proven_room,
-)
+from anechoic.theory.multipliers import Basis, Curvature, MultiplierForm, basis, proven_room
 from anechoic.theory.spectra import spectrum
 from tests.marks import each_once
 from tests.theory.best_noise import best_with_constant_multiplier

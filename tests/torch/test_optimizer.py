@@ -8,13 +8,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
-from anechoic.errors import (
-    DesynchronizedError,
-    GuaranteeError,
-    HorizonError,
-    MismatchError,
-    UnsupportedError,
-)
+from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, MismatchError, UnsupportedError
 from anechoic.torch import BatchMemoryManager
 from anechoic.torch.noise_adder import NoiseAdder
 from tests.torch.setting import (

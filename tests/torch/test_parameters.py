@@ -25,8 +25,7 @@ def by_one_bit(run):
 
 
 @pytest.mark.parametrize(
-    ("mode", "copied", "change"),
-    each_pair(MODES, [True, False], [fused, through_data, by_one_bit]),
+    ("mode", "copied", "change"), each_pair(MODES, [True, False], [fused, through_data, by_one_bit])
 )
 @pytest.mark.few(5)
 def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):

@@ -9,13 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from anechoic.errors import (
-    CheckpointError,
-    GuaranteeError,
-    MismatchError,
-    ReplayError,
-    UnsupportedError,
-)
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError, UnsupportedError
 from tests.marks import each_once
 from tests.torch.setting import MODES, backward, data, network, start, step, train
 

@@ -8,11 +8,7 @@ import pytest
 
 from anechoic.accounting import gaussian_epsilon
 from anechoic.accounting.balls_in_bins.bin_classes import _classes, dominations
-from anechoic.accounting.balls_in_bins.bound import (
-    BinsBound,
-    bins_gram,
-    check_nonnegative,
-)
+from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
 from anechoic.accounting.balls_in_bins.folded_gram import folded_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.loss_distributions.chains import COARSE, chains

@@ -58,27 +58,15 @@ def test_missing_file_is_named(folder):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            TRAIN_IMAGES,
-            compress(idx(np.zeros((7, 28, 28)), magic=0x803)[:-1]),
-            "needs 5488: it is truncated",
-        ),
+        (TRAIN_IMAGES, compress(idx(np.zeros((7, 28, 28)), magic=0x803)[:-1]), "needs 5488: it is truncated"),
         (TRAIN_IMAGES, compress(idx(np.zeros((7, 28, 28))) + b"x"), "left-over bytes"),
-        (
-            TRAIN_IMAGES,
-            compress(idx(np.zeros((7, 28, 28)))[:9]),
-            "header alone needs 16: it is truncated",
-        ),
+        (TRAIN_IMAGES, compress(idx(np.zeros((7, 28, 28)))[:9]), "header alone needs 16: it is truncated"),
         (
             TRAIN_IMAGES,
             compress(idx(np.zeros(7))),
             "starts with 0x00000801; its magic number must be 0x00000803",
         ),
-        (
-            TRAIN_LABELS,
-            compress(idx(np.zeros((7, 28, 28)))),
-            "starts with 0x00000803.*must be 0x00000801",
-        ),
+        (TRAIN_LABELS, compress(idx(np.zeros((7, 28, 28)))), "starts with 0x00000803.*must be 0x00000801"),
         (TRAIN_LABELS, compress(b"\0\0"), "starts with 2 bytes in all"),
         (TRAIN_LABELS, compress(b""), "starts with 0 bytes in all"),
         (TRAIN_IMAGES, compress(idx(np.ones((7, 28, 28))))[:40], "ends before its gzip stream does"),

@@ -29,16 +29,7 @@ def test_the_table_has_what_is_printed_beside_what_is_found(monkeypatch):
     monkeypatch.setattr(deployments, "predicted", lambda: few)
     *lines, legend = deployments_text().splitlines()
     (row,) = [line for line in lines if "keyboards" in line]
-    assert row.split(" | ")[1:] == [
-        "2052",
-        "342",
-        "6",
-        "independent noise",
-        "78.48",
-        "78.48",
-        "110.96",
-        " |",
-    ]
+    assert row.split(" | ")[1:] == ["2052", "342", "6", "independent noise", "78.48", "78.48", "110.96", " |"]
     assert "Toeplitz" in legend and "8.60 is of a banded matrix whose columns are all free" in legend
     for word in lines[0].strip("| ").split(" | ")[1:]:
         assert word in legend or word == "noise", f"{word}: a column that nobody explains"

@@ -337,7 +337,7 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(stage, tmp_path, monkeypa
             run.engine.save_checkpoint(path=path)
     assert path.read_bytes() == old
     logs = {".journal-wal", ".journal-shm"}  # the journal is open
-    assert {name.suffix for name in tmp_path.iterdir()} <= {".ckpt", ".journal", *logs}
+    assert {name.suffix for name in tmp_path.iterdir()} <= {".ckpt", ".journal", ".lock", *logs}
     run.engine.save_checkpoint(path=path)
     assert path.read_bytes() != old
 

@@ -89,17 +89,6 @@ def test_without_a_journal_all_of_a_run_is_charged(mech):
     assert second.engine.get_epsilon(DELTA) >= first.engine.get_epsilon(DELTA)
 
 
-def test_a_journal_of_an_earlier_version_gives_no_smaller_number(mech, tmp_path):
-    first = start(mech=mech, keys=False, engine={"journal": tmp_path / "run.journal"})
-    train(first, 3)
-    saved = framework_saves(first)
-    first.engine._current().recorder.journal.close()
-    (tmp_path / "run.journal").write_text("authentic 0123 f 0 60 77\n")
-    second = fresh(saved, mech=mech)
-    second.engine.charge(saved["optimizer"])
-    assert [one.releases for one in second.engine._current().history.earlier] == [mech.steps]
-
-
 @pytest.mark.slow
 def test_a_journal_knows_what_was_released_after_the_file(mech, tmp_path):
     first = start(mech=mech, keys=False)

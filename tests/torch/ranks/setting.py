@@ -42,11 +42,7 @@ def begun(
     given = {"noise_key": NOISE_KEY, "sampling_key": SAMPLING_KEY} if keys else {}
     engine = PrivacyEngine(**given, chunk_rows=chunk_rows, journal=journal)
     made = engine.make_private(
-        module=model,
-        optimizer=optimizer(model.parameters()),
-        data_loader=plain,
-        mechanism=mech,
-        **options,
+        module=model, optimizer=optimizer(model.parameters()), data_loader=plain, mechanism=mech, **options
     )
     return engine, model, made[0], made[1], made[-1]
 

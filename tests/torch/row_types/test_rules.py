@@ -265,10 +265,7 @@ LOSSES = {
     ),
     "ignored targets": (lambda o, y: F.cross_entropy(o, y.where(y > 1, -100)), False),
     "mse": (lambda o, y: F.mse_loss(o[:, 0], y.float()), True),
-    "mse, rows against columns": (
-        lambda o, y: ((o[:, :1] - y.float()) ** 2).mean(),
-        False,
-    ),
+    "mse, rows against columns": (lambda o, y: ((o[:, :1] - y.float()) ** 2).mean(), False),
     "huber, summed": (lambda o, y: F.huber_loss(o[:, 0], y.float(), reduction="sum"), True),
     "logits": (lambda o, y: F.binary_cross_entropy_with_logits(o[:, 0], (y > 1).float()), True),
     "several margins": (lambda o, y: F.multi_margin_loss(o, y, weight=torch.rand(4)), True),

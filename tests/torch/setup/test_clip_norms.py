@@ -17,10 +17,7 @@ from anechoic.torch.sources.clipping import GridClipping
 from tests.marks import in_turn, slow
 from tests.torch.setting import data, mechanism, network, start, step
 
-SPLITS = {
-    "per_layer": [0.3, 0.4, 0.5, 0.6],
-    "per_group": {"0.*": 0.7, "*": 0.2},
-}
+SPLITS = {"per_layer": [0.3, 0.4, 0.5, 0.6], "per_group": {"0.*": 0.7, "*": 0.2}}
 
 
 def own(norm):
@@ -62,12 +59,7 @@ def test_each_word_clips_what_it_says():
 
 @pytest.mark.slow
 def test_a_planned_mechanism_has_the_flat_norm_and_its_grid():
-    run = start(
-        mech=mechanism("poisson"),
-        clipping="per_layer",
-        max_grad_norm=[0.5] * 4,
-        keys=False,
-    )
+    run = start(mech=mechanism("poisson"), clipping="per_layer", max_grad_norm=[0.5] * 4, keys=False)
     assert run.mechanism.clip_norm == 1.0
     model = network()
     engine = PrivacyEngine()

@@ -375,10 +375,7 @@ def test_an_interrupted_pass_leaves_nothing():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda model, x: x.zero_(),
-        lambda model, x: setattr(model[0], "stride", (1,)),
-    ],
+    [lambda model, x: x.zero_(), lambda model, x: setattr(model[0], "stride", (1,))],
     ids=["input", "stride"],
 )
 def test_what_changes_between_backward_and_step_is_refused(change):

@@ -25,9 +25,7 @@ from tests.trainers.lightning.setting import (
     loader,
     module,
 )
-from tests.trainers.lightning.setting import (
-    trainer as made,
-)
+from tests.trainers.lightning.setting import trainer as made
 
 pytestmark = [pytest.mark.slow, QUIET]
 

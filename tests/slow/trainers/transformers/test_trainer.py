@@ -16,10 +16,7 @@ pytest.importorskip("transformers", reason="make test-all installs it")
 
 from transformers import get_scheduler
 
-from anechoic.errors import (
-    GuaranteeError,
-    UnsupportedError,
-)
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.trainers import Privacy
 from anechoic.trainers.adapter import check_settings
 from anechoic.trainers.transformers import PrivateTrainer
