@@ -140,7 +140,7 @@ def choose(
     """The row of least predicted error; of equal ones that of least memory. Rows are ranked by that error.
 
     Where `quiet`, the row of least noise in a single step is chosen from the same ranking; `instead` that of
-    `unnoticed` noise.
+    `unnoticed_noise`.
 
     Runs of different length are compared by the error over the number of steps.
     """

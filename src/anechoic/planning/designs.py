@@ -134,7 +134,7 @@ class Designs:
 
     @property
     def normalized_up_to(self) -> int:
-        """The most bands for which `free` is quick: none with learning rates, of which `freed` knows more."""
+        """The most bands for which `free` is quick: none with learning rates, of which `refined` knows more."""
         n = self.workload.n
         if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz or self.objective.worst:
             return 0
@@ -150,7 +150,7 @@ class Designs:
 
     @property
     def refined_up_to(self) -> int:
-        """The most bands for which `freed` is quick: none where all rates are alike."""
+        """The most bands for which `refined` is quick: none where all rates are alike."""
         n = self.workload.n
         if n > FREED_STEPS_UP_TO or self.workload.is_toeplitz or self.objective.worst:
             return 0

@@ -22,7 +22,7 @@ from anechoic.streaming.store import Store
 from anechoic.streaming.stream_state import InMemory, StreamState, check_time, horizon_error, plain_time
 from anechoic.units.ids import secret_of
 
-#: Batch ids that begin so are made by `checked_batch`.
+#: Batch ids that begin so are made by `checked_batch_id`.
 _OWN = "\0"
 
 
