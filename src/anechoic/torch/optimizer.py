@@ -152,7 +152,7 @@ class CorrelatedOptimizer(Uncopyable, Optimizer):
             with uninterrupted(), self.ledger.releasing() as step:
                 self._update.put(self.release.make(step, sums))
                 self.source.used()
-                if self.step_hook is not None or self._update.hooked:
+                if self.source.watches and (self.step_hook is not None or self._update.hooked):
                     modes.start()  # what the user's hooks make of the batch is looked at
                 if self.step_hook is not None:
                     self.step_hook(self)

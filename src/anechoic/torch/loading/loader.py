@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -39,6 +39,7 @@ class Feed:
         examples: N, which the data set must keep; None where nobody counted them.
         same: looks whether they keep their places.
         share: how batches are cut into parts; None where they are not.
+        label: gives a batch that is handed out its labels; None where tensors carry none.
     """
 
     batches: Batches
@@ -46,6 +47,7 @@ class Feed:
     examples: int | None = None
     same: SameExamples = field(default_factory=SameExamples)
     share: Share | None = None
+    label: Callable[[Any], Any] | None = None
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -133,7 +135,7 @@ class PrivateDataLoader(DataLoader[Any]):
         period, ledger = self.feed.batches.period, self.ledger
         if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
             self.feed.same.look(self._fetcher.examples, now, ledger.derived)
-        return _Deliveries(iter(self._inner), self.ledger, turn)
+        return _Deliveries(iter(self._inner), self.ledger, turn, self.feed.label)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
         """The same run in micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
@@ -211,8 +213,10 @@ class _Indices(Sampler[list[int]]):
 class _Deliveries(Iterator[Any]):
     """Iterator of the main process: reports each batch to the ledger as it is handed out."""
 
-    def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:
-        self._fetched, self._ledger, self._turn = fetched, ledger, turn
+    def __init__(
+        self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int, label: Callable[[Any], Any] | None
+    ) -> None:
+        self._fetched, self._ledger, self._turn, self._label = fetched, ledger, turn, label
         weakref.finalize(self, ledger.leave, turn).atexit = False
 
     @_disable_dynamo
@@ -220,10 +224,11 @@ class _Deliveries(Iterator[Any]):
         self._ledger.leave(self._turn)
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
-        batch = with_numbers(batch, asked.delivery.size)
+        if self._label is None:
+            batch = with_numbers(batch, asked.delivery.size)
         delivery = replace(asked.delivery, content=batch)
         self._ledger.deliver(self._turn, delivery)
-        return batch
+        return batch if self._label is None else self._label(batch)
 
 
 def split(indices: list[int], most: int | None) -> list[list[int]]:

@@ -28,7 +28,7 @@ from anechoic.workloads.base import Workload
 
 #: Modes that return (module, optimizer, criterion, data_loader).
 WithCriterion = Literal["ghost", "vmap_loss"]
-WithoutCriterion = Literal["auto", "rows", "hooks", "functorch"]
+WithoutCriterion = Literal["auto", "rows", "hooks", "functorch", "labels"]
 #: What comes back: the module is the given one, wrapped.
 Three = tuple[nn.Module, CorrelatedOptimizer, PrivateDataLoader]
 Four = tuple[nn.Module, CorrelatedOptimizer, Any, PrivateDataLoader]

@@ -42,6 +42,7 @@ from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.share import Share
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
+from anechoic.torch.sources.labelled import StepGenerators
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.workloads import prefix_sum
 
@@ -222,12 +223,14 @@ def begin(
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
-    surroundings = Surroundings(feed)
+    labels = setup.grad_sample_mode == "labels"  # then nothing but tensors of the batch is followed
+    surroundings: Any = StepGenerators(feed) if labels else Surroundings(feed)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
         undo.callback(take_over, setup.module)
         source = _source(setup, mechanism, ledger, share)
+        feed.label = getattr(source, "labelled", None)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = Releaser(mechanism, ledger, source.parameters, divisor, ranks)
         release.way = way

@@ -77,6 +77,8 @@ class GradientSource(ABC):
     takes_grid: ClassVar[bool] = True
     #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
     by_layers: ClassVar[bool] = True
+    #: Whether operations of the whole process are looked at while a batch is in hand.
+    watches: ClassVar[bool] = True
 
     module: Any
     criterion: Any = None

@@ -1,0 +1,299 @@
+"""Labels: a tensor that says which axis holds the rows of the batch, and passes it on, forward and backward.
+
+The loader delivers such tensors, and so are the outputs of the model. Each operation gives its result a label
+by a rule (`label_rules`). What must hold for the guarantee is that the gradient of the loss at row r of the
+model's outputs depends on row r alone; its own label says so, whatever the loss is. So nothing is refused
+before step(), and nothing but that gradient: a number that the script takes out of a tensor (`.item()`,
+`.numpy()`) is the script's, and metrics may mix what they like.
+
+A label is
+    Axis(axis, inner)  entry (o * rows + r) * inner + i along `axis` is of row r
+    One(row)           depends on one row
+    Total(power)       a sum over rows of something of each alone, times rows**power
+    Mixed(why)         depends on rows in another way, or by an operation without a rule
+and a tensor without one is public.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anechoic.errors import GuaranteeError
+
+_unseen: Any = torch._C.DisableTorchFunctionSubclass
+
+
+class Axis(NamedTuple):
+    """Rows lie along an axis."""
+
+    axis: int
+    inner: int = 1
+
+
+class One(NamedTuple):
+    """Of one row."""
+
+    row: int
+
+
+class Total(NamedTuple):
+    """A sum over rows, or with power -1 a mean."""
+
+    power: int = 0
+
+
+class Mixed(NamedTuple):
+    """Of several rows, in a way that is no sum."""
+
+    why: str
+
+
+Label = Axis | One | Total | Mixed | None
+
+
+class Batch:
+    """A delivered batch, until its step(): how many rows, and what backward() was called on.
+
+    Args:
+        rows: how many.
+        means: whether backward() is to be called on a mean over rows, or on a sum.
+        parameters: of the model, which a loss must not reach past its outputs.
+
+    Attributes:
+        live: whether its tensors are followed still.
+        outputs: of the model, where backward() ends.
+        roots: labels of what backward() was called on, as far as it reached an output.
+        fault: what was wrong with a backward(), or "".
+    """
+
+    def __init__(self, rows: int, *, means: bool, parameters: list[Tensor]) -> None:
+        self.rows, self.means, self.parameters = rows, means, parameters
+        self.live = True
+        self.outputs: list[Rows] = []
+        self.roots: list[Label] = []
+        self.fault = ""
+
+    def end(self) -> None:
+        """Follow its tensors no longer: what is computed from them is plain."""
+        self.live = False
+        self.outputs, self.parameters = [], []
+
+    def begin(self, root: Rows, gradient: Any, options: dict[str, Any]) -> None:
+        """Call backward() on a loss: from the number of rows, which the mean divides by, so that 1 is left.
+
+        Pulled back from 1, every row's gradient would be rounded by the number of rows in the batch.
+        """
+        before, own = _marks(self.outputs), _marks(self.parameters)
+        mean = self.live and self.means and root.label == Total(-1)
+        start = torch.full_like(root.inner, self.rows if mean else 1) if gradient is None else gradient
+        torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
+        if _marks(self.outputs) != before:
+            self.roots.append(root.label)
+            if gradient is not None:
+                self.fault = "backward() was given a gradient=, which may know other rows: call it without"
+            elif _marks(self.parameters) != own:
+                self.fault = (
+                    "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
+                    " does, and what it adds there is dropped. Use the optimizer's weight_decay, or put the"
+                    " term into the model's outputs"
+                )
+
+
+def _marks(tensors: Any) -> list[tuple[int, int]]:
+    """What the gradients of tensors are: they change where backward() adds to them."""
+    return [(id(t.grad), t.grad._version) if t.grad is not None else (0, 0) for t in tensors]
+
+
+class Rows(Tensor):
+    """A tensor of the batch in hand, or computed from one.
+
+    Args:
+        inner: the plain tensor.
+        label: where its rows are.
+        batch: whose.
+        requires_grad: whether backward() ends at it.
+    """
+
+    inner: Tensor
+    label: Label
+    batch: Batch
+
+    @staticmethod
+    def __new__(
+        cls: type[Rows], inner: Tensor, label: Label, batch: Batch, requires_grad: bool = False
+    ) -> Rows:
+        made: Rows = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            layout=inner.layout,
+            device=inner.device,
+            requires_grad=requires_grad,
+        )
+        made.inner, made.label, made.batch = inner, label, batch
+        return made
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from anechoic.torch.label_rules import LOSSES
+
+        with _unseen():
+            if func in LOSSES:
+                args, kwargs, finish = LOSSES[func](args, kwargs or {})
+                out = func(*args, **kwargs)
+                return out if finish is None else finish(out)
+            out = func(*args, **(kwargs or {}))
+        # a plain tensor that was written to on the way (torch.zeros(…).scatter_(1, y, 1)) carries on here
+        return _known(out) if _MARKED and type(out) is Tensor else out
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from anechoic.torch.label_rules import Call, operation
+
+        call = Call(func, operation(func))
+        plain = call.take(args)
+        named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else {}
+        out = func(*plain, **named)
+        batch = call.batch
+        if not batch.live:
+            return args[0] if call.op.in_place else out
+        if call.op.writes:
+            return _written(call, args, plain, named, out)
+        return call.wrapped(plain, named, out)
+
+    # -- numbers of the script ------------------------------------------------------------------
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """As of any tensor; at step() it is known what it was called on."""
+        with _unseen():
+            options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
+            self.batch.begin(self, gradient, options)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.inner.numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.inner.tolist()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner.__array__(*args, **kwargs)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner.__dlpack__(*args, **kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.inner.__dlpack_device__()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return repr(self.inner)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.inner, spec)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return Rows(self.inner.clone(), self.label, self.batch) if self.batch.live else self.inner.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.inner.__reduce_ex__(protocol)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor without a label."""
+    return tensor.inner if type(tensor) is Rows else tensor
+
+
+# -- what was written to -------------------------------------------------------------------------
+
+#: Whether any storage carries a mark: else nobody looks for one.
+_MARKED: list[bool] = []
+
+
+class Mark(NamedTuple):
+    """What was written into memory that other tensors may see.
+
+    Attributes:
+        label: Axis of any tensor, or what holds for all of the memory.
+        batch: whose rows.
+        stride: from a row to the next one in memory; 0 without an axis.
+        first: where row 0 is, in such strides.
+    """
+
+    label: Label
+    batch: Batch
+    stride: int
+    first: int
+
+
+def mark_of(tensor: Tensor) -> tuple[Label, Batch] | None:
+    """What was written into the memory of a plain tensor, if anything was."""
+    mark: Mark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
+    if mark is None or not mark.batch.live:
+        return None
+    if not mark.stride:
+        return mark.label, mark.batch
+    for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        inner = mark.stride // step if step else 0
+        if inner and inner * step == mark.stride and size == mark.batch.rows * inner:
+            if tensor.storage_offset() // mark.stride == mark.first:
+                return Axis(axis, inner), mark.batch
+    return Mixed("a part of a tensor into which rows were written"), mark.batch
+
+
+def _known(out: Tensor) -> Tensor:
+    found = mark_of(out)
+    return out if found is None else Rows(out, *found)
+
+
+def _written(call: Any, args: Any, given: Any, named: Any, out: Any) -> Any:
+    """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
+    targets = call.targets(args, given, named)
+    made = call.label(given, named, out)
+    for target, inner in targets:
+        label = made if call.op.in_place else Mixed(f"{call.op.name} writes into its arguments")
+        if callable(label):
+            label = label(0, inner)
+        if type(target) is Rows:
+            if target.label != label:
+                target.label = label  # and whatever else sees this memory
+                _mark(inner, label, call.batch)
+            continue
+        if label is None:
+            continue
+        if target.requires_grad and target.is_leaf:
+            raise GuaranteeError(
+                f"{call.op.name} changes a parameter outside of the private model by numbers of the batch,"
+                " which are neither clipped nor noisy, as the step of another optimizer does. Make it a"
+                " parameter of the module that make_private is given; or train it on other data, or after"
+                " optimizer.step() on what was released."
+            )
+        _mark(inner, label, call.batch)
+    return args[0] if call.op.in_place else call.wrapped(given, named, out)
+
+
+def _mark(inner: Tensor, label: Label, batch: Batch) -> None:
+    storage: Any = inner.untyped_storage()
+    made = Mark(label, batch, 0, 0)
+    if isinstance(label, Axis):
+        stride = inner.stride(label.axis) * label.inner
+        made = Mark(label, batch, stride, inner.storage_offset() // stride if stride else 0)
+        if inner.shape[label.axis] != batch.rows * label.inner or not stride:
+            made = Mark(Mixed("a tensor into which rows were written several times"), batch, 0, 0)
+    known: Mark | None = getattr(storage, "anechoic_mark", None)
+    if known is not None and known.batch is batch and known[2:] != made[2:]:
+        made = Mark(Mixed("a tensor into parts of which rows were written"), batch, 0, 0)
+    storage.anechoic_mark = made
+    _MARKED[:] = [True]
