@@ -32,6 +32,7 @@ class Operation(NamedTuple):
     rule: Rule
     in_place: bool
     writes: tuple[int, ...]
+    by_entry: bool
     arguments: dict[str, tuple[int, Any]]
 
 
@@ -50,7 +51,7 @@ def operation(func: Any) -> Operation:
         base = name[:-1] if in_place and name not in RULES else name
         rule = RULES.get(base) or (_pointwise if torch.Tag.pointwise in func.tags else _without_rule)
         arguments = {a.name: (i, a.default_value) for i, a in enumerate(own)}
-        found = _KNOWN[func] = Operation(base, rule, in_place, writes, arguments)
+        found = _KNOWN[func] = Operation(base, rule, in_place, writes, rule in _BY_ENTRY, arguments)
     return found
 
 
@@ -250,6 +251,8 @@ def _linear(c: Call) -> Label:
     return total
 
 
+_BY_ENTRY = (_pointwise, _same, _linear)
+
 # -- axes ----------------------------------------------------------------------------------------
 
 
@@ -427,7 +430,7 @@ def _reduced(c: Call) -> Any:
 
 @rule(
     "_softmax _log_softmax _safe_softmax cumsum cumprod cummax cummin logcumsumexp sort topk argsort flip roll"
-    " _softmax_backward_data _log_softmax_backward_data glu glu_backward renorm cummaxmin_backward unfold"
+    " _softmax_backward_data _log_softmax_backward_data glu glu_backward renorm cummaxmin_backward"
     " _fft_r2c _fft_c2c _fft_c2r gather scatter scatter_add scatter_reduce index_fill _logcumsumexp"
 )
 def _along(c: Call) -> Any:
@@ -444,6 +447,15 @@ def _along(c: Call) -> Any:
     if isinstance(found, Total) and not place:
         return c.mixed("of numbers of all rows")
     return found
+
+
+@rule("unfold unfold_backward")
+def _unfold(c: Call) -> Label:
+    label, dim = c.seen[0][1], c.args[1] if c.op.name == "unfold" else c.args[2]
+    dims = c.args[0].dim() - (c.op.name != "unfold")
+    if isinstance(label, Axis) and label.axis in (_place(dim, dims), dims):
+        return c.mixed("along the rows")
+    return label
 
 
 @rule("diagonal tril triu diag_embed diagonal_backward")
@@ -635,17 +647,16 @@ def _table(c: Call) -> Label:
 
 def _matrix_rule(own: int) -> Rule:
     def found(c: Call) -> Any:
-        label = aligned(c, out=c.args[0])
-        if isinstance(label, Axis) and label.axis < c.args[0].dim() - own:
-            return label
-        return c.mixed("the rows must be a leading axis of it")
+        if c.args[0].dim() <= own or c.of(c.args[0]) is None:
+            return c.mixed("the rows must be its first axis, the batch")
+        return _examples(c)
 
     return found
 
 
 for _name in (
     "linalg_inv_ex _linalg_det _linalg_slogdet linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh"
-    " _linalg_svd linalg_lu linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse"
+    " _linalg_svd linalg_lu linalg_lu_solve linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse"
 ).split():
     RULES[_name] = _matrix_rule(2)
 
@@ -701,14 +712,17 @@ def _index(c: Call) -> Label:
         if inner != 1 or tensor.shape[row] != c.rows or c.of(own) is not None or not _own_places(own, c.rows):
             return c.mixed("rows are put in another order, or some are left out")
         own_axis = len(shape) - own.dim()
-        if at not in (None, Axis(own_axis)) or value not in (None, Axis(value_axis(c, start + own_axis))):
+        if at not in (None, Axis(own_axis)) or (
+            value is not None and value != Axis(value_axis(c, start + own_axis))
+        ):
             return c.mixed("places of rows meet other rows")
         return Axis(row) if puts else Axis(start + own_axis)
     if at is not None:
         return c.mixed("places of rows in other rows")
     axis = row if row < start else row - len(used) + len(shape)
     if puts:
-        return label if value in (None, Axis(value_axis(c, axis), inner)) else c.mixed("rows meet other rows")
+        same = value is None or value == Axis(value_axis(c, axis), inner)
+        return label if same else c.mixed("rows meet other rows")
     return Axis(axis if together else row + len(shape) - sum(i < row for i, _ in used), inner)
 
 
@@ -758,7 +772,9 @@ for _name in (
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward"
     " binary_cross_entropy_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise prelu"
     " threshold_backward native_dropout_backward _prelu_kernel _prelu_kernel_backward masked_fill"
-    " rrelu_with_noise_backward _fused_dropout masked_scale"
+    " rrelu_with_noise_backward _fused_dropout masked_scale elu_backward hardshrink_backward floor_divide"
+    " hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward mish_backward hardswish"
+    " softplus_backward softshrink_backward silu_backward gelu_backward remainder isclose"
 ).split():
     RULES[_name] = _pointwise
 

@@ -267,7 +267,8 @@ def _written(call: Any, args: Any, given: Any, named: Any, out: Any) -> Any:
         if callable(label):
             label = label(0, inner)
         if type(target) is Rows:
-            if target.label != label:
+            alone = call.op.by_entry and len(call.seen) == 1 and call.of(inner) is not None
+            if target.label != label or (isinstance(label, Mixed) and not alone):
                 target.label = label  # and whatever else sees this memory
                 _mark(inner, label, call.batch)
             continue
