@@ -220,17 +220,24 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         GuaranteeError: if one of the layers is in train() mode, or keeps no statistics to use in eval() mode.
     """
     found = [layer for layer in layers if isinstance(layer, MIXING)]
+    own = [type(layer).__name__ for layer in found if not type(layer).__module__.startswith("torch.")]
+    remedy = _REPLACING
+    if own:  # a converter of torch's layers does not know what their forward() adds
+        remedy = (
+            f"{own[0]} is a class of its own that normalises by the batch, which no converter knows: put"
+            " nn.GroupNorm, and behind it what the class adds (an activation), in its place by hand."
+        )
     if any(layer.running_mean is None and layer.running_var is None for layer in found):
         raise GuaranteeError(
             "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
             " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            f" what it changes. {_REPLACING}"
+            f" what it changes. {remedy}"
         )
     if any(layer.training for layer in found):
         raise GuaranteeError(
             "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
             " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
-            f" replace it. {_REPLACING}"
+            f" replace it. {remedy}"
         )
 
 
