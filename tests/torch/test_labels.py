@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError  # noqa: E402
 from anechoic.torch import BatchMemoryManager, PrivacyEngine  # noqa: E402
+from anechoic.torch import label_rules  # noqa: E402, F401
 from anechoic.torch.labels import Axis, Batch, Mixed, Rows, Total, plain  # noqa: E402
 from tests.torch.label_fuzz import program  # noqa: E402
 from tests.torch.label_models import MODELS  # noqa: E402

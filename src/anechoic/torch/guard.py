@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable
 from functools import cache, partial
+from operator import is_not
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class Guard:
 
     def _check_parameters(self) -> None:
         now = self._optimizer.params
-        if len(now) != len(self._bound) or any(p is not q for p, q in zip(now, self._bound, strict=True)):
+        if len(now) != len(self._bound) or any(map(is_not, now, self._bound)):
             raise MismatchError(
                 f"the optimizer has {len(now)} trainable parameters that are not the {len(self._bound)} of"
                 " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
@@ -265,6 +266,7 @@ class ParameterWatch:
         self._bits = [_INTEGERS[p.element_size()] for p in parameters]
         if sum(p.numel() for p in parameters) <= COPIED:
             self._copies = [p.detach().clone() for p in parameters]
+            self._views = [copy.view(kind) for copy, kind in zip(self._copies, self._bits, strict=True)]
         self.retake()
 
     def retake(self) -> None:
@@ -318,8 +320,8 @@ class ParameterWatch:
             GuaranteeError: if one changed since the last release, even if it is to be put back.
         """
         if self._copies:
-            trios = zip(self._copies, self._bits, self._parameters, strict=True)
-            same = all(torch.equal(copy.view(kind), p.detach().view(kind)) for copy, kind, p in trios)
+            own = [p.detach().view(kind) for kind, p in zip(self._bits, self._parameters, strict=True)]
+            same = all(map(torch.equal, self._views, own))
         else:
             same = all(map(torch.equal, map(checksum, self._parameters), self._sums))
         if not same:

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
-from anechoic.torch.labels import Axis, Batch, Label, Mixed, One, Rows, Total, mark_of
+from anechoic.errors import GuaranteeError
+from anechoic.torch.labels import _MARKED, RULES as KNOWN, Axis, Batch, Label, Mixed, One, Rows, Total, mark, mark_of
 
 Rule = Callable[["Call"], Any]
 RULES: dict[str, Rule] = {}
@@ -55,16 +56,52 @@ def operation(func: Any) -> Operation:
     return found
 
 
+def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Carry an operation out on plain tensors, and label what comes of it."""
+    call = Call()
+    op = call.op = _KNOWN.get(func) or operation(func)
+    call.labels, call.seen, call.batch = {}, [], None  # type: ignore[assignment]
+    plain = []
+    for value in args:  # most of what there is, without a call for each
+        kind = type(value)
+        if kind is Rows:
+            inner = value.inner
+            if _MARKED or (call.batch is not None and call.batch is not value.batch):
+                call.take(value)
+            else:
+                call.batch = value.batch
+                if value.label is not None:
+                    call.labels[id(inner)] = value.label
+                    call.seen.append((inner, value.label))
+            plain.append(inner)
+        else:
+            plain.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
+    named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
+    out = func(*plain, **named)
+    if not call.batch.live:
+        return args[0] if op.in_place else out
+    call.args, call.kwargs, call.out = plain, named, out
+    if op.writes:
+        return written(call, args)
+    if isinstance(out, Tensor):
+        label = call.label()
+        if callable(label):
+            label = label(0, out)
+        return out if label is None else Rows(out, label, call.batch)
+    return call.wrapped()
+
+
 class Call:
     """One call of an operation: its arguments without labels, and the labels."""
 
-    __slots__ = ("args", "batch", "func", "kwargs", "labels", "op", "out", "seen")
-
-    def __init__(self, func: Any, op: Operation) -> None:
-        self.func, self.op = func, op
-        self.labels: dict[int, Label] = {}
-        self.seen: list[tuple[Tensor, Label]] = []
-        self.batch: Batch = None  # type: ignore[assignment]
+    __slots__ = ("args", "batch", "kwargs", "labels", "op", "out", "seen")
+    args: Any
+    kwargs: dict[str, Any]
+    out: Any
+    op: Operation
+    labels: dict[int, Label]
+    seen: list[tuple[Tensor, Label]]
+    batch: Batch
 
     def take(self, value: Any) -> Any:
         """Arguments without labels, which are kept here."""
@@ -115,46 +152,67 @@ class Call:
 
     # -- results --------------------------------------------------------------------------------
 
-    def label(self, args: Any, kwargs: Any, out: Any) -> Any:
+    def label(self) -> Any:
         """The label of the results, or a function (place, tensor) -> label."""
-        self.args, self.kwargs, self.out = args, kwargs, out
         if self.op.rule is _public or not self.seen:
             return None
         first = self.seen[0][1]
         for _, label in self.seen:
             if isinstance(label, Mixed):
                 return label
-        if isinstance(first, One) and all(label == first for _, label in self.seen):
+        if type(first) is One and all(label == first for _, label in self.seen):
             if self.op.name not in ("select_backward", "slice_backward", "cat", "stack"):
                 return first  # whatever it does, it is of this row
         return self.op.rule(self)
 
-    def wrapped(self, args: Any, kwargs: Any, out: Any) -> Any:
-        if not isinstance(out, (Tensor, tuple, list)):
-            return out
-        label = self.label(args, kwargs, out)
-        if label is None:
-            return out
-        each = label if callable(label) else lambda place, tensor: label
+    def wrapped(self) -> Any:
+        """The results with their labels."""
+        out = self.out
         if isinstance(out, Tensor):
-            return self._made(out, each(0, out))
-        return type(out)(
-            self._made(o, each(i, o)) if isinstance(o, Tensor) else o for i, o in enumerate(out)
-        )
+            out = [out]
+        elif not isinstance(out, (tuple, list)):
+            return out
+        label = self.label()
+        made = []
+        for place, tensor in enumerate(out):
+            own = label(place, tensor) if callable(label) else label
+            labelled = own is not None and isinstance(tensor, Tensor)
+            made.append(Rows(tensor, own, self.batch) if labelled else tensor)
+        return made[0] if out is not self.out else type(out)(made)
 
-    def _made(self, out: Tensor, label: Label) -> Tensor:
-        return out if label is None else Rows(out, label, self.batch)
-
-    def targets(self, args: Any, plain: Any, kwargs: Any) -> list[tuple[Tensor, Tensor]]:
+    def targets(self, given: Any) -> list[tuple[Tensor, Tensor]]:
         """What is written to: as it was given, and without a label."""
         found: list[tuple[Tensor, Tensor]] = []
         for place in self.op.writes:
-            if place >= len(args):
-                continue
-            given, inner = args[place], plain[place]
-            pairs = zip(given, inner, strict=True) if isinstance(given, (list, tuple)) else [(given, inner)]
-            found += [pair for pair in pairs if isinstance(pair[0], Tensor)]
+            if place < len(given):
+                one, inner = given[place], self.args[place]
+                pairs = zip(one, inner, strict=True) if isinstance(one, (list, tuple)) else [(one, inner)]
+                found += [pair for pair in pairs if isinstance(pair[0], Tensor)]
         return found
+
+
+def written(call: Call, args: Any) -> Any:
+    """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
+    made = call.label()
+    for target, inner in call.targets(args):
+        label = made if call.op.in_place else Mixed(f"{call.op.name} writes into its arguments")
+        if callable(label):
+            label = label(0, inner)
+        if type(target) is Rows:
+            alone = call.op.by_entry and len(call.seen) == 1 and call.of(inner) is not None
+            if target.label != label or (isinstance(label, Mixed) and not alone):
+                target.label = label
+                mark(inner, label, call.batch)
+        elif label is not None:
+            if target.requires_grad and target.is_leaf:
+                raise GuaranteeError(
+                    f"{call.op.name} changes a parameter outside of the private model by numbers of the batch,"
+                    " which are neither clipped nor noisy, as the step of another optimizer does. Make it a"
+                    " parameter of the module that make_private is given; or train it on other data, or after"
+                    " optimizer.step() on what was released."
+                )
+            mark(inner, label, call.batch)
+    return args[0] if call.op.in_place else call.wrapped()
 
 
 def rule(names: str) -> Callable[[Rule], Rule]:
@@ -883,4 +941,4 @@ def _losses() -> dict[Any, Any]:
 
 
 #: Functions of torch.nn.functional that reduce, each as (args, kwargs) -> (args, kwargs, what comes after).
-LOSSES: dict[Any, Any] = _losses()
+KNOWN.losses, KNOWN.follow = _losses(), follow

@@ -21,7 +21,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anechoic.errors import GuaranteeError
+class RULES:
+    """What `label_rules` knows: it fills this in."""
+
+    follow: Any
+    losses: dict[Any, Any]
+
 
 _unseen: Any = torch._C.DisableTorchFunctionSubclass
 
@@ -138,16 +143,11 @@ class Rows(Tensor):
         made.inner, made.label, made.batch = inner, label, batch
         return made
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from anechoic.torch.label_rules import LOSSES
-
         with _unseen():
-            if func in LOSSES:
-                args, kwargs, finish = LOSSES[func](args, kwargs or {})
+            if func in RULES.losses:
+                args, kwargs, finish = RULES.losses[func](args, kwargs or {})
                 out = func(*args, **kwargs)
                 return out if finish is None else finish(out)
             out = func(*args, **(kwargs or {}))
@@ -156,18 +156,7 @@ class Rows(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from anechoic.torch.label_rules import Call, operation
-
-        call = Call(func, operation(func))
-        plain = call.take(args)
-        named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else {}
-        out = func(*plain, **named)
-        batch = call.batch
-        if not batch.live:
-            return args[0] if call.op.in_place else out
-        if call.op.writes:
-            return _written(call, args, plain, named, out)
-        return call.wrapped(plain, named, out)
+        return RULES.follow(func, args, kwargs or {})
 
     # -- numbers of the script ------------------------------------------------------------------
 
@@ -258,34 +247,8 @@ def _known(out: Tensor) -> Tensor:
     return out if found is None else Rows(out, *found)
 
 
-def _written(call: Any, args: Any, given: Any, named: Any, out: Any) -> Any:
-    """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
-    targets = call.targets(args, given, named)
-    made = call.label(given, named, out)
-    for target, inner in targets:
-        label = made if call.op.in_place else Mixed(f"{call.op.name} writes into its arguments")
-        if callable(label):
-            label = label(0, inner)
-        if type(target) is Rows:
-            alone = call.op.by_entry and len(call.seen) == 1 and call.of(inner) is not None
-            if target.label != label or (isinstance(label, Mixed) and not alone):
-                target.label = label  # and whatever else sees this memory
-                _mark(inner, label, call.batch)
-            continue
-        if label is None:
-            continue
-        if target.requires_grad and target.is_leaf:
-            raise GuaranteeError(
-                f"{call.op.name} changes a parameter outside of the private model by numbers of the batch,"
-                " which are neither clipped nor noisy, as the step of another optimizer does. Make it a"
-                " parameter of the module that make_private is given; or train it on other data, or after"
-                " optimizer.step() on what was released."
-            )
-        _mark(inner, label, call.batch)
-    return args[0] if call.op.in_place else call.wrapped(given, named, out)
-
-
-def _mark(inner: Tensor, label: Label, batch: Batch) -> None:
+def mark(inner: Tensor, label: Label, batch: Batch) -> None:
+    """Keep with the memory of a tensor what was written into it."""
     storage: Any = inner.untyped_storage()
     made = Mark(label, batch, 0, 0)
     if isinstance(label, Axis):

@@ -24,6 +24,7 @@ from torch.func import vjp
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery
+from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import Axis, Batch, Mixed, Rows, Total, mark_of, plain
 from anechoic.torch.randomness.generators import SEED_BYTES, States, fix, is_secret, restore, states
 from anechoic.torch.sources.base import BY_HAND, GradientSource, SourceSetup, register
