@@ -62,7 +62,12 @@ def indexed(d, t, o):
     if not t.dim() or any(s != n for s in t.shape):
         return t
     place = torch.arange(n)
-    choices = [lambda: t[place], lambda: t[place.flip(0)], lambda: t[y], lambda: t[[0, 0] + list(range(2, n))]]
+    choices = [
+        lambda: t[place],
+        lambda: t[place.flip(0)],
+        lambda: t[y],
+        lambda: t[[0, 0] + list(range(2, n))],
+    ]
     if t.dim() > 1:
         choices += [
             lambda: t[place, y],
@@ -81,7 +86,11 @@ def indexed(d, t, o):
 
 def shaped(d, t, o):
     n = o["y"].shape[0]
-    choices = [lambda: t.unsqueeze(d.randrange(t.dim() + 1)), lambda: t.reshape(-1), lambda: t.T if t.dim() == 2 else t]
+    choices = [
+        lambda: t.unsqueeze(d.randrange(t.dim() + 1)),
+        lambda: t.reshape(-1),
+        lambda: t.T if t.dim() == 2 else t,
+    ]
     if t.dim() > 1:
         choices += [
             lambda: t.transpose(0, d.randrange(t.dim())),
@@ -107,7 +116,9 @@ def products(d, t, o):
         return t
     public = torch.linspace(-1, 1, n * n).reshape(n, n)
     with_ = d.choice([x, x.T, t.detach(), t.detach().T, public, t])
-    letters = d.choice(["ab,bc->ac", "ab,ab->a", "ab,ab->b", "ab,cb->ac", "ab,ac->abc", "ab,ba->a", "ab,ab->ab"])
+    letters = d.choice(
+        ["ab,bc->ac", "ab,ab->a", "ab,ab->b", "ab,cb->ac", "ab,ac->abc", "ab,ba->a", "ab,ab->ab"]
+    )
     return d.choice([
         lambda: t @ with_, lambda: with_ @ t, lambda: torch.einsum(letters, t, with_),
         lambda: torch.addmm(with_, t, public), lambda: F.linear(t, with_), lambda: torch.cdist(t, public),
@@ -161,6 +172,14 @@ def program(seed):
             if t.numel() > 4000:
                 break
         how = d.randrange(4)
-        return t.sum() / len(y) if how == 0 else t.mean() if how < 3 or t.dim() == 0 else t.flatten(1).sum(1).mean() if t.dim() > 1 else t.mean()
+        return (
+            t.sum() / len(y)
+            if how == 0
+            else t.mean()
+            if how < 3 or t.dim() == 0
+            else t.flatten(1).sum(1).mean()
+            if t.dim() > 1
+            else t.mean()
+        )
 
     return loss

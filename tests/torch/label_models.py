@@ -74,7 +74,9 @@ def instance_and_layer_norm():
 
 @model
 def residual():
-    net = Of(lambda m, x: m.c(F.relu(m.a(x)) + m.b(x)), a=nn.Linear(6, 5), b=nn.Linear(6, 5), c=nn.Linear(5, 3))
+    net = Of(
+        lambda m, x: m.c(F.relu(m.a(x)) + m.b(x)), a=nn.Linear(6, 5), b=nn.Linear(6, 5), c=nn.Linear(5, 3)
+    )
     return net, (torch.randn(B, 6),), labels(), ce
 
 
@@ -86,7 +88,9 @@ def lstm():
 
 @model
 def gru_two_layers():
-    net = Of(lambda m, x: m.h(m.g(x)[1][-1]), g=nn.GRU(4, 5, num_layers=2, batch_first=True), h=nn.Linear(5, 3))
+    net = Of(
+        lambda m, x: m.h(m.g(x)[1][-1]), g=nn.GRU(4, 5, num_layers=2, batch_first=True), h=nn.Linear(5, 3)
+    )
     return net, (torch.randn(B, 6, 4),), labels(), ce
 
 
@@ -98,7 +102,12 @@ def lstm_time_first():
 
 @model
 def rnn_tagger():
-    net = Of(lambda m, x: m.h(m.g(m.e(x))[0]), e=nn.Embedding(11, 4), g=nn.RNN(4, 5, batch_first=True), h=nn.Linear(5, 11))
+    net = Of(
+        lambda m, x: m.h(m.g(m.e(x))[0]),
+        e=nn.Embedding(11, 4),
+        g=nn.RNN(4, 5, batch_first=True),
+        h=nn.Linear(5, 11),
+    )
     return net, (ids(),), ids(), lambda out, y: ce(out.reshape(-1, 11), y.reshape(-1))
 
 
@@ -133,7 +142,11 @@ def tied_language_model():
 @model
 def transformer_encoder():
     layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
-    net = Of(lambda m, x: m.h(m.t(x).mean(1)), t=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), h=nn.Linear(8, 3))
+    net = Of(
+        lambda m, x: m.h(m.t(x).mean(1)),
+        t=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        h=nn.Linear(8, 3),
+    )
     return net, (torch.randn(B, 4, 8),), labels(), ce
 
 
@@ -171,7 +184,12 @@ def discriminator_softplus():
 @model
 def discriminator_bce():
     net = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
-    return net, (torch.randn(B, 6),), torch.randn(B, 6), lambda out, y: nn.BCEWithLogitsLoss()(out, torch.ones_like(out))
+    return (
+        net,
+        (torch.randn(B, 6),),
+        torch.randn(B, 6),
+        lambda out, y: nn.BCEWithLogitsLoss()(out, torch.ones_like(out)),
+    )
 
 
 @model
@@ -187,7 +205,12 @@ def u_net():
 
 @model
 def diffusion():
-    net = Of(lambda m, x, t: m.b(F.gelu(m.a(x) + m.e(t))), a=nn.Linear(6, 8), e=nn.Embedding(5, 8), b=nn.Linear(8, 6))
+    net = Of(
+        lambda m, x, t: m.b(F.gelu(m.a(x) + m.e(t))),
+        a=nn.Linear(6, 8),
+        e=nn.Embedding(5, 8),
+        b=nn.Linear(8, 6),
+    )
     return net, (torch.randn(B, 6), torch.randint(0, 5, (B,))), torch.randn(B, 6), F.mse_loss
 
 
@@ -206,7 +229,12 @@ def mixture_of_experts():
 @model
 def two_heads_in_a_dict():
     net = Of(lambda m, x: {"a": m.a(x), "b": m.b(x)}, a=nn.Linear(6, 3), b=nn.Linear(6, 1))
-    return net, (torch.randn(B, 6),), labels(), lambda out, y: ce(out["a"], y) + 0.1 * out["b"].square().mean()
+    return (
+        net,
+        (torch.randn(B, 6),),
+        labels(),
+        lambda out, y: ce(out["a"], y) + 0.1 * out["b"].square().mean(),
+    )
 
 
 @model
@@ -246,7 +274,11 @@ def siamese():
 
 @model
 def deep_equilibrium_weight_norm():
-    net = Of(lambda m, x: m.h(torch.tanh(m.w(x))), w=nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), h=nn.Linear(5, 3))
+    net = Of(
+        lambda m, x: m.h(torch.tanh(m.w(x))),
+        w=nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)),
+        h=nn.Linear(5, 3),
+    )
     return net, (torch.randn(B, 6),), labels(), ce
 
 

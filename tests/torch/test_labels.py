@@ -153,7 +153,9 @@ class Indexed(torch.utils.data.Dataset):
         return tuple(t[i] for t in self.tensors)
 
 
-def private(module, tensors, batch_size, *, lr=0.1, exact=False, reduction="mean", mechanism="identity", **options):
+def private(
+    module, tensors, batch_size, *, lr=0.1, exact=False, reduction="mean", mechanism="identity", **options
+):
     options.setdefault("noise_multiplier", 1e-6)
     engine = PrivacyEngine(noise_key=secrets.token_bytes(32), sampling_key=secrets.token_bytes(32))
     return engine.make_private(
@@ -208,7 +210,7 @@ def test_sums_are_those_of_a_loop_over_rows(name, exact):
         loss(model, *batch).backward()
         sums = optimizer.source.sums(optimizer.ledger.in_hand)
         break
-    unit = 2.0 ** -optimizer.release.mechanism.grid_bits if exact else 1.0
+    unit = 2.0**-optimizer.release.mechanism.grid_bits if exact else 1.0
     for total, wanted in zip(sums, expected, strict=True):
         assert torch.allclose(total.double() * unit, wanted.double(), atol=2e-3 if exact else 2e-5, rtol=1e-3)
 
@@ -272,7 +274,9 @@ def test_a_row_that_fails_alone_counts_as_zero():
     n[2] = 9
     module = Fails()
     keep = torch.arange(6) != 2
-    expected = clipped_sums(module, (x[keep], n[keep], y[keep]), lambda m, x, n, y: F.cross_entropy(m(x, n), y))
+    expected = clipped_sums(
+        module, (x[keep], n[keep], y[keep]), lambda m, x, n, y: F.cross_entropy(m(x, n), y)
+    )
     model, optimizer, loader = private(module, (x, n, y), 6)
     for a, b, t in loader:
         F.cross_entropy(model(a, b), t).backward()

@@ -19,7 +19,19 @@ from torch import Tensor
 from torch.nn import _reduction
 
 from anechoic.errors import GuaranteeError
-from anechoic.torch.labels import _MARKED, RULES as KNOWN, Axis, Batch, Label, Mixed, One, Rows, Total, mark, mark_of
+from anechoic.torch.labels import (
+    _MARKED,
+    RULES as KNOWN,
+    Axis,
+    Batch,
+    Label,
+    Mixed,
+    One,
+    Rows,
+    Total,
+    mark,
+    mark_of,
+)
 
 Rule = Callable[["Call"], Any]
 RULES: dict[str, Rule] = {}
@@ -527,7 +539,9 @@ def _matrices(c: Call) -> Label:
     own = [_place(d, tensor.dim()) for d in own]
     if label.axis in own:
         return c.mixed("the rows are an axis of it")
-    return Axis(label.axis - (sum(d < label.axis for d in own) if c.op.name == "diagonal" else 0), label.inner)
+    return Axis(
+        label.axis - (sum(d < label.axis for d in own) if c.op.name == "diagonal" else 0), label.inner
+    )
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -581,8 +595,10 @@ def _distances(c: Call) -> Label:
     if isinstance(a, Axis) and (b is None or (b == a and a.axis == 0 and one.dim() > 2)):
         return a
     if isinstance(b, Axis) and a is None and b.axis == two.dim() - 2:
-        return c.mixed("write the rows as its first argument") if "back" in c.op.name else Axis(
-            c.out.dim() - 1, b.inner
+        return (
+            c.mixed("write the rows as its first argument")
+            if "back" in c.op.name
+            else Axis(c.out.dim() - 1, b.inner)
         )
     return c.mixed("distances between rows")
 
@@ -725,7 +741,12 @@ for _name in (
 def _own_places(index: Tensor, rows: int) -> bool:
     """Whether a public index is row r's place for row r: that of a range over the rows."""
     flat = index.squeeze() if index.dim() else index
-    return flat.dim() == 1 and len(flat) == rows and index.shape[0] == rows and flat.tolist() == list(range(rows))
+    return (
+        flat.dim() == 1
+        and len(flat) == rows
+        and index.shape[0] == rows
+        and flat.tolist() == list(range(rows))
+    )
 
 
 @rule("index _unsafe_index index_put _index_put_impl _unsafe_index_put")
@@ -758,7 +779,13 @@ def _index(c: Call) -> Label:
         mine = [i for i, t in used if c.of(t) is None and _own_places(t, c.rows)]
         if isinstance(value, Axis) and not mine and at is None:
             axis = value.axis + (c.out.dim() - len(used) + len(shape)) - c.args[2].dim()
-            row = axis if axis < start else axis - len(shape) + len(used) if axis >= start + len(shape) else None
+            row = (
+                axis
+                if axis < start
+                else axis - len(shape) + len(used)
+                if axis >= start + len(shape)
+                else None
+            )
         elif mine:
             row = mine[0]
         label = Axis(row) if row is not None else None

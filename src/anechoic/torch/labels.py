@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+
 class RULES:
     """What `label_rules` knows: it fills this in."""
 

@@ -223,8 +223,8 @@ def begin(
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
-    labels = setup.grad_sample_mode == "labels"  # then nothing but tensors of the batch is followed
-    surroundings: Any = StepGenerators(feed) if labels else Surroundings(feed)
+    watches = source_class(setup.grad_sample_mode).watches
+    surroundings: Any = Surroundings(feed) if watches else StepGenerators(feed)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     take_over(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were

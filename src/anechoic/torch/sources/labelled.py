@@ -26,6 +26,7 @@ from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import Axis, Batch, Mixed, Rows, Total, mark_of, plain
+from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.randomness.generators import SEED_BYTES, States, fix, is_secret, restore, states
 from anechoic.torch.sources.base import BY_HAND, GradientSource, SourceSetup, register
 from anechoic.torch.sources.levels import Autocast, Decisions, Mended, RowLevel, is_continuous, like_first
@@ -136,14 +137,17 @@ class RowPasses:
         """
         with torch.no_grad(), without_our_hooks(self._model.module):
             found = [self._chunk(rows) for rows in self.chunks]
-            if not found:
-                _, found = self._pass(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1], []
-                found = [[o[:0] for o in _]]
-        if self._failed == self.rows and self.rows:
+            made = next((outputs for outputs in found if outputs), [])
+            if not made and not self.rows:  # one that is made up tells the shapes
+                made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
+        if not made:
+            check_not_mixing(self._model.module.modules())
             raise self._error
         if self._failed:
             logger.warning("the model raised for %d rows, which count as zero: %s", self._failed, self._error)
-        joined = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
+        pairs = list(zip(found, self.chunks, strict=True))
+        parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
+        joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [o[:0] for o in made]
         if not self._whole and self.rows:
             back = torch.cat(self.chunks).argsort()
             joined = [o[back.to(o.device)] for o in joined]
@@ -190,10 +194,7 @@ class RowPasses:
             left = left & ~kept
         self._passes.append(passes)
         if not totals:
-            if self._failed == self.rows:
-                raise self._error
-            return [o.new_zeros(len(rows), *o.shape[1:]) for o in self._shapes]
-        self._shapes = totals
+            return []
         used = torch.zeros(self._slots, dtype=torch.bool)
         for kept, _, _ in passes:
             used |= kept
@@ -211,7 +212,9 @@ class RowPasses:
         for own in (left, leader):
             filled_in = inputs
             if own is leader:
-                filled_in = [t if a is None else like_first(t, leader) for t, a in zip(inputs, self._axes, strict=True)]
+                filled_in = [
+                    t if a is None else like_first(t, leader) for t, a in zip(inputs, self._axes, strict=True)
+                ]
             try:
                 return self._tried(filled_in, own)
             except (torch.OutOfMemoryError, GuaranteeError):
@@ -351,7 +354,10 @@ class LabelledModel(RowModel):
             self._look_at_axes(given, axes, tensors)
             reasons = []
             for value in (0, 1):  # ids and lengths
-                made = [t if a is None else _made_up(t, a, slots, value) for t, a in zip(tensors, axes, strict=True)]
+                made = [
+                    t if a is None else _made_up(t, a, slots, value)
+                    for t, a in zip(tensors, axes, strict=True)
+                ]
                 try:
                     passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
                     outputs = passes.run()
@@ -362,7 +368,9 @@ class LabelledModel(RowModel):
                 except (*_FAILS, UnsupportedError) as error:
                     reasons.append(error)
             for value in (0, 1):
-                made = [t if a is None else _made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)]
+                made = [
+                    t if a is None else _made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
+                ]
                 arguments, keywords = filled(given, made)
                 try:
                     with torch.no_grad():
@@ -377,7 +385,10 @@ class LabelledModel(RowModel):
         shapes = []
         for count in (2, 3):
             for value in (0, 1):
-                made = [t if a is None else _made_up(t, a, count, value) for t, a in zip(tensors, axes, strict=True)]
+                made = [
+                    t if a is None else _made_up(t, a, count, value)
+                    for t, a in zip(tensors, axes, strict=True)
+                ]
                 arguments, keywords = filled(given, made)
                 try:
                     with torch.no_grad(), without_our_hooks(self.module):
@@ -467,7 +478,11 @@ class LabelledSource(GradientSource):
                 return tensor
             if tensor.dim() and tensor.shape[own] == batch.rows:
                 return Rows(tensor, Axis(own), batch)
-            return Rows(tensor, Mixed(f"a part of the batch of shape {tuple(tensor.shape)} has no row an example"), batch)
+            return Rows(
+                tensor,
+                Mixed(f"a part of the batch of shape {tuple(tensor.shape)} has no row an example"),
+                batch,
+            )
 
         return mapped(content, label)
 
@@ -605,7 +620,9 @@ class LabelledSource(GradientSource):
             if type(gradient) is Rows and gradient.batch is batch and gradient.label not in (None, own):
                 if batch.rows > 1:
                     label = gradient.label
-                    why = label.why if isinstance(label, Mixed) else "a number of all rows weighs each of them"
+                    why = (
+                        label.why if isinstance(label, Mixed) else "a number of all rows weighs each of them"
+                    )
                     raise GuaranteeError(
                         f"the gradient of one row's outputs depends on other rows. {why}. {_REMEDY}."
                     )
