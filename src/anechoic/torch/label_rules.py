@@ -28,6 +28,7 @@ from anechoic.torch.labels import (
     Mixed,
     One,
     Rows,
+    Some,
     Total,
     mark,
     mark_of,
@@ -89,7 +90,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         else:
             plain.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
     named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
-    out = func(*plain, **named)
+    out = func(*plain, **named) if op.rule is not _nll else _public_mean(func, plain)
     if not call.batch.live:
         return args[0] if op.in_place else out
     call.args, call.kwargs, call.out = plain, named, out
@@ -299,6 +300,10 @@ def _same(c: Call) -> Label:
 @rule("add sub rsub mul div")
 def _linear(c: Call) -> Label:
     name, totals = c.op.name, [label for _, label in c.seen if isinstance(label, Total)]
+    if name == "add" and len(c.seen) == 2 and all(type(label) in (One, Some) for _, label in c.seen):
+        one, two = (frozenset([label[0]]) if type(label) is One else label[0] for _, label in c.seen)
+        if not one & two:  # type: ignore[operator]
+            return Total() if len(one | two) == c.rows else Some(one | two)  # type: ignore[arg-type, operator]
     if not totals or len(totals) < len(c.seen):
         return aligned(c)
     one, other = c.args[0], c.args[1]
@@ -873,24 +878,36 @@ def _without_classes(tensor: Tensor, label: Label) -> Label:
 
 @rule("nll_loss_forward nll_loss2d_forward")
 def _nll(c: Call) -> Any:
-    outputs, targets = c.args[:2]
+    outputs, targets, weight, reduction, ignored = c.args
     one, two = _without_classes(outputs, c.of(outputs)), c.of(targets)
     if (isinstance(one, Axis) and two not in (None, one)) or (one is None and c.of(outputs) is not None):
         return c.mixed("outputs and targets differ in their rows")
     found = one or two
-    if not isinstance(found, Axis) or c.args[2] is not None and c.of(c.args[2]) is not None:
+    if not isinstance(found, Axis) or c.of(weight) is not None:
         return c.mixed("rows as its weights")
-    reduction = c.get("reduction")
-    if reduction == 1:
+    if reduction == 1 and (weight is not None or ignored != -100):
         return Mixed(_DIVISOR)
-    return lambda place, _: None if place else Total() if reduction else found  # no divisor is used then
+    return lambda place, _: None if place else (found, Total(-1), Total())[reduction]
+
+
+def _public_mean(func: Any, args: list[Any]) -> Any:
+    """The mean of a cross entropy, by the number of targets, which is public.
+
+    An ignored label, of which the default is one that nobody need have thought of, then counts as 0 in a mean
+    over all targets, whether a batch has one or not; torch would divide by the number of the others. Where
+    the script names a label to ignore, or weighs classes, the loss is refused for what it is.
+    """
+    outputs, targets, weight, reduction, ignored = args
+    if reduction != 1 or weight is not None or ignored != -100:
+        return func(*args)
+    total, _ = func(outputs, targets, weight, 2, ignored)
+    count = max(targets.numel(), 1)
+    return total / count, torch.full_like(total, count)
 
 
 @rule("nll_loss_backward nll_loss2d_backward")
 def _nll_backward(c: Call) -> Label:
-    # (grad_output, self, target, weight, reduction, ignore_index, total_weight)
-    if c.args[4] == 1:
-        return Mixed(_DIVISOR)
+    # (grad_output, self, target, weight, reduction, ignore_index, total_weight), the last one public or refused
     pulled, outputs, targets = c.args[0], c.args[1], c.args[2]
     given = [c.of(targets), _without_classes(outputs, c.of(outputs)), c.of(pulled)]
     found = {label for label in given if label is not None}
@@ -924,11 +941,7 @@ def _ctc(c: Call) -> Any:
 
 
 def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """Call a loss for "none", and take the mean: pulled back, it is 1 for each row, and not 1/N rounded.
-
-    The divisor is then the number of targets, which is public: a cross entropy whose ignored label is the
-    default one counts it as 0 in a mean over all targets, whether a batch has such a target or not.
-    """
+    """Call a loss for "none", and take the mean: pulled back, it is 1 for each row, and not 1/N rounded."""
     given = signature.bind(*args, **kwargs).arguments
     reduction = given.get("reduction", "mean")
     if given.get("size_average") is not None or given.get("reduce") is not None:
@@ -936,10 +949,6 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
         given["reduction"] = reduction
     weights = name in ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
     if weights and (given.get("weight") is not None or given.get("ignore_index", -100) != -100):
-        if reduction == "mean" and name in ("cross_entropy", "nll_loss"):
-            target = given.get("target")
-            if isinstance(target, Tensor) and not target.is_floating_point():
-                return (), given, partial(_refused, Mixed(_DIVISOR))
         return (), given, None
     if reduction != "mean":
         return (), given, None
@@ -948,13 +957,6 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
         lengths = given["target_lengths"]
         return (), given, lambda out: (out / torch.as_tensor(lengths).clamp(min=1)).mean()
     return (), given, torch.mean
-
-
-def _refused(label: Label, out: Any) -> Any:
-    """A result with a label that no rule would have given it."""
-    if type(out) is Rows:
-        out.label = label
-    return out
 
 
 def _losses() -> dict[Any, Any]:

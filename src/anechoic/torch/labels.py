@@ -9,6 +9,7 @@ before step(), and nothing but that gradient: a number that the script takes out
 A label is
     Axis(axis, inner)  entry (o * rows + r) * inner + i along `axis` is of row r
     One(row)           depends on one row
+    Some(rows)         a sum over some rows, which is Total() when all of them are in it
     Total(power)       a sum over rows of something of each alone, times rows**power
     Mixed(why)         depends on rows in another way, or by an operation without a rule
 and a tensor without one is public.
@@ -45,6 +46,12 @@ class One(NamedTuple):
     row: int
 
 
+class Some(NamedTuple):
+    """A sum over some of the rows of something of each alone, as in the midst of a Python loop over them."""
+
+    rows: frozenset[int]
+
+
 class Total(NamedTuple):
     """A sum over rows, or with power -1 a mean."""
 
@@ -57,7 +64,7 @@ class Mixed(NamedTuple):
     why: str
 
 
-Label = Axis | One | Total | Mixed | None
+Label = Axis | One | Some | Total | Mixed | None
 
 
 class Batch:
@@ -169,9 +176,8 @@ class Rows(Tensor):
         inputs: Any = None,
     ) -> None:
         """As of any tensor; at step() it is known what it was called on."""
-        with _unseen():
-            options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
-            self.batch.begin(self, gradient, options)
+        options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
+        self.batch.begin(self, gradient, options)
 
     def numpy(self, *, force: bool = False) -> Any:
         return self.inner.numpy(force=force)

@@ -147,7 +147,9 @@ class RowPasses:
             logger.warning("the model raised for %d rows, which count as zero: %s", self._failed, self._error)
         pairs = list(zip(found, self.chunks, strict=True))
         parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
-        joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [o[:0] for o in made]
+        joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [
+            o[:0] for o in made
+        ]
         if not self._whole and self.rows:
             back = torch.cat(self.chunks).argsort()
             joined = [o[back.to(o.device)] for o in joined]
