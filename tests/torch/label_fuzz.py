@@ -1,4 +1,4 @@
-"""Random programs between outputs and loss, in which all sizes are equal, so that axes are easily confused."""
+"""Random programs between outputs and loss, in which all sizes are equal, so that axes are confused."""
 
 import random
 
@@ -66,7 +66,7 @@ def indexed(d, t, o):
         lambda: t[place],
         lambda: t[place.flip(0)],
         lambda: t[y],
-        lambda: t[[0, 0] + list(range(2, n))],
+        lambda: t[[0, 0, *range(2, n)]],
     ]
     if t.dim() > 1:
         choices += [
@@ -119,17 +119,30 @@ def products(d, t, o):
     letters = d.choice(
         ["ab,bc->ac", "ab,ab->a", "ab,ab->b", "ab,cb->ac", "ab,ac->abc", "ab,ba->a", "ab,ab->ab"]
     )
-    return d.choice([
-        lambda: t @ with_, lambda: with_ @ t, lambda: torch.einsum(letters, t, with_),
-        lambda: torch.addmm(with_, t, public), lambda: F.linear(t, with_), lambda: torch.cdist(t, public),
-        lambda: torch.bmm(t[None].expand(n, n, n), with_[:, :, None].expand(n, n, n)),
-        lambda: F.conv1d(t[:, None], public[:2, None, :2]), lambda: F.conv1d(t[None], public[:, :, None]),
-        lambda: F.layer_norm(t, (n,)), lambda: F.layer_norm(t, (n, n)), lambda: F.softmax(t @ with_, d.randrange(2)),
-        lambda: F.batch_norm(t, None, None, training=True), lambda: F.instance_norm(t[None]), lambda: F.instance_norm(t[:, None]),
-        lambda: F.scaled_dot_product_attention(t[:, None], with_[:, None], with_[:, None]),
-        lambda: F.scaled_dot_product_attention(t[None], with_[None], with_[None]),
-        lambda: F.avg_pool1d(t[None], 2), lambda: F.max_pool1d(t[:, None], 2), lambda: F.group_norm(t, 2),
-    ])()  # fmt: skip
+    return d.choice(
+        [
+            lambda: t @ with_,
+            lambda: with_ @ t,
+            lambda: torch.einsum(letters, t, with_),
+            lambda: torch.addmm(with_, t, public),
+            lambda: F.linear(t, with_),
+            lambda: torch.cdist(t, public),
+            lambda: torch.bmm(t[None].expand(n, n, n), with_[:, :, None].expand(n, n, n)),
+            lambda: F.conv1d(t[:, None], public[:2, None, :2]),
+            lambda: F.conv1d(t[None], public[:, :, None]),
+            lambda: F.layer_norm(t, (n,)),
+            lambda: F.layer_norm(t, (n, n)),
+            lambda: F.softmax(t @ with_, d.randrange(2)),
+            lambda: F.batch_norm(t, None, None, training=True),
+            lambda: F.instance_norm(t[None]),
+            lambda: F.instance_norm(t[:, None]),
+            lambda: F.scaled_dot_product_attention(t[:, None], with_[:, None], with_[:, None]),
+            lambda: F.scaled_dot_product_attention(t[None], with_[None], with_[None]),
+            lambda: F.avg_pool1d(t[None], 2),
+            lambda: F.max_pool1d(t[:, None], 2),
+            lambda: F.group_norm(t, 2),
+        ]
+    )()
 
 
 def losses(d, t, o):
@@ -138,28 +151,68 @@ def losses(d, t, o):
         return t
     kind = d.choice(["none", "mean", "sum"])
     target = d.choice([x, x.T, y.float(), y[:, None].float(), x[:1]])
-    return d.choice([
-        lambda: F.cross_entropy(t, y, reduction=kind), lambda: F.cross_entropy(t.T, y, reduction=kind),
-        lambda: F.cross_entropy(t, torch.arange(n), reduction=kind), lambda: F.mse_loss(t, target, reduction=kind),
-        lambda: F.smooth_l1_loss(t, target, reduction=kind), lambda: F.kl_div(t, target.softmax(-1), reduction=kind),
-        lambda: F.binary_cross_entropy_with_logits(t, x.sigmoid(), reduction=kind), lambda: F.multi_margin_loss(t, y, reduction=kind),
-        lambda: F.cosine_embedding_loss(t, x, y * 2.0 - 1, reduction=kind), lambda: F.triplet_margin_loss(t, x, x.T, reduction=kind),
-        lambda: F.nll_loss(t, y, ignore_index=0, reduction=kind), lambda: F.cross_entropy(t, y, torch.ones(n) * 2, reduction=kind),
-        lambda: F.gaussian_nll_loss(t, target, x.exp(), reduction=kind),
-    ])()  # fmt: skip
+    return d.choice(
+        [
+            lambda: F.cross_entropy(t, y, reduction=kind),
+            lambda: F.cross_entropy(t.T, y, reduction=kind),
+            lambda: F.cross_entropy(t, torch.arange(n), reduction=kind),
+            lambda: F.mse_loss(t, target, reduction=kind),
+            lambda: F.smooth_l1_loss(t, target, reduction=kind),
+            lambda: F.kl_div(t, target.softmax(-1), reduction=kind),
+            lambda: F.binary_cross_entropy_with_logits(t, x.sigmoid(), reduction=kind),
+            lambda: F.multi_margin_loss(t, y, reduction=kind),
+            lambda: F.cosine_embedding_loss(t, x, y * 2.0 - 1, reduction=kind),
+            lambda: F.triplet_margin_loss(t, x, x.T, reduction=kind),
+            lambda: F.nll_loss(t, y, ignore_index=0, reduction=kind),
+            lambda: F.cross_entropy(t, y, torch.ones(n) * 2, reduction=kind),
+            lambda: F.gaussian_nll_loss(t, target, x.exp(), reduction=kind),
+        ]
+    )()
 
 
 STEPS = [
-    *(entries(f) for f in (torch.exp, torch.tanh, torch.square, torch.sigmoid, F.softplus, F.elu, torch.abs, F.gelu)),
-    *(along(n) for n in ("softmax", "log_softmax", "cumsum", "logsumexp", "sum", "mean", "amax", "prod", "norm", "std")),
+    *(
+        entries(f)
+        for f in (torch.exp, torch.tanh, torch.square, torch.sigmoid, F.softplus, F.elu, torch.abs, F.gelu)
+    ),
+    *(
+        along(n)
+        for n in (
+            "softmax",
+            "log_softmax",
+            "cumsum",
+            "logsumexp",
+            "sum",
+            "mean",
+            "amax",
+            "prod",
+            "norm",
+            "std",
+        )
+    ),
     *(along(n, keepdim=True) for n in ("sum", "mean", "amax", "norm")),
-    lambda d, t, o: t.sort(d.randrange(t.dim())).values, lambda d, t, o: t.max(d.randrange(t.dim())).values,
-    lambda d, t, o: t.flip(d.randrange(t.dim())), lambda d, t, o: t.roll(1, d.randrange(t.dim())),
+    lambda d, t, o: t.sort(d.randrange(t.dim())).values,
+    lambda d, t, o: t.max(d.randrange(t.dim())).values,
+    lambda d, t, o: t.flip(d.randrange(t.dim())),
+    lambda d, t, o: t.roll(1, d.randrange(t.dim())),
     *(two(f) for f in (torch.add, torch.sub, torch.mul, torch.maximum, torch.atan2)),
     lambda d, t, o: torch.where(other(d, t, o) > 0, t, other(d, t, o)),
-    lambda d, t, o: t / (1 + other(d, t, o).abs()), lambda d, t, o: t / t.detach().abs().sum(),
-    written, written, indexed, indexed, indexed, shaped, shaped, shaped, products, products, products, losses, losses,
-]  # fmt: skip
+    lambda d, t, o: t / (1 + other(d, t, o).abs()),
+    lambda d, t, o: t / t.detach().abs().sum(),
+    written,
+    written,
+    indexed,
+    indexed,
+    indexed,
+    shaped,
+    shaped,
+    shaped,
+    products,
+    products,
+    products,
+    losses,
+    losses,
+]
 
 
 def program(seed):

@@ -1,4 +1,4 @@
-"""Models of many kinds with their losses: (model, inputs, targets, loss), for sums against loops over rows."""
+"""Models of many kinds with their losses: (model, inputs, targets, loss), for sums against loops."""
 
 import torch
 import torch.nn.functional as F
@@ -62,13 +62,26 @@ def cnn():
 
 @model
 def group_norm():
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))  # fmt: skip
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.GroupNorm(2, 4),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    )
     return net, (images(),), labels(), ce
 
 
 @model
 def instance_and_layer_norm():
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Flatten(), nn.LayerNorm(144), nn.Linear(144, 3))  # fmt: skip
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.InstanceNorm2d(4, affine=True),
+        nn.Flatten(),
+        nn.LayerNorm(144),
+        nn.Linear(144, 3),
+    )
     return net, (images(),), labels(), ce
 
 
@@ -199,7 +212,13 @@ def u_net():
         b = F.relu(m.b(F.max_pool2d(a, 2)))
         return m.o(torch.cat([a, m.u(b)], 1))
 
-    net = Of(forward, a=nn.Conv2d(1, 3, 3, padding=1), b=nn.Conv2d(3, 4, 3, padding=1), u=nn.ConvTranspose2d(4, 3, 2, 2), o=nn.Conv2d(6, 2, 1))  # fmt: skip
+    net = Of(
+        forward,
+        a=nn.Conv2d(1, 3, 3, padding=1),
+        b=nn.Conv2d(3, 4, 3, padding=1),
+        u=nn.ConvTranspose2d(4, 3, 2, 2),
+        o=nn.Conv2d(6, 2, 1),
+    )
     return net, (images(),), torch.randint(0, 2, (B, 8, 8)), ce
 
 

@@ -1,7 +1,7 @@
-"""Losses as programs of (outputs, targets, numbers), for rules of labels: APART keep rows apart, MIXED do not.
+"""Losses as programs of (outputs, targets, numbers): those of APART keep rows apart, those of MIXED do not.
 
-Outputs `o` have shape (6, 4) and a gradient, targets `y` shape (6,), int64 in 0 … 3, and `x` is as `o` without
-one. A loss is a mean over rows unless it stands in SUMS.
+Outputs `o` have shape (6, 4) and a gradient, targets `y` shape (6,), int64 in 0 … 3, and `x` is as `o`
+without one. A loss is a mean over rows.
 """
 
 # ruff: noqa: E731
@@ -127,8 +127,12 @@ APART = {
     "CrossEntropyLoss": lambda o, y, x: nn.CrossEntropyLoss()(o, y),
     "cross_entropy probabilities": lambda o, y, x: F.cross_entropy(o, x.softmax(1)),
     "cross_entropy none": lambda o, y, x: F.cross_entropy(o, y, reduction="none").mean(),
-    "cross_entropy none weights": lambda o, y, x: F.cross_entropy(o, y, PUBLIC.exp(), reduction="none").mean(),
-    "cross_entropy segments": lambda o, y, x: F.cross_entropy(o.reshape(-1, 2, 2), torch.stack([y % 2, y // 2], 1)),
+    "cross_entropy none weights": lambda o, y, x: F.cross_entropy(
+        o, y, PUBLIC.exp(), reduction="none"
+    ).mean(),
+    "cross_entropy segments": lambda o, y, x: F.cross_entropy(
+        o.reshape(-1, 2, 2), torch.stack([y % 2, y // 2], 1)
+    ),
     "nll_loss": lambda o, y, x: F.nll_loss(o.log_softmax(1), y),
     "mse_loss": lambda o, y, x: F.mse_loss(o, x),
     "MSELoss column": lambda o, y, x: nn.MSELoss()(o[:, 0], y.float()),
@@ -137,21 +141,32 @@ APART = {
     "huber": lambda o, y, x: F.huber_loss(o, x),
     "bce": lambda o, y, x: F.binary_cross_entropy(o.sigmoid(), x.sigmoid()),
     "bce logits": lambda o, y, x: F.binary_cross_entropy_with_logits(o[:, 0], y % 2.0),
-    "bce logits pos_weight": lambda o, y, x: F.binary_cross_entropy_with_logits(o, x.sigmoid(), pos_weight=PUBLIC.exp()),
+    "bce logits pos_weight": lambda o, y, x: F.binary_cross_entropy_with_logits(
+        o, x.sigmoid(), pos_weight=PUBLIC.exp()
+    ),
     "kl_div batchmean": lambda o, y, x: F.kl_div(o.log_softmax(1), x.softmax(1), reduction="batchmean"),
-    "kl_div log_target": lambda o, y, x: F.kl_div(o.log_softmax(1), x.log_softmax(1), reduction="none", log_target=True).sum(1).mean(),
+    "kl_div log_target": lambda o, y, x: (
+        F.kl_div(o.log_softmax(1), x.log_softmax(1), reduction="none", log_target=True).sum(1).mean()
+    ),
     "soft_margin": lambda o, y, x: F.soft_margin_loss(o[:, 0], signs(y)),
     "hinge_embedding": lambda o, y, x: F.hinge_embedding_loss(o[:, 0], signs(y)),
     "poisson_nll": lambda o, y, x: F.poisson_nll_loss(o, x.exp()),
     "gaussian_nll": lambda o, y, x: F.gaussian_nll_loss(o[:, :2], x[:, :2], o[:, 2:].exp()),
     "multi_margin": lambda o, y, x: F.multi_margin_loss(o, y),
-    "multilabel_margin": lambda o, y, x: F.multilabel_margin_loss(o, torch.stack([y, y * 0 - 1, y * 0 - 1, y * 0 - 1], 1)),
+    "multilabel_margin": lambda o, y, x: F.multilabel_margin_loss(
+        o, torch.stack([y, y * 0 - 1, y * 0 - 1, y * 0 - 1], 1)
+    ),
     "multilabel_soft_margin": lambda o, y, x: F.multilabel_soft_margin_loss(o, (x > 0).float()),
     "cosine_embedding": lambda o, y, x: F.cosine_embedding_loss(o, x, signs(y)),
     "margin_ranking": lambda o, y, x: F.margin_ranking_loss(o[:, 0], o[:, 1], signs(y)),
     "triplet": triplet,
     "triplet distance": lambda o, y, x: F.triplet_margin_with_distance_loss(o, x, x.abs()),
-    "ctc": lambda o, y, x: F.ctc_loss(o.reshape(-1, 2, 2).transpose(0, 1).log_softmax(2), torch.ones(ROWS, 1, dtype=torch.long), torch.full((ROWS,), 2), torch.ones(ROWS, dtype=torch.long)),
+    "ctc": lambda o, y, x: F.ctc_loss(
+        o.reshape(-1, 2, 2).transpose(0, 1).log_softmax(2),
+        torch.ones(ROWS, 1, dtype=torch.long),
+        torch.full((ROWS,), 2),
+        torch.ones(ROWS, dtype=torch.long),
+    ),
     "softplus": lambda o, y, x: F.softplus(-signs(y) * o[:, 0]).mean(),
     "elu": lambda o, y, x: F.elu(-signs(y) * o[:, 0]).mean(),
     "logsigmoid": lambda o, y, x: -F.logsigmoid(signs(y) * o[:, 0]).mean(),
@@ -224,19 +239,29 @@ APART = {
     "scatter": one_hot_by_scatter,
     "places written": one_hot_by_places,
     "column written": column_written,
-    "scatter_add": lambda o, y, x: torch.zeros_like(o).scatter_add(1, y[:, None].expand(-1, 2), o[:, :2]).square().sum(1).mean(),
+    "scatter_add": lambda o, y, x: (
+        torch.zeros_like(o).scatter_add(1, y[:, None].expand(-1, 2), o[:, :2]).square().sum(1).mean()
+    ),
     "rows in a loop": own_rows_in_a_loop,
     "rows by number": rows_by_number,
     "rows added up": lambda o, y, x: sum(F.cross_entropy(o[i], y[i]) for i in range(len(y))) / len(y),
-    "compiled": lambda o, y, x: torch.compile(lambda a, b: (a * b).sum(1).exp().mean(), backend="eager")(o, x),
-    "checkpointed loss": lambda o, y, x: torch.utils.checkpoint.checkpoint(lambda o: F.cross_entropy(o, y), o, use_reentrant=False),
+    "compiled": lambda o, y, x: torch.compile(lambda a, b: (a * b).sum(1).exp().mean(), backend="eager")(
+        o, x
+    ),
+    "checkpointed loss": lambda o, y, x: torch.utils.checkpoint.checkpoint(
+        lambda o: F.cross_entropy(o, y), o, use_reentrant=False
+    ),
     "matmul": lambda o, y, x: (o @ TABLE).square().sum(1).mean(),
     "linear": lambda o, y, x: F.linear(o, TABLE.T, torch.ones(3)).square().sum(1).mean(),
-    "bilinear by einsum": lambda o, y, x: torch.einsum("nd,de,nf,ef->n", o, TABLE, x, TABLE.T @ TABLE.T[:, :3].T if False else torch.ones(3, WIDTH)).mean(),
+    "bilinear by einsum": lambda o, y, x: torch.einsum(
+        "nd,de,nf,ef->n", o, TABLE, x, TABLE.T @ TABLE.T[:, :3].T if False else torch.ones(3, WIDTH)
+    ).mean(),
     "einsum rows": lambda o, y, x: torch.einsum("nd,nd->n", o, x).square().mean(),
     "einsum outer": lambda o, y, x: torch.einsum("nd,ne->nde", o, x).square().sum((1, 2)).mean(),
     "bmm": lambda o, y, x: torch.bmm(o[:, :, None], o[:, None, :]).square().sum((1, 2)).mean(),
-    "baddbmm": lambda o, y, x: torch.baddbmm(torch.ones(1, 4, 4), o[:, :, None], x[:, None, :]).square().sum((1, 2)).mean(),
+    "baddbmm": lambda o, y, x: (
+        torch.baddbmm(torch.ones(1, 4, 4), o[:, :, None], x[:, None, :]).square().sum((1, 2)).mean()
+    ),
     "addmm": lambda o, y, x: torch.addmm(torch.ones(3), o, TABLE).square().sum(1).mean(),
     "cosine": lambda o, y, x: (1 - F.cosine_similarity(o, x)).mean(),
     "pairwise": lambda o, y, x: F.pairwise_distance(o, x).mean(),
@@ -246,7 +271,9 @@ APART = {
     "cat of rows, apart still": lambda o, y, x: torch.cat([o, o.exp()]).square().sum(1).mean(),
     "split": lambda o, y, x: (lambda a, b: (a * b).sum(1).mean())(*o.split(2, 1)),
     "unbind": lambda o, y, x: (lambda a, b, c, d: (a * b + c * d).mean())(*o.unbind(1)),
-    "expand repeat": lambda o, y, x: (o[:, None].expand(-1, 3, -1) * x[:, None].repeat(1, 3, 1)).sum((1, 2)).mean(),
+    "expand repeat": lambda o, y, x: (
+        (o[:, None].expand(-1, 3, -1) * x[:, None].repeat(1, 3, 1)).sum((1, 2)).mean()
+    ),
     "repeat_interleave": lambda o, y, x: o.repeat_interleave(2, 0).square().sum() / len(o),
     "reshape": lambda o, y, x: o.reshape(len(o), 2, 2).transpose(1, 2).flatten(1).square().sum(1).mean(),
     "flattened": lambda o, y, x: o.reshape(-1).square().mean(),
@@ -265,14 +292,22 @@ APART = {
     "layer_norm": lambda o, y, x: (F.layer_norm(o, (WIDTH,)) * x).sum(1).mean(),
     "instance_norm": lambda o, y, x: (F.instance_norm(o[:, None]) * x[:, None]).sum((1, 2)).mean(),
     "batch_norm fixed": lambda o, y, x: F.batch_norm(o, torch.zeros(4), torch.ones(4)).square().sum(1).mean(),
-    "local_response_norm": lambda o, y, x: F.local_response_norm(o[:, :, None], 2).square().sum((1, 2)).mean(),
+    "local_response_norm": lambda o, y, x: (
+        F.local_response_norm(o[:, :, None], 2).square().sum((1, 2)).mean()
+    ),
     "rms_norm": lambda o, y, x: (F.rms_norm(o, (WIDTH,)) * x).sum(1).mean(),
     "attention": attention,
     "fft": lambda o, y, x: torch.fft.rfft(o, dim=1).abs().square().sum(1).mean(),
     "determinant": lambda o, y, x: torch.linalg.det(o.reshape(-1, 2, 2)).square().mean(),
-    "inverse": lambda o, y, x: torch.linalg.inv(o.reshape(-1, 2, 2) + 9 * torch.eye(2)).square().sum((1, 2)).mean(),
-    "focal": lambda o, y, x: (lambda c: ((1 - torch.exp(-c)) ** 2 * c).mean())(F.cross_entropy(o, y, reduction="none")),
-    "distilled": lambda o, y, x: F.kl_div(F.log_softmax(o / 2, 1), F.softmax(x / 2, 1), reduction="batchmean") * 4,
+    "inverse": lambda o, y, x: (
+        torch.linalg.inv(o.reshape(-1, 2, 2) + 9 * torch.eye(2)).square().sum((1, 2)).mean()
+    ),
+    "focal": lambda o, y, x: (lambda c: ((1 - torch.exp(-c)) ** 2 * c).mean())(
+        F.cross_entropy(o, y, reduction="none")
+    ),
+    "distilled": lambda o, y, x: (
+        F.kl_div(F.log_softmax(o / 2, 1), F.softmax(x / 2, 1), reduction="batchmean") * 4
+    ),
     "detached own": lambda o, y, x: (o.detach().softmax(1) * o).sum(1).mean(),
     "entropy": lambda o, y, x: torch.distributions.Categorical(logits=o).entropy().mean(),
     "log_prob": lambda o, y, x: -torch.distributions.Normal(o[:, 0], o[:, 1].exp()).log_prob(x[:, 0]).mean(),
@@ -283,13 +318,15 @@ APART = {
     "vae": vae,
     "in place": in_place,
     "own function": lambda o, y, x: Doubled.apply(o).sum(1).mean(),
-    "checkpointed": lambda o, y, x: torch.utils.checkpoint.checkpoint(lambda o: (o * x).sum(1).exp().mean(), o, use_reentrant=False),
+    "checkpointed": lambda o, y, x: torch.utils.checkpoint.checkpoint(
+        lambda o: (o * x).sum(1).exp().mean(), o, use_reentrant=False
+    ),
     "masked sum": lambda o, y, x: torch.where(y > 0, o.square().sum(1), 0.0).sum() / len(y),
     "mask times": lambda o, y, x: (o.square().sum(1) * (y > 0)).sum() / len(y),
     "picked by a mask": lambda o, y, x: o.square().sum(1)[y > 0].sum() / len(y),
     "quantile loss": lambda o, y, x: torch.max(0.9 * (x - o), -0.1 * (x - o)).sum(1).mean(),
     "logged": lambda o, y, x: (lambda l: (l.item(), str(l), l.tolist(), l)[-1])(F.cross_entropy(o, y)),
-}  # fmt: skip
+}
 MIXED = {
     "a target beside a column": lambda o, y, x: ((o[:, :1] - y.float()) ** 2).mean(),
     "MSELoss broadcast": lambda o, y, x: nn.MSELoss()(o[:, :1], y.float()),
@@ -310,7 +347,9 @@ MIXED = {
     "flipped": lambda o, y, x: (o * o.flip(0)).sum(1).mean(),
     "rolled": lambda o, y, x: (o * o.roll(1, 0)).sum(1).mean(),
     "shuffled": lambda o, y, x: (o * o[torch.arange(ROWS).roll(1)]).sum(1).mean(),
-    "shuffled by index_select": lambda o, y, x: (o * x.index_select(0, torch.arange(ROWS).roll(2))).sum(1).mean(),
+    "shuffled by index_select": lambda o, y, x: (
+        (o * x.index_select(0, torch.arange(ROWS).roll(2))).sum(1).mean()
+    ),
     "mixup targets": lambda o, y, x: F.cross_entropy(o, y[torch.arange(ROWS).roll(1)]),
     "mixup": lambda o, y, x: (o * (0.5 * x + 0.5 * x.flip(0))).sum(1).mean(),
     "the first row": lambda o, y, x: (o + o[:1]).square().sum(1).mean(),
@@ -341,21 +380,29 @@ MIXED = {
     "own function": lambda o, y, x: Crossed.apply(o).sum(1).mean(),
     "two rows of a loop": lambda o, y, x: torch.stack([(o[i] * o[i - 1]).sum() for i in range(ROWS)]).mean(),
     "compiled": lambda o, y, x: torch.compile(lambda a: (a - a.mean(0)).square().mean(), backend="eager")(o),
-    "checkpointed": lambda o, y, x: torch.utils.checkpoint.checkpoint(lambda o: (o - o.mean(0)).square().mean(), o, use_reentrant=False),
+    "checkpointed": lambda o, y, x: torch.utils.checkpoint.checkpoint(
+        lambda o: (o - o.mean(0)).square().mean(), o, use_reentrant=False
+    ),
     "rows added up twice": lambda o, y, x: sum((o[i] * o[i - 1]).sum() for i in range(ROWS)) / ROWS,
     "list of numbers": lambda o, y, x: (o * torch.stack([x[0].sum()] * ROWS)[:, None]).sum(1).mean(),
-    "dice of the batch": lambda o, y, x: 1 - 2 * (o.sigmoid() * (x > 0)).sum() / (o.sigmoid().sum() + (x > 0).sum()),
+    "dice of the batch": lambda o, y, x: (
+        1 - 2 * (o.sigmoid() * (x > 0)).sum() / (o.sigmoid().sum() + (x > 0).sum())
+    ),
     "cox": lambda o, y, x: -(o[:, 0] - o[:, 0].logcumsumexp(0)).mean(),
     "centres": lambda o, y, x: (o - torch.zeros(4, 4).index_add(0, y, x)[y]).square().sum(1).mean(),
     "conv over rows": lambda o, y, x: F.conv1d(o.T[:, None], KERNEL).square().mean(),
     "layer norm over rows": lambda o, y, x: (F.layer_norm(o, (ROWS, WIDTH)) * x).sum(1).mean(),
     "pool over rows": lambda o, y, x: F.avg_pool1d(o.T[None], 2).square().mean(),
-    "attention over rows": lambda o, y, x: F.scaled_dot_product_attention(o[None], x[None], x[None]).square().mean(),
+    "attention over rows": lambda o, y, x: (
+        F.scaled_dot_product_attention(o[None], x[None], x[None]).square().mean()
+    ),
     "strided": lambda o, y, x: (o * x.as_strided((ROWS, WIDTH), (1, 2))).sum(1).mean(),
     "barlow": lambda o, y, x: ((o / o.norm(dim=0)).T @ (x / x.norm(dim=0))).square().sum(),
     "unique counts": lambda o, y, x: (o.sum(1) * y.unique(return_counts=True)[1].max()).exp().mean(),
-    "bincount weights": lambda o, y, x: (F.cross_entropy(o, y, reduction="none") / y.bincount(minlength=4)[y]).sum(),
-}  # fmt: skip
+    "bincount weights": lambda o, y, x: (
+        F.cross_entropy(o, y, reduction="none") / y.bincount(minlength=4)[y]
+    ).sum(),
+}
 
 
 def written(o, x):

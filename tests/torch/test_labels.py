@@ -1,4 +1,4 @@
-"""Labels of rows: rules against what a row's gradient depends on, sums against loops, losses that mix refused."""
+"""Labels of rows: rules against what a row's gradient depends on, sums against loops, mixed losses."""
 
 import copy
 import secrets
@@ -12,9 +12,12 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError  # noqa: E402
-from anechoic.torch import BatchMemoryManager, PrivacyEngine  # noqa: E402
-from anechoic.torch import label_rules  # noqa: E402, F401
-from anechoic.torch.labels import Axis, Batch, Mixed, Rows, Total, plain  # noqa: E402
+from anechoic.torch import (  # noqa: E402
+    BatchMemoryManager,
+    PrivacyEngine,
+    label_rules,  # noqa: F401
+)
+from anechoic.torch.labels import Axis, Batch, Rows, Total, plain  # noqa: E402
 from tests.torch.label_fuzz import program  # noqa: E402
 from tests.torch.label_models import MODELS  # noqa: E402
 from tests.torch.label_programs import APART, MIXED, ROWS, WIDTH  # noqa: E402
@@ -88,11 +91,11 @@ def test_losses_that_mix_are_refused(name):
     assert depends(MIXED[name], *numbers(0)), "the table is wrong"
 
 
-FUZZED, SIDE = 400, 4
+FUZZED, SIDE = 250, 4
 
 
 def judged(seed):
-    """(what the labels say, whether rows depend on others) of a random program; None where it does not run."""
+    """(what the labels say, whether rows depend on others) of a random program; None if it does not run."""
     loss, draw = program(seed), torch.Generator().manual_seed(seed)
 
     def drawn():
@@ -232,7 +235,7 @@ class Gate(nn.Module):
 
 @pytest.mark.parametrize("number", [3, 11, 40])
 def test_a_row_that_takes_another_way_moves_nobody_elses_kernels(number):
-    """Rows at a gate, whose sign depends on the kernel: the others stay, in this batch and in the next one."""
+    """Rows at a gate, whose sign depends on the kernel: the others stay, here and in the next batch."""
     count, draw = 32, torch.Generator().manual_seed(3)
     w = Gate().a.weight.detach()[0].double()
     near = torch.randn(24, generator=draw).double()
@@ -322,8 +325,12 @@ REFUSED = {
     "mixed inputs": (lambda m, a, y, x: m(a - a.mean(0)), UnsupportedError, "one row an example"),
     "some rows": (lambda m, a, y, x: m(a[:3]), UnsupportedError, "one row an example"),
     "rows in another order": (lambda m, a, y, x: m(a.flip(0)), UnsupportedError, "one row an example"),
-    "gradients of inputs": (lambda m, a, y, x: m(a.requires_grad_()), UnsupportedError, "forward, by torch.autograd"),
-}  # fmt: skip
+    "gradients of inputs": (
+        lambda m, a, y, x: m(a.requires_grad_()),
+        UnsupportedError,
+        "forward, by torch.autograd",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -337,7 +344,7 @@ def test_mistakes_in_a_loop_are_refused(name):
 
 
 def test_a_trained_parameter_outside_of_the_model_is_refused():
-    model, optimizer, loader = linear()
+    model, _, loader = linear()
     scale = nn.Parameter(torch.ones(()))
     other = torch.optim.SGD([scale], lr=0.1)
     a, y, _ = next(iter(loader))
@@ -403,9 +410,15 @@ def test_dropout_and_masks_are_functions_of_key_and_step():
             module=net,
             optimizer=torch.optim.SGD(net.parameters(), lr=0.0),
             data_loader=torch.utils.data.DataLoader(Indexed(x, y), batch_size=12),
-            max_grad_norm=1.0, noise_multiplier=1.0, target_delta=1e-3, mechanism="identity", epochs=1,
-            poisson_sampling=False, grad_sample_mode="labels", exact_sums=False,
-        )  # fmt: skip
+            max_grad_norm=1.0,
+            noise_multiplier=1.0,
+            target_delta=1e-3,
+            mechanism="identity",
+            epochs=1,
+            poisson_sampling=False,
+            grad_sample_mode="labels",
+            exact_sums=False,
+        )
         for a, b in loader:
             torch.manual_seed(len(made))  # a seed of the script changes nothing
             F.cross_entropy(model(a), b).backward()
@@ -419,11 +432,18 @@ def test_poisson_sampling_empty_batches_and_micro_batches():
     net = nn.Linear(6, 4)
     engine = PrivacyEngine()
     model, optimizer, loader = engine.make_private(
-        module=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(Indexed(torch.randn(24, 6), torch.randint(0, 4, (24,))), batch_size=2),
-        max_grad_norm=1.0, noise_multiplier=1.0, target_delta=1e-3, mechanism="identity", epochs=2,
+        module=net,
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(
+            Indexed(torch.randn(24, 6), torch.randint(0, 4, (24,))), batch_size=2
+        ),
+        max_grad_norm=1.0,
+        noise_multiplier=1.0,
+        target_delta=1e-3,
+        mechanism="identity",
+        epochs=2,
         grad_sample_mode="labels",
-    )  # fmt: skip
+    )
     sizes = set()
     for a, y in loader:
         sizes.add(len(a))

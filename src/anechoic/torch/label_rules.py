@@ -21,7 +21,6 @@ from torch.nn import _reduction
 from anechoic.errors import GuaranteeError
 from anechoic.torch.labels import (
     _MARKED,
-    RULES as KNOWN,
     Axis,
     Batch,
     Label,
@@ -32,6 +31,9 @@ from anechoic.torch.labels import (
     Total,
     mark,
     mark_of,
+)
+from anechoic.torch.labels import (
+    RULES as KNOWN,
 )
 
 Rule = Callable[["Call"], Any]
@@ -78,7 +80,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     for value in args:  # most of what there is, without a call for each
         kind = type(value)
         if kind is Rows:
-            inner = value.inner
+            inner = value.raw
             if _MARKED or (call.batch is not None and call.batch is not value.batch):
                 call.take(value)
             else:
@@ -119,7 +121,7 @@ class Call:
     def take(self, value: Any) -> Any:
         """Arguments without labels, which are kept here."""
         if type(value) is Rows:
-            inner, label, batch = value.inner, value.label, value.batch
+            inner, label, batch = value.raw, value.label, value.batch
             mark = mark_of(inner)
             if mark is not None:
                 label, batch = mark
@@ -173,9 +175,9 @@ class Call:
         for _, label in self.seen:
             if isinstance(label, Mixed):
                 return label
-        if type(first) is One and all(label == first for _, label in self.seen):
-            if self.op.name not in ("select_backward", "slice_backward", "cat", "stack"):
-                return first  # whatever it does, it is of this row
+        places = self.op.name in ("select_backward", "slice_backward", "cat", "stack")
+        if type(first) is One and not places and all(label == first for _, label in self.seen):
+            return first  # whatever it does, it is of this row
         return self.op.rule(self)
 
     def wrapped(self) -> Any:
@@ -219,8 +221,8 @@ def written(call: Call, args: Any) -> Any:
         elif label is not None:
             if target.requires_grad and target.is_leaf:
                 raise GuaranteeError(
-                    f"{call.op.name} changes a parameter outside of the private model by numbers of the batch,"
-                    " which are neither clipped nor noisy, as the step of another optimizer does. Make it a"
+                    f"{call.op.name} changes a parameter outside of the private model by numbers of"
+                    " the batch, which are neither clipped nor noisy, as the step of another optimizer does. Make it a"
                     " parameter of the module that make_private is given; or train it on other data, or after"
                     " optimizer.step() on what was released."
                 )
@@ -301,9 +303,10 @@ def _same(c: Call) -> Label:
 def _linear(c: Call) -> Label:
     name, totals = c.op.name, [label for _, label in c.seen if isinstance(label, Total)]
     if name == "add" and len(c.seen) == 2 and all(type(label) in (One, Some) for _, label in c.seen):
-        one, two = (frozenset([label[0]]) if type(label) is One else label[0] for _, label in c.seen)
-        if not one & two:  # type: ignore[operator]
-            return Total() if len(one | two) == c.rows else Some(one | two)  # type: ignore[arg-type, operator]
+        given: Any = [label for _, label in c.seen]
+        one, two = (frozenset(label[:1]) if type(label) is One else label.rows for label in given)
+        if not one & two:
+            return Total() if len(one | two) == c.rows else Some(one | two)
     if not totals or len(totals) < len(c.seen):
         return aligned(c)
     one, other = c.args[0], c.args[1]
@@ -339,9 +342,9 @@ def viewed(c: Call, tensor: Tensor, label: Label, out: Tensor) -> Label:
     after = out.numel()
     for axis, size in enumerate(out.shape):
         after //= max(size, 1)
-        if size > 1 or c.rows <= 1:
-            if after <= stride and stride % after == 0 and (after * size) % (stride * max(c.rows, 1)) == 0:
-                return Axis(axis, stride // after)
+        whole = after <= stride and stride % max(after, 1) == 0
+        if whole and (after * size) % (stride * max(c.rows, 1)) == 0 and (size > 1 or c.rows <= 1):
+            return Axis(axis, stride // max(after, 1))
     if not out.numel():
         return Axis(0)
     return c.mixed(f"from {tuple(tensor.shape)} to {tuple(out.shape)} takes rows to pieces")
@@ -482,7 +485,7 @@ def _dims(c: Call, dims: int, names: tuple[str, ...] = ("dim", "dims", "axis")) 
 
 
 @rule(
-    "sum mean nansum amax amin max min argmax argmin logsumexp linalg_vector_norm norm var std var_mean std_mean"
+    "sum mean nansum amax amin max min argmax argmin logsumexp linalg_vector_norm norm var std var_mean"
     " prod any all median nanmedian mode kthvalue count_nonzero aminmax quantile std_mean"
 )
 def _reduced(c: Call) -> Any:
@@ -504,7 +507,8 @@ def _reduced(c: Call) -> Any:
 
 
 @rule(
-    "_softmax _log_softmax _safe_softmax cumsum cumprod cummax cummin logcumsumexp sort topk argsort flip roll"
+    "_softmax _log_softmax _safe_softmax cumsum cumprod cummax cummin logcumsumexp sort topk argsort flip"
+    " roll"
     " _softmax_backward_data _log_softmax_backward_data glu glu_backward renorm cummaxmin_backward"
     " _fft_r2c _fft_c2c _fft_c2r gather scatter scatter_add scatter_reduce index_fill _logcumsumexp"
 )
@@ -595,26 +599,18 @@ def _contracted(c: Call, left: Tensor, right: Tensor) -> Label:
 
 @rule("_cdist_forward _cdist_backward _euclidean_dist")
 def _distances(c: Call) -> Label:
-    one, two = (c.args[1], c.args[2]) if c.op.name == "_cdist_backward" else (c.args[0], c.args[1])
-    a, b = c.of(one), c.of(two)
-    if isinstance(a, Axis) and (b is None or (b == a and a.axis == 0 and one.dim() > 2)):
-        return a
-    if isinstance(b, Axis) and a is None and b.axis == two.dim() - 2:
-        return (
-            c.mixed("write the rows as its first argument")
-            if "back" in c.op.name
-            else Axis(c.out.dim() - 1, b.inner)
-        )
-    return c.mixed("distances between rows")
+    one, two = (c.of(t) for t in (c.args[1:3] if c.op.name == "_cdist_backward" else c.args[:2]))
+    apart = two is None or (two == one == Axis(0) and c.out.dim() > 2)
+    return one if isinstance(one, Axis) and apart else c.mixed("distances between rows")
 
 
 # -- layers: axis 0 is the batch ------------------------------------------------------------------
 
 
-def _examples(c: Call, *, first: int = 0, needs: int = 2) -> Label:
+def _examples(c: Call, needs: int = 2) -> Label:
     """Rows on axis 0 of everything that has a label."""
     found = {label for _, label in c.seen}
-    if len(found) == 1 and all(tensor.dim() >= needs for tensor, _ in c.seen):
+    if len(found) == 1 and c.args[0].dim() >= needs:
         label = found.pop()
         if isinstance(label, Axis) and label.axis == 0:
             return label
@@ -647,7 +643,9 @@ def _layer(c: Call) -> Label:
     " upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
     " upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward"
     " upsample_trilinear3d_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward"
-    " _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward"
+    " _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward linalg_inv_ex _linalg_det"
+    " _linalg_slogdet linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh _linalg_svd linalg_lu"
+    " linalg_lu_solve linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse"
 )
 def _images(c: Call) -> Label:
     return _examples(c, needs=3)
@@ -724,22 +722,6 @@ def _table(c: Call) -> Label:
     return Total()
 
 
-def _matrix_rule(own: int) -> Rule:
-    def found(c: Call) -> Any:
-        if c.args[0].dim() <= own or c.of(c.args[0]) is None:
-            return c.mixed("the rows must be its first axis, the batch")
-        return _examples(c)
-
-    return found
-
-
-for _name in (
-    "linalg_inv_ex _linalg_det _linalg_slogdet linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh"
-    " _linalg_svd linalg_lu linalg_lu_solve linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse"
-).split():
-    RULES[_name] = _matrix_rule(2)
-
-
 # -- places ---------------------------------------------------------------------------------------
 
 
@@ -762,7 +744,7 @@ def _index(c: Call) -> Label:
     used = [(i, t) for i, t in enumerate(given) if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for _, t in used):
         alone = len(used) == 1 and used[0][1].dim() == tensor.dim()
-        if puts and alone and value is None or (puts and isinstance(value, Axis) and c.args[2].dim() == 0):
+        if (puts and alone and value is None) or (puts and isinstance(value, Axis) and c.args[2].dim() == 0):
             return aligned(c, [(tensor, label), (used[0][1], c.of(used[0][1]))], tensor)  # masked_fill
         return c.mixed("what a mask picks has no row an example: multiply by the mask, or torch.where")
     places = [c.of(t) for _, t in used]
@@ -854,18 +836,49 @@ def _loss(c: Call) -> Any:
     return found
 
 
-for _name in (
-    "mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits"
-).split():
+for _name in [
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "soft_margin_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+]:
     RULES[_name] = _loss
-for _name in (
-    "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward"
-    " binary_cross_entropy_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise prelu"
-    " threshold_backward native_dropout_backward _prelu_kernel _prelu_kernel_backward masked_fill"
-    " rrelu_with_noise_backward _fused_dropout masked_scale elu_backward hardshrink_backward floor_divide"
-    " hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward mish_backward hardswish"
-    " softplus_backward softshrink_backward silu_backward gelu_backward remainder isclose"
-).split():
+for _name in [
+    "mse_loss_backward",
+    "smooth_l1_loss_backward",
+    "huber_loss_backward",
+    "soft_margin_loss_backward",
+    "binary_cross_entropy_backward",
+    "log_sigmoid_forward",
+    "log_sigmoid_backward",
+    "rrelu_with_noise",
+    "prelu",
+    "threshold_backward",
+    "native_dropout_backward",
+    "_prelu_kernel",
+    "_prelu_kernel_backward",
+    "masked_fill",
+    "rrelu_with_noise_backward",
+    "_fused_dropout",
+    "masked_scale",
+    "elu_backward",
+    "hardshrink_backward",
+    "floor_divide",
+    "hardsigmoid_backward",
+    "hardswish_backward",
+    "hardtanh_backward",
+    "leaky_relu_backward",
+    "mish_backward",
+    "hardswish",
+    "softplus_backward",
+    "softshrink_backward",
+    "silu_backward",
+    "gelu_backward",
+    "remainder",
+    "isclose",
+]:
     RULES[_name] = _pointwise
 
 
@@ -907,7 +920,7 @@ def _public_mean(func: Any, args: list[Any]) -> Any:
 
 @rule("nll_loss_backward nll_loss2d_backward")
 def _nll_backward(c: Call) -> Label:
-    # (grad_output, self, target, weight, reduction, ignore_index, total_weight), the last one public or refused
+    # (grad_output, self, target, weight, reduction, ignore_index, total_weight), of which the last is public
     pulled, outputs, targets = c.args[0], c.args[1], c.args[2]
     given = [c.of(targets), _without_classes(outputs, c.of(outputs)), c.of(pulled)]
     found = {label for label in given if label is not None}

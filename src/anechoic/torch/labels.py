@@ -101,7 +101,7 @@ class Batch:
         """
         before, own = _marks(self.outputs), _marks(self.parameters)
         mean = self.live and self.means and root.label == Total(-1)
-        start = torch.full_like(root.inner, self.rows if mean else 1) if gradient is None else gradient
+        start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
         torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
         if _marks(self.outputs) != before:
             self.roots.append(root.label)
@@ -124,31 +124,31 @@ class Rows(Tensor):
     """A tensor of the batch in hand, or computed from one.
 
     Args:
-        inner: the plain tensor.
+        raw: the plain tensor.
         label: where its rows are.
         batch: whose.
         requires_grad: whether backward() ends at it.
     """
 
-    inner: Tensor
+    raw: Tensor
     label: Label
     batch: Batch
 
     @staticmethod
     def __new__(
-        cls: type[Rows], inner: Tensor, label: Label, batch: Batch, requires_grad: bool = False
+        cls: type[Rows], raw: Tensor, label: Label, batch: Batch, requires_grad: bool = False
     ) -> Rows:
         made: Rows = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
-            inner.shape,
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            layout=inner.layout,
-            device=inner.device,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            layout=raw.layout,
+            device=raw.device,
             requires_grad=requires_grad,
         )
-        made.inner, made.label, made.batch = inner, label, batch
+        made.raw, made.label, made.batch = raw, label, batch
         return made
 
     @classmethod
@@ -163,7 +163,9 @@ class Rows(Tensor):
         return _known(out) if _MARKED and type(out) is Tensor else out
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return RULES.follow(func, args, kwargs or {})
 
     # -- numbers of the script ------------------------------------------------------------------
@@ -180,36 +182,36 @@ class Rows(Tensor):
         self.batch.begin(self, gradient, options)
 
     def numpy(self, *, force: bool = False) -> Any:
-        return self.inner.numpy(force=force)
+        return self.raw.numpy(force=force)
 
     def tolist(self) -> Any:
-        return self.inner.tolist()
+        return self.raw.tolist()
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.inner.__array__(*args, **kwargs)
+        return self.raw.__array__(*args, **kwargs)
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.inner.__dlpack__(*args, **kwargs)
+        return self.raw.__dlpack__(*args, **kwargs)
 
     def __dlpack_device__(self) -> Any:
-        return self.inner.__dlpack_device__()
+        return self.raw.__dlpack_device__()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return repr(self.inner)
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.raw)
 
     def __format__(self, spec: str) -> str:
-        return format(self.inner, spec)
+        return format(self.raw, spec)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return Rows(self.inner.clone(), self.label, self.batch) if self.batch.live else self.inner.clone()
+        return Rows(self.raw.clone(), self.label, self.batch) if self.batch.live else self.raw.clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.inner.__reduce_ex__(protocol)
+        return self.raw.__reduce_ex__(protocol)
 
 
 def plain(tensor: Tensor) -> Tensor:
     """The tensor without a label."""
-    return tensor.inner if type(tensor) is Rows else tensor
+    return tensor.raw if type(tensor) is Rows else tensor
 
 
 # -- what was written to -------------------------------------------------------------------------
@@ -243,9 +245,9 @@ def mark_of(tensor: Tensor) -> tuple[Label, Batch] | None:
         return mark.label, mark.batch
     for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         inner = mark.stride // step if step else 0
-        if inner and inner * step == mark.stride and size == mark.batch.rows * inner:
-            if tensor.storage_offset() // mark.stride == mark.first:
-                return Axis(axis, inner), mark.batch
+        same = tensor.storage_offset() // mark.stride == mark.first
+        if same and inner and inner * step == mark.stride and size == mark.batch.rows * inner:
+            return Axis(axis, inner), mark.batch
     return Mixed("a part of a tensor into which rows were written"), mark.batch
 
 

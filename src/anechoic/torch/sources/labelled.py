@@ -25,8 +25,8 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
-from anechoic.torch.labels import Axis, Batch, Mixed, Rows, Total, mark_of, plain
 from anechoic.torch.guard import check_not_mixing
+from anechoic.torch.labels import Axis, Batch, Mixed, Rows, Total, mark_of, plain
 from anechoic.torch.randomness.generators import SEED_BYTES, States, fix, is_secret, restore, states
 from anechoic.torch.sources.base import BY_HAND, GradientSource, SourceSetup, register
 from anechoic.torch.sources.levels import Autocast, Decisions, Mended, RowLevel, is_continuous, like_first
@@ -40,8 +40,8 @@ _torch: Any = torch._C._functorch
 #: What a model may raise for one row.
 _FAILS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
 _REMEDY = (
-    "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last; or let the"
-    " model's forward return the loss, which is then given one row at a time"
+    "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last; or let"
+    " the model's forward return the loss, which is then given one row at a time"
 )
 _NOTHING = torch.empty(0)
 
@@ -205,7 +205,7 @@ class RowPasses:
         return [o[: len(rows)] for o in totals]
 
     def _way(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
-        """(rows that took the first one's way, outputs, level, what pulls back); no outputs if that row fails.
+        """(rows that took the first one's way, outputs, level, what pulls back); no outputs if it fails.
 
         What fails may be rows that decide otherwise than the first one: then its data take all slots.
         """
@@ -383,7 +383,7 @@ class LabelledModel(RowModel):
                 return
 
     def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
-        """Where each output has its rows: the axis that differs between a batch of two rows and one of three."""
+        """Where each output has its rows: the axis on which batches of two and of three rows differ."""
         shapes = []
         for count in (2, 3):
             for value in (0, 1):
@@ -430,10 +430,6 @@ def _made_up(tensor: Tensor, axis: int, count: int, value: int) -> Tensor:
     return torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)
 
 
-class LabelledModule(RowsModule):
-    """The model, called row by row while a batch is in hand; else as it is."""
-
-
 class Handed:
     """A call of the model whose outputs were handed out."""
 
@@ -449,14 +445,16 @@ class LabelledSource(GradientSource):
     mode = "labels"
     by_layers, watches = False, False
     memory = RowsSource.memory
-    slots = RowsSource.slots
-    _chunks, _contributions = RowsSource._chunks, RowsSource._contributions
+    slots: Any = RowsSource.slots
+    _chunks: Any = RowsSource._chunks
+    _contributions: Any = RowsSource._contributions
 
     def __init__(self, setup: SourceSetup) -> None:
         self.setup, self.parameters, self.clipping = setup, setup.parameters, setup.clipping
         self.ledger, self.types = setup.ledger, NoTypes()  # type: ignore[assignment]
         self.check_weights = lambda: None
-        self.module = LabelledModule(self, setup.module, setup.loss_reduction, setup.batch_first)  # type: ignore[arg-type]
+        source: Any = self
+        self.module = RowsModule(source, setup.module, setup.loss_reduction, setup.batch_first)
         self._model = LabelledModel(setup.module, setup.parameters, setup.batch_first)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
         self.batch: Batch | None = None
@@ -502,8 +500,8 @@ class LabelledSource(GradientSource):
         lengths = {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None}
         if lengths != {batch.rows}:
             raise DesynchronizedError(
-                f"the model was called with {sorted(lengths)} rows, and the batch in hand has {batch.rows}: feed it"
-                " the delivered batch, one row an example."
+                f"the model was called with {sorted(lengths)} rows, and the batch in hand has {batch.rows}:"
+                " feed it the delivered batch, one row an example."
             )
         slots = self.slots(delivery)
         if not self._model.tried:
@@ -551,8 +549,8 @@ class LabelledSource(GradientSource):
                 return own
             raise UnsupportedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
-                f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch, or"
-                " make it a buffer of the model."
+                f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch,"
+                " or make it a buffer of the model."
             )
         if isinstance(label, Axis) and tensor.shape[label.axis] == batch.rows:
             return label.axis
@@ -588,10 +586,10 @@ class LabelledSource(GradientSource):
             call.cotangents = given
         with torch.no_grad(), full_precision(self.device.type):
             totals = self.clipping.nothing(self.parameters)
-            for rows, vectors in self._chunks([call for call, _ in used], delivery):  # type: ignore[arg-type]
+            for rows, vectors in self._chunks([call for call, _ in used], delivery):
                 whole = delivery.units is None
                 for part, limits in (
-                    [(vectors, None)] if whole else self._contributions(rows, vectors, delivery)  # type: ignore[arg-type]
+                    [(vectors, None)] if whole else self._contributions(rows, vectors, delivery)
                 ):
                     sums = self.clipping.sums(part, limits)
                     totals = [total + one for total, one in zip(totals, sums, strict=True)]
@@ -610,8 +608,8 @@ class LabelledSource(GradientSource):
                 root.power, "divided by the number of rows more than once, or multiplied with it"
             )
         raise GuaranteeError(
-            f"backward() was called on a loss that is {said}, and loss_reduction={what!r} says that it is a {what}"
-            f" over rows: take .{what}() over rows last, or give loss_reduction= the other word to make_private."
+            f"backward() was called on a loss that is {said}, and loss_reduction={what!r} says that it"
+            f" is a {what} over rows: take .{what}() over rows last, or give make_private the other loss_reduction."
         )
 
     def _cotangents(self, call: Handed, batch: Batch) -> list[Tensor]:
@@ -619,15 +617,12 @@ class LabelledSource(GradientSource):
         made = []
         for leaf, axis in zip(call.leaves, call.axes, strict=True):
             own, gradient = Axis(axis or 0), leaf.grad
-            if type(gradient) is Rows and gradient.batch is batch and gradient.label not in (None, own):
-                if batch.rows > 1:
-                    label = gradient.label
-                    why = (
-                        label.why if isinstance(label, Mixed) else "a number of all rows weighs each of them"
-                    )
-                    raise GuaranteeError(
-                        f"the gradient of one row's outputs depends on other rows. {why}. {_REMEDY}."
-                    )
+            label = gradient.label if type(gradient) is Rows and gradient.batch is batch else None
+            if label not in (None, own) and batch.rows > 1:
+                why = label.why if isinstance(label, Mixed) else "a number of all rows weighs each of them"
+                raise GuaranteeError(
+                    f"the gradient of one row's outputs depends on other rows. {why}. {_REMEDY}."
+                )
             if gradient is not None:
                 made.append(plain(gradient).detach().movedim(own.axis, 0))
             else:
