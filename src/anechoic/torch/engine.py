@@ -161,6 +161,8 @@ class PrivacyEngine(Resumable, Uncopyable):
             poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
             grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself.
                 "ghost": less memory, for models of listed layers. "vmap_loss": the loss too, row by row.
+                "labels": as "rows", but tensors of the batch carry labels of their rows, and nothing else is
+                followed: step() asks whether the gradient at the model's outputs keeps rows apart.
             wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
             mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
                 ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto"

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
-from anechoic.errors import GuaranteeError
 from anechoic.torch.labels import (
     _MARKED,
     Axis,
@@ -38,7 +37,9 @@ from anechoic.torch.labels import (
 
 Rule = Callable[["Call"], Any]
 RULES: dict[str, Rule] = {}
-_EARLIER = Mixed("numbers of an earlier batch, which no release covers: detach nothing, compute them anew")
+_EARLIER = Mixed(
+    "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
+)
 
 
 class Operation(NamedTuple):
@@ -93,8 +94,6 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             plain.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
     named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
     out = func(*plain, **named) if op.rule is not _nll else _public_mean(func, plain)
-    if not call.batch.live:
-        return args[0] if op.in_place else out
     call.args, call.kwargs, call.out = plain, named, out
     if op.writes:
         return written(call, args)
@@ -171,6 +170,8 @@ class Call:
         """The label of the results, or a function (place, tensor) -> label."""
         if self.op.rule is _public or not self.seen:
             return None
+        if not self.batch.live:  # no rule is asked any more
+            return _EARLIER
         first = self.seen[0][1]
         for _, label in self.seen:
             if isinstance(label, Mixed):
@@ -219,13 +220,6 @@ def written(call: Call, args: Any) -> Any:
                 target.label = label
                 mark(inner, label, call.batch)
         elif label is not None:
-            if target.requires_grad and target.is_leaf:
-                raise GuaranteeError(
-                    f"{call.op.name} changes a parameter outside of the private model by numbers of"
-                    " the batch, which are neither clipped nor noisy, as the step of another optimizer does. Make it a"
-                    " parameter of the module that make_private is given; or train it on other data, or after"
-                    " optimizer.step() on what was released."
-                )
             mark(inner, label, call.batch)
     return args[0] if call.op.in_place else call.wrapped()
 

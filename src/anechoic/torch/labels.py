@@ -90,7 +90,7 @@ class Batch:
         self.fault = ""
 
     def end(self) -> None:
-        """Follow its tensors no longer: what is computed from them is plain."""
+        """Ask no rule any more: what is computed from its tensors is of an earlier batch."""
         self.live = False
         self.outputs, self.parameters = [], []
 
@@ -107,12 +107,31 @@ class Batch:
             self.roots.append(root.label)
             if gradient is not None:
                 self.fault = "backward() was given a gradient=, which may know other rows: call it without"
+            elif self._reaches_others(root):
+                self.fault = (
+                    "the loss reaches a parameter outside of the private model, whose gradient is neither"
+                    " clipped nor noisy. Make it a parameter of the module that make_private is given; or"
+                    " call requires_grad_(False) where it is not to be trained"
+                )
             elif _marks(self.parameters) != own:
                 self.fault = (
                     "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
                     " does, and what it adds there is dropped. Use the optimizer's weight_decay, or put the"
                     " term into the model's outputs"
                 )
+
+    def _reaches_others(self, root: Rows) -> bool:
+        """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
+        own, seen, todo = set(map(id, self.parameters)), {None}, [root.grad_fn]
+        while todo:
+            node: Any = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                leaf = getattr(node, "variable", None)
+                if leaf is not None and type(leaf) is not Rows and id(leaf) not in own:
+                    return True
+                todo += [before for before, _ in node.next_functions]
+        return False
 
 
 def _marks(tensors: Any) -> list[tuple[int, int]]:
@@ -239,9 +258,9 @@ class Mark(NamedTuple):
 def mark_of(tensor: Tensor) -> tuple[Label, Batch] | None:
     """What was written into the memory of a plain tensor, if anything was."""
     mark: Mark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
-    if mark is None or not mark.batch.live:
+    if mark is None:
         return None
-    if not mark.stride:
+    if not mark.stride or not mark.batch.live:
         return mark.label, mark.batch
     for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         inner = mark.stride // step if step else 0

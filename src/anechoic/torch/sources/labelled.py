@@ -351,8 +351,9 @@ class LabelledModel(RowModel):
         """
         self.tried = True
         self._axes: list[int | None] = []
-        tensors = [plain(t).detach() for t in tensors_in(given)]
-        with undisturbed(self.module):
+        tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
+        with undisturbed(self.module), ExitStack() as stack:
+            stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
             self._look_at_axes(given, axes, tensors)
             reasons = []
             for value in (0, 1):  # ids and lengths
@@ -493,7 +494,13 @@ class LabelledSource(GradientSource):
         delivery, batch = self.ledger.in_hand, self.batch
         given, tensors = (arguments, keywords), tensors_in((arguments, keywords))
         followed = any(type(t) is Rows and t.batch is batch for t in tensors)
-        if delivery is None or batch is None or (not followed and any(t.requires_grad for t in tensors)):
+        own = followed or all(len(t) == delivery.size for t in tensors if t.dim() and delivery is not None)
+        if (
+            delivery is None
+            or batch is None
+            or not own
+            or (not followed and any(t.requires_grad for t in tensors))
+        ):  # other data than the batch in hand
             return self.setup.module(*arguments, **keywords)
         self.check_weights()
         axes = [self._axis(t, batch) for t in tensors]
@@ -608,8 +615,9 @@ class LabelledSource(GradientSource):
                 root.power, "divided by the number of rows more than once, or multiplied with it"
             )
         raise GuaranteeError(
-            f"backward() was called on a loss that is {said}, and loss_reduction={what!r} says that it"
-            f" is a {what} over rows: take .{what}() over rows last, or give make_private the other loss_reduction."
+            f"backward() was called on a loss that is {said}, and loss_reduction={what!r} says that"
+            f" it is a {what} over rows: take .{what}() over rows last, or give make_private the other"
+            " loss_reduction."
         )
 
     def _cotangents(self, call: Handed, batch: Batch) -> list[Tensor]:
