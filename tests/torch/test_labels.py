@@ -17,7 +17,7 @@ from anechoic.torch import (  # noqa: E402
     PrivacyEngine,
     label_rules,  # noqa: F401
 )
-from anechoic.torch.labels import Axis, Batch, Rows, Total, plain  # noqa: E402
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, OverRows, plain  # noqa: E402
 from tests.torch.label_fuzz import program  # noqa: E402
 from tests.torch.label_models import MODELS  # noqa: E402
 from tests.torch.label_programs import APART, MIXED, ROWS, WIDTH  # noqa: E402
@@ -42,16 +42,16 @@ def cotangent(program, o, y, x):
 
 def verdict(program, o, y, x, rows=ROWS):
     """By labels: "" where rows are apart, else why they are not."""
-    batch = Batch(rows, means=True, parameters=[])
-    leaf = Rows(o.clone(), Axis(0), batch, requires_grad=True)
+    batch = LabelledBatch(rows, means=True, parameters=[])
+    leaf = LabelledTensor(o.clone(), OnAxis(0), batch, requires_grad=True)
     batch.outputs = [leaf]
-    y, x = Rows(y, Axis(0), batch), Rows(x, Axis(0), batch)
+    y, x = LabelledTensor(y, OnAxis(0), batch), LabelledTensor(x, OnAxis(0), batch)
     program(leaf * 1, y, x).backward()
     root, grad = batch.roots[0], leaf.grad
-    label = grad.label if type(grad) is Rows else None
-    if label not in (None, Axis(0)):
+    label = grad.label if type(grad) is LabelledTensor else None
+    if label not in (None, OnAxis(0)):
         return getattr(label, "why", str(label)), plain(grad)
-    if root != Total(-1):
+    if root != OverRows(-1):
         return f"root {getattr(root, 'why', root)}", plain(grad)
     return "", plain(grad)
 
@@ -399,7 +399,7 @@ def test_numbers_leave_a_batch_freely(tmp_path):
         loss = F.cross_entropy(model(a), y)
         assert isinstance(loss.item(), float) and "tensor" in repr(loss) and f"{loss.detach():.3f}"
         assert y.tolist() == list(y.numpy()) and numpy.asarray(y).sum() == int(y.sum())
-        assert type(copy.deepcopy(x)) is Rows and bool((y >= 0).all()) and len(a) == 12
+        assert type(copy.deepcopy(x)) is LabelledTensor and bool((y >= 0).all()) and len(a) == 12
         torch.save(x, tmp_path / "x.pt")
         assert torch.equal(torch.load(tmp_path / "x.pt"), plain(x))
         with torch.no_grad():

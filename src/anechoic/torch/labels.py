@@ -7,11 +7,11 @@ before step(), and nothing but that gradient: a number that the script takes out
 `.numpy()`) is the script's, and metrics may mix what they like.
 
 A label is
-    Axis(axis, inner)  entry (o * rows + r) * inner + i along `axis` is of row r
-    One(row)           depends on one row
-    Some(rows)         a sum over some rows, which is Total() when all of them are in it
-    Total(power)       a sum over rows of something of each alone, times rows**power
-    Mixed(why)         depends on rows in another way, or by an operation without a rule
+    OnAxis(axis, inner)  entry (o * rows + r) * inner + i along `axis` is of row r
+    OfRow(row)           depends on one row
+    OfSome(rows)         a sum over some rows, which is OverRows() when all of them are in it
+    OverRows(power)       a sum over rows of something of each alone, times rows**power
+    Mixing(why)         depends on rows in another way, or by an operation without a rule
 and a tensor without one is public.
 """
 
@@ -33,41 +33,41 @@ class RULES:
 _unseen: Any = torch._C.DisableTorchFunctionSubclass
 
 
-class Axis(NamedTuple):
+class OnAxis(NamedTuple):
     """Rows lie along an axis."""
 
     axis: int
     inner: int = 1
 
 
-class One(NamedTuple):
+class OfRow(NamedTuple):
     """Of one row."""
 
     row: int
 
 
-class Some(NamedTuple):
+class OfSome(NamedTuple):
     """A sum over some of the rows of something of each alone, as in the midst of a Python loop over them."""
 
     rows: frozenset[int]
 
 
-class Total(NamedTuple):
+class OverRows(NamedTuple):
     """A sum over rows, or with power -1 a mean."""
 
     power: int = 0
 
 
-class Mixed(NamedTuple):
+class Mixing(NamedTuple):
     """Of several rows, in a way that is no sum."""
 
     why: str
 
 
-Label = Axis | One | Some | Total | Mixed | None
+Label = OnAxis | OfRow | OfSome | OverRows | Mixing | None
 
 
-class Batch:
+class LabelledBatch:
     """A delivered batch, until its step(): how many rows, and what backward() was called on.
 
     Args:
@@ -85,7 +85,7 @@ class Batch:
     def __init__(self, rows: int, *, means: bool, parameters: list[Tensor]) -> None:
         self.rows, self.means, self.parameters = rows, means, parameters
         self.live = True
-        self.outputs: list[Rows] = []
+        self.outputs: list[LabelledTensor] = []
         self.roots: list[Label] = []
         self.fault = ""
 
@@ -94,13 +94,13 @@ class Batch:
         self.live = False
         self.outputs, self.parameters = [], []
 
-    def begin(self, root: Rows, gradient: Any, options: dict[str, Any]) -> None:
+    def begin(self, root: LabelledTensor, gradient: Any, options: dict[str, Any]) -> None:
         """Call backward() on a loss: from the number of rows, which the mean divides by, so that 1 is left.
 
         Pulled back from 1, every row's gradient would be rounded by the number of rows in the batch.
         """
         before, own = _marks(self.outputs), _marks(self.parameters)
-        mean = self.live and self.means and root.label == Total(-1)
+        mean = self.live and self.means and root.label == OverRows(-1)
         start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
         torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
         if _marks(self.outputs) != before:
@@ -120,7 +120,7 @@ class Batch:
                     " term into the model's outputs"
                 )
 
-    def _reaches_others(self, root: Rows) -> bool:
+    def _reaches_others(self, root: LabelledTensor) -> bool:
         """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
         own, seen, todo = set(map(id, self.parameters)), {None}, [root.grad_fn]
         while todo:
@@ -128,7 +128,7 @@ class Batch:
             if node not in seen:
                 seen.add(node)
                 leaf = getattr(node, "variable", None)
-                if leaf is not None and type(leaf) is not Rows and id(leaf) not in own:
+                if leaf is not None and type(leaf) is not LabelledTensor and id(leaf) not in own:
                     return True
                 todo += [before for before, _ in node.next_functions]
         return False
@@ -139,7 +139,7 @@ def _marks(tensors: Any) -> list[tuple[int, int]]:
     return [(id(t.grad), t.grad._version) if t.grad is not None else (0, 0) for t in tensors]
 
 
-class Rows(Tensor):
+class LabelledTensor(Tensor):
     """A tensor of the batch in hand, or computed from one.
 
     Args:
@@ -151,13 +151,17 @@ class Rows(Tensor):
 
     raw: Tensor
     label: Label
-    batch: Batch
+    batch: LabelledBatch
 
     @staticmethod
     def __new__(
-        cls: type[Rows], raw: Tensor, label: Label, batch: Batch, requires_grad: bool = False
-    ) -> Rows:
-        made: Rows = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        cls: type[LabelledTensor],
+        raw: Tensor,
+        label: Label,
+        batch: LabelledBatch,
+        requires_grad: bool = False,
+    ) -> LabelledTensor:
+        made: LabelledTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             raw.shape,
             strides=raw.stride(),
@@ -222,7 +226,9 @@ class Rows(Tensor):
         return format(self.raw, spec)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return Rows(self.raw.clone(), self.label, self.batch) if self.batch.live else self.raw.clone()
+        return (
+            LabelledTensor(self.raw.clone(), self.label, self.batch) if self.batch.live else self.raw.clone()
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.raw.__reduce_ex__(protocol)
@@ -230,7 +236,7 @@ class Rows(Tensor):
 
 def plain(tensor: Tensor) -> Tensor:
     """The tensor without a label."""
-    return tensor.raw if type(tensor) is Rows else tensor
+    return tensor.raw if type(tensor) is LabelledTensor else tensor
 
 
 # -- what was written to -------------------------------------------------------------------------
@@ -239,25 +245,25 @@ def plain(tensor: Tensor) -> Tensor:
 _MARKED: list[bool] = []
 
 
-class Mark(NamedTuple):
+class MemoryMark(NamedTuple):
     """What was written into memory that other tensors may see.
 
     Attributes:
-        label: Axis of any tensor, or what holds for all of the memory.
+        label: OnAxis of any tensor, or what holds for all of the memory.
         batch: whose rows.
         stride: from a row to the next one in memory; 0 without an axis.
         first: where row 0 is, in such strides.
     """
 
     label: Label
-    batch: Batch
+    batch: LabelledBatch
     stride: int
     first: int
 
 
-def mark_of(tensor: Tensor) -> tuple[Label, Batch] | None:
+def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
     """What was written into the memory of a plain tensor, if anything was."""
-    mark: Mark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
+    mark: MemoryMark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
     if mark is None:
         return None
     if not mark.stride or not mark.batch.live:
@@ -266,26 +272,26 @@ def mark_of(tensor: Tensor) -> tuple[Label, Batch] | None:
         inner = mark.stride // step if step else 0
         same = tensor.storage_offset() // mark.stride == mark.first
         if same and inner and inner * step == mark.stride and size == mark.batch.rows * inner:
-            return Axis(axis, inner), mark.batch
-    return Mixed("a part of a tensor into which rows were written"), mark.batch
+            return OnAxis(axis, inner), mark.batch
+    return Mixing("a part of a tensor into which rows were written"), mark.batch
 
 
 def _known(out: Tensor) -> Tensor:
     found = mark_of(out)
-    return out if found is None else Rows(out, *found)
+    return out if found is None else LabelledTensor(out, *found)
 
 
-def mark(inner: Tensor, label: Label, batch: Batch) -> None:
+def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
     """Keep with the memory of a tensor what was written into it."""
     storage: Any = inner.untyped_storage()
-    made = Mark(label, batch, 0, 0)
-    if isinstance(label, Axis):
+    made = MemoryMark(label, batch, 0, 0)
+    if isinstance(label, OnAxis):
         stride = inner.stride(label.axis) * label.inner
-        made = Mark(label, batch, stride, inner.storage_offset() // stride if stride else 0)
+        made = MemoryMark(label, batch, stride, inner.storage_offset() // stride if stride else 0)
         if inner.shape[label.axis] != batch.rows * label.inner or not stride:
-            made = Mark(Mixed("a tensor into which rows were written several times"), batch, 0, 0)
-    known: Mark | None = getattr(storage, "anechoic_mark", None)
+            made = MemoryMark(Mixing("a tensor into which rows were written several times"), batch, 0, 0)
+    known: MemoryMark | None = getattr(storage, "anechoic_mark", None)
     if known is not None and known.batch is batch and known[2:] != made[2:]:
-        made = Mark(Mixed("a tensor into parts of which rows were written"), batch, 0, 0)
+        made = MemoryMark(Mixing("a tensor into parts of which rows were written"), batch, 0, 0)
     storage.anechoic_mark = made
     _MARKED[:] = [True]
