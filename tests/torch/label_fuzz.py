@@ -41,7 +41,7 @@ def written(d, t, o):
     w = d.choice([t.detach().clone(), torch.zeros(t.shape), torch.zeros_like(t), t * 1.0])
     if not t.dim() or t.shape[0] != n:
         return t
-    how, i = d.randrange(6), d.randrange(n)
+    how, i = d.randrange(8), d.randrange(n)
     if how == 0:
         w[i] = o["x"].flatten()[0] if t.dim() == 1 else t.detach()[i]
     elif how == 1:
@@ -52,6 +52,12 @@ def written(d, t, o):
         w.copy_(t.detach().flip(0))
     elif how == 4 and t.dim() > 1:
         w[:, 0] = t.detach().select(1, 0)
+    elif how == 5:
+        mask = t.detach() > 0
+        w[mask] = torch.arange(float(mask.sum())) if d.random() < 0.5 else d.choice([0.0, 2.0])
+    elif how == 6:
+        mask = o["y"] > 1
+        w[mask] = t.detach()[mask] if d.random() < 0.5 else t.detach()[~mask][:1]
     else:
         w.sub_(t.detach().mean(0))
     return t * w

@@ -226,9 +226,7 @@ class LabelledTensor(Tensor):
         return format(self.raw, spec)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return (
-            LabelledTensor(self.raw.clone(), self.label, self.batch) if self.batch.live else self.raw.clone()
-        )
+        return LabelledTensor(self.raw.clone(), self.label, self.batch)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.raw.__reduce_ex__(protocol)
