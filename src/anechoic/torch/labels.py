@@ -99,21 +99,26 @@ class LabelledBatch:
 
         Pulled back from 1, every row's gradient would be rounded by the number of rows in the batch.
         """
-        before, own = _marks(self.outputs), _marks(self.parameters)
-        mean = self.live and self.means and root.label == OverRows(-1)
-        start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
+        with _unseen():
+            ends = [*self.outputs, *self.parameters]
+            before, outputs = _marks(ends), len(self.outputs)
+            mean = self.live and self.means and root.label == OverRows(-1)
+            start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
         torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
-        if _marks(self.outputs) != before:
+        with _unseen():
+            after = _marks(ends)
+            others = self._reaches_others(root)
+        if after[:outputs] != before[:outputs]:
             self.roots.append(root.label)
             if gradient is not None:
                 self.fault = "backward() was given a gradient=, which may know other rows: call it without"
-            elif self._reaches_others(root):
+            elif others:
                 self.fault = (
                     "the loss reaches a parameter outside of the private model, whose gradient is neither"
                     " clipped nor noisy. Make it a parameter of the module that make_private is given; or"
                     " call requires_grad_(False) where it is not to be trained"
                 )
-            elif _marks(self.parameters) != own:
+            elif after[outputs:] != before[outputs:]:
                 self.fault = (
                     "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
                     " does, and what it adds there is dropped. Use the optimizer's weight_decay, or put the"
