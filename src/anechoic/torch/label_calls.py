@@ -261,7 +261,9 @@ def aligned(c: OpCall, seen: Any = None, out: Tensor | None = None) -> Label:
                     return c.mixed("a sum over rows beside a mean over them")
                 return c.mixed("a number of all rows (a sum or a mean over them) meets single rows")
             shapes = " and ".join(str(tuple(t.shape)) for t, _ in seen)
-            return c.mixed(f"rows meet rows on another axis: shapes {shapes}")
+            return c.mixed(
+                f"rows meet rows on another axis, shapes {shapes}: squeeze() one, or [:, None] on the other"
+            )
     return found
 
 
