@@ -119,6 +119,12 @@ def written_by_hand(o, y, x):
     return (o * w).sum(1).mean()
 
 
+def one_row_on(o, y, x):
+    w = torch.zeros(len(y) + 1, WIDTH)
+    w[1:] = x
+    return (o * w[: len(y)]).sum(1).mean()
+
+
 def in_order_of_a_mask(o, y, x):
     w = torch.zeros(len(y))
     w[y > 1] = torch.arange(float((y > 1).sum()))
@@ -381,6 +387,7 @@ MIXED = {
     "places of others": lambda o, y, x: (o * x[y]).sum(1).mean(),
     "no row to the first": lambda o, y, x: (o * written(o, x)).sum(1).mean(),
     "rows written by hand": written_by_hand,
+    "written one row on": one_row_on,
     "written in the order of a mask": in_order_of_a_mask,
     "in place": lambda o, y, x: (o * 1).sub_(o.detach().mean(0)).square().sum(1).mean(),
     "own function": lambda o, y, x: Crossed.apply(o).sum(1).mean(),

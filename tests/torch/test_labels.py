@@ -157,10 +157,21 @@ class Indexed(torch.utils.data.Dataset):
 
 
 def private(
-    module, tensors, batch_size, *, lr=0.1, exact=False, reduction="mean", mechanism="identity", **options
+    module,
+    tensors,
+    batch_size,
+    *,
+    lr=0.1,
+    sampling_key=None,
+    exact=False,
+    reduction="mean",
+    mechanism="identity",
+    **options,
 ):
     options.setdefault("noise_multiplier", 1e-6)
-    engine = PrivacyEngine(noise_key=secrets.token_bytes(32), sampling_key=secrets.token_bytes(32))
+    engine = PrivacyEngine(
+        noise_key=secrets.token_bytes(32), sampling_key=sampling_key or secrets.token_bytes(32)
+    )
     return engine.make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=lr),
@@ -258,6 +269,32 @@ def test_a_row_that_takes_another_way_moves_nobody_elses_kernels(number):
     assert found[0][0].abs().sum() > 0
     assert torch.equal(found[0][0], found[1][0])  # its own gradient is that of the same product
     assert torch.equal(found[0][1], found[1][1])
+
+
+class Drops(nn.Module):
+    """Rows that decide by a number, and draw."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x, n):
+        h = F.dropout(torch.tanh(self.a(x)), 0.5)
+        return self.b(h if int(n) == 0 else h * 1.0)
+
+
+def test_a_row_draws_the_same_whichever_way_others_take():
+    torch.manual_seed(0)
+    x, y, found = torch.randn(8, 6), torch.randint(0, 3, (8,)), []
+    for way in (0, 1):
+        n = torch.zeros(8, dtype=torch.long)
+        n[0] = way
+        model, optimizer, loader = private(Drops(), (x, n, y), 8, sampling_key=bytes(range(32)))
+        a, b, t = next(iter(loader))
+        F.cross_entropy(model(a, b), t).backward()
+        found.append(optimizer.source.sums(optimizer.ledger.in_hand))
+    assert all(map(torch.equal, *found)) and bool(found[0][0].any())
 
 
 class Fails(nn.Module):
