@@ -134,7 +134,7 @@ class Designs:
 
     @property
     def normalized_up_to(self) -> int:
-        """The most bands for which `free` is quick: none with learning rates, of which `refined` knows more."""
+        """The most bands for which `free` is quick: none with learning rates, where `refined` knows more."""
         n = self.workload.n
         if n > FREE_STEPS_UP_TO or not self.workload.is_toeplitz or self.objective.worst:
             return 0

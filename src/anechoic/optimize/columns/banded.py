@@ -31,8 +31,8 @@ from anechoic.workloads.base import Workload
 NEGLIGIBLE = 1e-7
 # Projected gradient from which a search has failed, and begins again at the best strategy of a band less.
 FAR = 1e-3
-# Iterations of `refine_columns`: n bands of all of them together, least and most; one of O(n^3) takes about as long as
-# one of n bands = n^3 / DENSE_WORK.
+# Iterations of `refine_columns`: n bands of all of them together, least and most; one of O(n^3) takes about
+# as long as one of n bands = n^3 / DENSE_WORK.
 FREED_WORK, LEAST_FREED, MOST_FREED, DENSE_WORK = 1_200_000, 6, 40, 2700
 
 
