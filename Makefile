@@ -46,7 +46,7 @@ test-cpus: $(READY) ## the tests of releases with other kernels of OpenBLAS, wit
 
 # The adapters of trainers import frameworks, which this .venv may lack.
 doctest: $(READY) ## the examples in docstrings
-	$(BIN)/python -m pytest -q --doctest-modules src/anechoic --ignore-glob='*/trainers/[lt]*.py' --ignore-glob='*/engines/[bs]*.py' $(ARGS)
+	$(BIN)/python -m pytest -q --doctest-modules src/anechoic --ignore-glob='*/trainers/[lt]*.py' --ignore-glob='*/engines/spark.py' $(ARGS)
 
 check: $(DEV) doctest ## lint, format, types, the examples in docstrings, and the rules of this repository
 	$(BIN)/ruff check .

@@ -125,7 +125,7 @@ def main() -> None:
     absent = {room: package for room, package in EXTRAS.items() if find_spec(package) is None}
     for room, package in absent.items():
         missing(room, package)
-    if all(map(find_spec, ("torch", "opacus", "rich", "matplotlib"))):
+    if all(map(find_spec, ("torch", "rich", "matplotlib", "jinja2"))):
         tried.append(demo)
         demo()
     done = [step.__name__.replace("_", " ") for step in tried]

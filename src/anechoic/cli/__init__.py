@@ -1,3 +1,3 @@
-"""The command line: anechoic demo | plan | app | stream | explain | audit."""
+"""The command line: anechoic demo | plan | app | stream | explain | audit | budget."""
 
 from anechoic.cli.main import main as main

@@ -1,4 +1,4 @@
-"""The command line: anechoic demo | plan | app | stream | explain | audit."""
+"""The command line: anechoic demo | plan | app | stream | explain | audit | budget."""
 
 from __future__ import annotations
 

@@ -71,15 +71,6 @@ def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
         yield window
 
 
-def first_line(source: Path, limit: int = 64) -> bytes:
-    """Read the first line of a file, at most `limit` bytes; empty where it cannot be read."""
-    try:
-        with source.open("rb") as file:
-            return file.readline(limit)
-    except OSError:
-        return b""
-
-
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces `target` when the block ends without an error.

@@ -67,11 +67,6 @@ class DeltaEstimate:
     samples: int
     direction: str
 
-    @property
-    def guaranteed(self) -> float:
-        """A delta that holds whatever the seed: `upper` plus the probability that it fails."""
-        return min(1.0, self.upper + self.failure)
-
 
 @dataclass(frozen=True)
 class Tilt:
