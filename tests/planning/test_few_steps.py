@@ -25,7 +25,7 @@ def compared(n, schema):
 
 @pytest.mark.parametrize(
     ("n", "schema", "more"),
-    [(8, MinSep(1, 2), {"blt", "dense"}), (7, MinSep(1, 4), {"blt", "dense"}), (8, LISTED, {"blt"})],
+    [(8, MinSep(1, 2), {"blt"}), (7, MinSep(1, 4), {"blt"}), (8, LISTED, {"blt"})],
     ids=str,
 )
 @pytest.mark.slow

@@ -226,8 +226,7 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path):
         assert again.diagnostics() == whole.diagnostics()
         with pytest.raises(HorizonError):
             again.update(["a"], unit_ids=[1])
-    held = (tmp_path / "s").read_bytes()
-    assert b"rare" not in held and b"units" in held
+    assert b"units" in (tmp_path / "s").read_bytes()
     with pytest.raises(MismatchError):
         PartitionSelectionHistogram(**{**options, "epsilon": 2.0}, state=tmp_path / "s")
     with pytest.raises((CheckpointError, MismatchError)):
