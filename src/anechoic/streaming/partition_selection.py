@@ -9,7 +9,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,8 +249,8 @@ class PartitionSelectionHistogram(StreamBase):
         return Addition({}, made.count, None, made)
 
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
-        made, at = addition.accumulator, self.step if step is None else step
-        assert isinstance(made, PartitionSelectionAccumulator)
+        made = cast(PartitionSelectionAccumulator, addition.accumulator)  # `_read` lets no other through
+        at = self.step if step is None else step
         self._stream_state.counts += made.remarks
         counted = made.records
         if self._ledger is not None:
