@@ -40,8 +40,7 @@ class Delivery:
         units: which of its rows are clipped together; None where a row is a unit.
         parts: rows of the parts that it is cut into, the same for every number of processes; None where
             nobody asked for that.
-        address: by what its random numbers are known within the step; None for `chunk`.
-        content: what the training loop was handed.
+        numbers: of these parts in their batch.
     """
 
     step: int
@@ -49,14 +48,13 @@ class Delivery:
     chunk: int = 0
     chunks: int = 1
     units: UnitBatch | None = field(default=None, compare=False, repr=False)
-    content: Any = field(default=None, compare=False, repr=False)
     parts: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
-    address: int | None = field(default=None, compare=False, repr=False)
+    numbers: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def place(self) -> int:
         """Address of its random numbers within the step."""
-        return self.chunk if self.address is None else self.address
+        return self.numbers[0] if self.numbers else self.chunk
 
     @property
     def last(self) -> bool:
@@ -75,9 +73,6 @@ class BatchHooks:
 
     def finished(self) -> None:
         """Called after the batch was stepped, or given up."""
-
-    def next(self) -> None:
-        """Called when the next batch is asked for, or the loop is left."""
 
 
 class ReleaseLedger(NonPicklable):
@@ -223,11 +218,6 @@ class ReleaseLedger(NonPicklable):
                 " anechoic.torch.BatchMemoryManager; to evaluate"
                 " on the training data, iterate over torch.utils.data.DataLoader(loader.dataset)."
             )
-
-    def end_batch(self, turn: int) -> None:
-        """End the loop body of an iterator; nothing to do for a stale one."""
-        if turn == self._turn:
-            self.around.next()
 
     def deliver(self, turn: int, delivery: Delivery) -> None:
         """Record that `delivery` is handed to the training loop."""

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import NonPicklable
-from anechoic.runs.ledger import Delivery
-from anechoic.torch.guard import Guard
 from anechoic.torch.history import STAMP, unstamped
-from anechoic.torch.noise_adder import NoiseAdder
-from anechoic.torch.randomness import modes
-from anechoic.torch.randomness.modes import paused
-from anechoic.torch.randomness.rng_stack import Surroundings, rest
-from anechoic.torch.sources.base import GradientSource
-from anechoic.torch.structure import full_precision, uninterrupted
+from anechoic.torch.step import TrainingStep
 
 
 def _of_users(name: str) -> Any:
@@ -41,42 +34,37 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     pieces of a step are refused.
 
     Args:
-        source: makes the clipped sums.
-        release: adds the noise.
+        work: a step, from the delivery of a batch to the update.
         optimizer: the user's.
-        surroundings: random numbers while a batch is in hand.
 
     Attributes:
         expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
         original_optimizer: the user's, which must not be stepped.
-        guard: what must be as it was, or nothing is released.
         step_hook: called with the optimizer after each release, before the update.
     """
 
     step_hook: Callable[[Any], None] | None = None
 
-    def __init__(
-        self, source: GradientSource, release: NoiseAdder, optimizer: Optimizer, *, surroundings: Surroundings
-    ) -> None:  # Optimizer.__init__ would make parameter groups of its own
-        self.source, self.noise_adder, self.ledger = source, release, release.ledger
-        mechanism, self.loss_reduction = release.mechanism, source.setup.loss_reduction
+    def __init__(self, work: TrainingStep, optimizer: Optimizer) -> None:
+        # Optimizer.__init__ would make parameter groups of its own
+        self.work, self.source, self.noise_adder, self.ledger = work, work.source, work.noise_adder, work.ledger
+        mechanism, self.loss_reduction = self.noise_adder.mechanism, self.source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
-        self._update = OptimizerUpdate(optimizer, source.parameters)
         self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
-        self._surroundings, self.guard = surroundings, Guard(self, surroundings)
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
             optimizer.register_state_dict_post_hook(self._stamped),
             optimizer.register_load_state_dict_pre_hook(self._without_stamp),
         ]
+        work.guard.expect(self._settings)
 
     def expect(self, mechanism: Mechanism) -> None:
         """Take the present settings as those of the mechanism."""
         self.noise_multiplier = mechanism.noise_multiplier
-        self.guard.expect()
+        self.work.guard.expect(self._settings)
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -114,53 +102,32 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     def _step(self) -> Any:
         begun = self.ledger.releases
         try:
-            delivery = self.ledger.due()
-            rest()  # the work on the batch is done
-            try:
-                return self._make_release(delivery)
-            except BaseException:
-                self._surroundings.take()  # it is in hand still
-                raise
+            self._admit_what_was_loaded()
+            if self._step_skip_queue:
+                self.signal_skip_step()
+            hook = self.step_hook
+            return self.work.run(None if hook is None else lambda: hook(self))
         except Exception as error:
             if not self.noise_adder.agreed:  # else the others wait for sums, not for words
                 self.noise_adder.ranks.report(f"release {begun}", error)
             raise
 
-    def _make_release(self, delivery: Delivery) -> Any:
-        self._admit_what_was_loaded()
-        self.guard.check()
-        if self._step_skip_queue:
-            self.signal_skip_step()
-        if delivery.chunk == 0 and self.noise_adder.left_over:
-            raise DesynchronizedError(
-                "summed gradients of another batch are left over: call optimizer.abandon_batch(), and"
-                " iterate again."
-            )
-        with full_precision(self.source.device.type):
-            sums = self.source.sums(delivery)
-            if not delivery.last:
-                with self.ledger.summing():
-                    self.noise_adder.add_partial_sum(sums)
-                    self.source.discard_sums()
-                return None
-            self.noise_adder.agree(delivery.step)
-            with uninterrupted(), self.ledger.releasing() as step:
-                self._update.put(self.noise_adder.noisy_gradients(step, sums))
-                self.source.discard_sums()
-                if self.step_hook is not None or self._update.hooked:
-                    modes.start()  # what the user's hooks make of the batch is looked at
-                if self.step_hook is not None:
-                    self.step_hook(self)
-                try:
-                    return self._update.step()
-                finally:
-                    self.guard.released()
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "optimizer.max_grad_norm": self.max_grad_norm,
+            "optimizer.noise_multiplier": self.noise_multiplier,
+            "optimizer.expected_batch_size": self.expected_batch_size,
+            "optimizer.loss_reduction": self.loss_reduction,
+            "optimizer.source.clipping": self.source.clipping,
+            "optimizer.noise_adder.divisor": self.noise_adder.divisor,
+            **self.source.settings(),
+        }
 
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients: p.grad, and those of single examples."""
         self.source.zero_grad()
-        with paused():  # of which each look at p.grad costs
+        if not self.work.update.failed:
             self.original_optimizer.zero_grad(set_to_none)
 
     def abandon_batch(self) -> None:
@@ -170,8 +137,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def detach(self) -> None:
         """Detach from the user's optimizer, which may be stepped by anyone then."""
-        self._update.detach()
-        self.guard.detach()
+        self.work.detach()
         for hook in self._stamps:
             hook.remove()
 
@@ -283,48 +249,3 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
             " noise level: use autocast with bfloat16 and no GradScaler (GradScaler(enabled=False) does"
             " nothing, and may stay)."
         )
-
-
-class OptimizerUpdate:
-    """Give noisy gradients to an optimizer and step it; refuse every other step of it.
-
-    Args:
-        optimizer: the user's.
-        parameters: those that gradients are released for, in their order.
-    """
-
-    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-        self.optimizer = optimizer
-        self._parameters = parameters
-        self._allowed = False
-        self._guard = optimizer.register_step_pre_hook(self._check)
-
-    def put(self, gradients: Iterable[Tensor]) -> None:
-        """Write released gradients into p.grad."""
-        for p, gradient in zip(self._parameters, gradients, strict=True):
-            p.grad = gradient
-
-    @property
-    def hooked(self) -> bool:
-        """Whether the user has hooks on its steps."""
-        before, after = self.optimizer._optimizer_step_pre_hooks, self.optimizer._optimizer_step_post_hooks
-        return len(before) > 1 or bool(after)
-
-    def step(self) -> Any:
-        """Step the optimizer and return its result."""
-        self._allowed = True
-        try:
-            return self.optimizer.step()
-        finally:
-            self._allowed = False
-
-    def detach(self) -> None:
-        """Detach from the optimizer: it may be stepped by anyone."""
-        self._guard.remove()
-
-    def _check(self, *_: Any) -> None:
-        if not self._allowed:
-            raise GuaranteeError(
-                "the optimizer given to make_private was stepped directly, with gradients that are neither"
-                " clipped nor noisy: step the one that make_private returned."
-            )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from anechoic.batches.base import Batches
 from anechoic.budget.book import BudgetBook, booked
@@ -25,8 +24,6 @@ from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.optimizer_kinds import tell_noise
-from anechoic.torch.randomness.modes import paused
-from anechoic.torch.randomness.rng_stack import Surroundings, idle
 from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
@@ -45,7 +42,6 @@ class PrivateRun(BatchHooks, NonPicklable):
         optimizer, loader: what the engine returned.
         batches_under: batches for a sampling key.
         keys: of this run.
-        surroundings: random numbers while a batch is in hand.
         recorder: the journal of its releases.
         history: what was released before it.
         book: where the run is booked before its first batch is handed out; None for nowhere.
@@ -61,7 +57,6 @@ class PrivateRun(BatchHooks, NonPicklable):
     loader: PrivateDataLoader
     batches_under: Callable[[bytes], Batches]
     keys: Keys
-    surroundings: Surroundings
     recorder: RunJournal
     history: History
     book: BudgetBook | None = None
@@ -95,7 +90,7 @@ class PrivateRun(BatchHooks, NonPicklable):
     # -- around the work on a batch --------------------------------------------------------------
 
     def on_first_batch(self) -> None:
-        self.optimizer.guard.retake()  # until now the user may have loaded weights
+        self.optimizer.work.guard.released()  # until now the user may have loaded weights
         self.book_run()
 
     def book_run(self) -> None:
@@ -113,25 +108,16 @@ class PrivateRun(BatchHooks, NonPicklable):
 
     def deliver(self, delivery: Delivery) -> None:
         self.recorder.ready(delivery.step, self.keys.noise)
-        self.surroundings.deliver(delivery)
-        with paused():
-            self.source.on_delivery(delivery)
+        self.optimizer.work.deliver(delivery)
 
     def finished(self) -> None:
-        self.surroundings.settle()
-
-    def next(self) -> None:
-        _unwatch(self.source.types.leave)
+        self.optimizer.work.generators.settle()
 
     # -- its beginning ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start at release 0."""
         self.ledger.around = self.optimizer.run = self
-        held = getattr(self.loader.dataset, "__dict__", {}).values()
-        parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
-        self.source.types.keep(part for part in parts if isinstance(part, Tensor))
-        weakref.finalize(self, _unwatch, self.source.types.end)
         self.ledger.start(self.keys.noise)
         stream = self.noise_adder.start_noise(self.keys.noise)
         self.noise_adder.take_noise(stream, stream.init())
@@ -210,8 +196,3 @@ def _drawn(
     if noise is not None:
         parts += [bits(torch.as_tensor(noise["rows"]).detach()).cpu().numpy()]
     return digest_of(parts, digest_key_of(noise_key))
-
-
-def _unwatch(leave: Callable[[], None]) -> None:
-    leave()
-    idle()

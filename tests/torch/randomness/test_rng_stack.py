@@ -8,7 +8,7 @@ import torch
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch.checkpoints.checkpoint import read
-from anechoic.torch.randomness.generators import is_secret
+from anechoic.torch.generators import is_secret
 from anechoic.torch.randomness.modes import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
 

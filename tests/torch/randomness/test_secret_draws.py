@@ -8,7 +8,7 @@ from scipy import stats
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from anechoic.torch.randomness import modes
-from anechoic.torch.randomness.generators import fix, is_secret, marked, restore, states
+from anechoic.torch.generators import fix, is_secret, marked, restore, states
 from anechoic.torch.randomness.modes import SecretDraws
 from tests.torch.setting import mechanism, network, start, step
 

@@ -26,7 +26,7 @@ from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
 from anechoic.torch.distributed import RanksError
-from anechoic.torch.randomness.rng_stack import rng_state, set_rng_state
+from anechoic.torch.generators import as_data, from_data, restore, states
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 1\n"
@@ -73,7 +73,7 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
             " optimizer.step(), or call optimizer.abandon_batch() first."
         )
     if run.ledger.begun:  # until the first batch the user may load weights
-        run.optimizer.guard.check_model()
+        run.optimizer.work.guard.check_model()
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
@@ -100,7 +100,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
         "optimizer": run.optimizer.state_for_checkpoint(),
-        "rng": rng_state(),
+        "rng": as_data(states(cuda=True)),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
         "drawn": run.drawn(None if keys else noise),
@@ -137,10 +137,10 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
     run.recorder.attach(journal)
     run.history.earlier = earlier
     run.optimizer.forget()
-    run.optimizer.guard.retake()
+    run.optimizer.work.guard.released()
     run.ledger.begun = True
     run.ledger.fix_micro_batch(content["micro_batch"])
-    set_rng_state(content["rng"])
+    restore(from_data(content["rng"]))
     return dict(content["extra"])
 
 

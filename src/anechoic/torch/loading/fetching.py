@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness.generators import seeded
+from anechoic.torch.generators import seeded
 
 
 @dataclass(frozen=True)

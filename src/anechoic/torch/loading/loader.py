@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -20,8 +19,7 @@ from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.partition import BatchPartition
-from anechoic.torch.randomness.generators import SEED_BYTES
-from anechoic.torch.row_types.numbers import with_numbers
+from anechoic.torch.generators import SEED_BYTES
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 #: What a loader does with its workers, by the names of its arguments.
@@ -39,6 +37,7 @@ class BatchSource:
         examples: N, which the data set must keep; None where nobody counted them.
         stability_check: looks whether examples keep their places.
         share: how batches are cut into parts; None where they are not.
+        label: labels what is handed out.
     """
 
     batches: Batches
@@ -46,6 +45,7 @@ class BatchSource:
     examples: int | None = None
     stability_check: SameExamples = field(default_factory=SameExamples)
     share: BatchPartition | None = None
+    label: Callable[[Any], Any] = lambda batch: batch
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -133,7 +133,7 @@ class PrivateDataLoader(DataLoader[Any]):
         period, ledger = self.feed.batches.period, self.ledger
         if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
             self.feed.stability_check.look(self._fetcher.examples, now, ledger.derived)
-        return BatchIterator(iter(self._inner), self.ledger, turn)
+        return BatchIterator(iter(self._inner), self.ledger, turn, self.feed)
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
         """Return a loader of micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
@@ -174,15 +174,15 @@ class RequestSampler(Sampler[Request]):
         """Yield this process's parts of batch `step`, at least one request: every process steps it."""
         process_parts = share.process_parts(self.feed.batches, step, self.max_rows)
         for chunk, portion in enumerate(process_parts):
-            first = portion.numbers[0] if portion.numbers else share.rank
+            numbers = tuple(portion.numbers) or (share.rank,)
             seeds = [derive(self.feed.key, "augment", step, i, size=SEED_BYTES) for i in portion.numbers]
             delivery = Delivery(
                 *(step, len(portion.indices), chunk, len(process_parts)),
                 units=portion.units,
                 parts=portion.sizes,
-                address=first,
+                numbers=numbers,
             )
-            seed = derive(self.feed.key, "collate", step, first, size=SEED_BYTES)
+            seed = derive(self.feed.key, "collate", step, numbers[0], size=SEED_BYTES)
             yield Request(delivery, portion.indices, seed, tuple(seeds))
 
     def __len__(self) -> int:
@@ -211,19 +211,15 @@ class _IndexSampler(Sampler[list[int]]):
 class BatchIterator(Iterator[Any]):
     """Iterate over batches in the main process; each is reported to the ledger as it is delivered."""
 
-    def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int) -> None:
-        self._fetched, self._ledger, self._turn = fetched, ledger, turn
-        weakref.finalize(self, ledger.end_batch, turn).atexit = False
+    def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int, feed: BatchSource) -> None:
+        self._fetched, self._ledger, self._turn, self._feed = fetched, ledger, turn, feed
 
     @_disable_dynamo
     def __next__(self) -> Any:
-        self._ledger.end_batch(self._turn)
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
-        batch = with_numbers(batch, asked.delivery.size)
-        delivery = replace(asked.delivery, content=batch)
-        self._ledger.deliver(self._turn, delivery)
-        return batch
+        self._ledger.deliver(self._turn, asked.delivery)
+        return self._feed.label(batch)
 
 
 def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:

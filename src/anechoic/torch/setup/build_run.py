@@ -22,6 +22,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.update import update_of, with_schedule
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.distributed import Ranks, running_ranks
+from anechoic.torch.generators import StepGenerators
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
@@ -30,7 +31,6 @@ from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.optimizer_kinds import tell_noise, tell_rates
 from anechoic.torch.partition import BatchPartition
-from anechoic.torch.randomness.rng_stack import Surroundings
 from anechoic.torch.run import PrivateRun
 from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
@@ -43,6 +43,7 @@ from anechoic.torch.setup.units import check_units, report_units
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
+from anechoic.torch.step import TrainingStep
 from anechoic.workloads import prefix_sum
 
 logger = logging.getLogger("anechoic")
@@ -226,7 +227,6 @@ def build_run(
         secret = mechanism.amplified
         report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
         check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
-    surroundings = Surroundings(feed)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
     remove_old_hooks(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
@@ -235,7 +235,10 @@ def build_run(
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
         release.storage = way
-        optimizer = CorrelatedOptimizer(source, release, setup.optimizer, surroundings=surroundings)
+        feed.label, generators = source.labelled, StepGenerators(feed)
+        source.seed = generators.seed
+        work = TrainingStep(source, release, setup.optimizer, generators)
+        optimizer = CorrelatedOptimizer(work, setup.optimizer)
         undo.callback(optimizer.detach)
         run = PrivateRun(
             mechanism=mechanism,
@@ -248,7 +251,6 @@ def build_run(
             loader=loader,
             batches_under=batches_under,
             keys=keys,
-            surroundings=surroundings,
             recorder=RunJournal(release, path=journal, sync_every=sync_every, follows=ranks.rank > 0),
             history=History(mechanism),
         )

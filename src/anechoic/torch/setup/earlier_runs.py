@@ -12,12 +12,11 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.run import PrivateRun
-from anechoic.torch.sources.ghost.source import GhostModule
 from anechoic.torch.sources.row_model import is_ours
 from anechoic.torch.sources.rows import RowsModule
 
 logger = logging.getLogger("anechoic")
-_PRIVATE = (GhostModule, RowsModule, CorrelatedOptimizer, PrivateDataLoader)
+_PRIVATE = (RowsModule, CorrelatedOptimizer, PrivateDataLoader)
 #: What Opacus's make_private returns, by name: Opacus need not be installed.
 _OPACUS = {
     ("opacus.grad_sample.gsm_base", "AbstractGradSampleModule"),

@@ -11,23 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from anechoic._validate import one_of
-from anechoic.errors import UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.row_types.following import RowTypes
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, OverRows
 from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.structure import mapped
 
 AUTO = "auto"
 #: Other names of "rows": of Opacus, whose gradients of rows these are.
 ALIASES = {AUTO: "rows", "hooks": "rows", "functorch": "rows"}
 #: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
 _OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")
-NOT_CLEARED = (
-    "Gradients haven't been cleared since the last optimizer step: call optimizer.zero_grad() before the next"
-)
 BY_HAND = (
     "accumulating gradients by hand would put several batches, or one batch several times, into one release."
     " Call backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not fit"
     " into memory"
+)
+
+
+REMEDY = (
+    "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last; or let"
+    " the model's forward return the loss, which is then given one row at a time"
 )
 
 
@@ -86,12 +90,11 @@ class GradientSource(ABC):
         self.parameters = setup.parameters
         self.clipping = setup.clipping
         self.ledger = setup.ledger
-        #: whether weights are what was released: asked before the model works on a batch
-        self.check_weights: Callable[[], None] = lambda: None
-        self.types = RowTypes(batch_first=setup.batch_first, means=self.means)
-        self.types.share(setup.module.buffers())
-        if isinstance(setup.criterion, nn.Module):
-            self.types.share(setup.criterion.buffers())
+        #: asked before the model works on a batch in hand
+        self.before_call: Callable[[], None] = lambda: None
+        #: (domain, *numbers) -> 32 secret bytes of the batch in hand
+        self.seed: Callable[..., bytes] = lambda *_: bytes(32)
+        self.batch: LabelledBatch | None = None
 
     @property
     def device(self) -> torch.device:
@@ -111,8 +114,69 @@ class GradientSource(ABC):
     # -- a step --------------------------------------------------------------------------------
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """A batch is in hand: its rows are followed to the loss."""
-        self.types.begin(delivery)
+        """Follow the rows of a batch in hand."""
+        self.forget()
+        self.batch = LabelledBatch(delivery.size, means=self.means, parameters=list(self.parameters))
+
+    def labelled(self, content: Any) -> Any:
+        """Label the tensors of what the loader hands out."""
+        batch, axis = self.batch, 0 if self.setup.batch_first else 1
+        if batch is None:
+            return content
+
+        def label(tensor: Tensor) -> Tensor:
+            own = axis if tensor.dim() > axis else 0
+            if type(tensor) is LabelledTensor:
+                return tensor
+            if tensor.dim() and tensor.shape[own] == batch.rows:
+                return LabelledTensor(tensor, OnAxis(own), batch)
+            why = f"a part of the batch of shape {tuple(tensor.shape)} has no row an example"
+            return LabelledTensor(tensor, Mixing(why), batch)
+
+        return mapped(content, label)
+
+    def checked_batch(self, delivery: Delivery) -> LabelledBatch | None:
+        """Return the batch, on whose loss backward() was called once; None for no rows.
+
+        Raises:
+            DesynchronizedError, GuaranteeError: if it was not, or not on a mean (or sum) over rows.
+        """
+        batch = self.batch
+        if batch is None or not batch.roots:
+            if delivery.size == 0:
+                return None
+            raise DesynchronizedError(
+                "no gradient reached this step: call the module that make_private returned (not a part of it,"
+                " and not the plain one) on the delivered batch, in train() mode, and loss.backward() before"
+                " step()."
+            )
+        if len(batch.roots) > 1:
+            raise DesynchronizedError(
+                f"{len(batch.roots)} backward passes reached release {delivery.step}: {BY_HAND}. Of several"
+                " losses of one batch call backward() on the sum."
+            )
+        if batch.fault:
+            raise GuaranteeError(f"{batch.fault}.")
+        self._check_root(batch)
+        return batch
+
+    def _check_root(self, batch: LabelledBatch) -> None:
+        root, wanted = batch.roots[0], OverRows(-1 if batch.means else 0)
+        if root == wanted or batch.rows <= 1:
+            return
+        if isinstance(root, Mixing):
+            raise GuaranteeError(f"the loss mixes rows. {root.why}. {REMEDY}.")
+        what = "mean" if batch.means else "sum"
+        said = "one of single rows"
+        if isinstance(root, OverRows):
+            said = {0: "a sum over rows", -1: "a mean over rows"}.get(
+                root.power, "divided by the number of rows more than once, or multiplied with it"
+            )
+        raise GuaranteeError(
+            f"backward() was called on a loss that is {said}, and loss_reduction={what!r} says that"
+            f" it is a {what} over rows: take .{what}() over rows last, or give make_private the other"
+            " loss_reduction."
+        )
 
     @abstractmethod
     def sums(self, delivery: Delivery) -> list[Tensor]:
@@ -125,17 +189,22 @@ class GradientSource(ABC):
             GuaranteeError: if something could not be clipped.
         """
 
-    @abstractmethod
     def discard_sums(self) -> None:
-        """The last sums were released, or added to a partial sum: they must not be used again."""
+        """Drop what was computed: it was released, or added to a partial sum."""
+        if self.batch is not None:
+            self.batch.end()
+        self.batch = None
 
-    @abstractmethod
-    def zero_grad(self) -> None:
-        """The user clears gradients (p.grad is none of the source's business)."""
-
-    @abstractmethod
     def forget(self) -> None:
         """Drop everything that was computed, a pass that was interrupted too."""
+        self.discard_sums()
+
+    def zero_grad(self) -> None:
+        """Forget backward passes; outputs of the model stay."""
+        if self.batch is not None:
+            self.batch.roots, self.batch.fault = [], ""
+            for leaf in self.batch.outputs:
+                leaf.grad = None
 
     # -- checks --------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.row_types.numbers import OWN, taken
 from anechoic.torch.structure import full_precision, parts_of
 
 _torch: Any = torch._C._functorch
@@ -123,7 +122,7 @@ class BranchFollower(TorchFunctionMode):
             kind, found = _READS[func], self._decided(args[0])
             if found.numel() != 1:
                 raise UnsupportedError("a decision by several numbers of each row.")
-            return taken(found.item(), OWN) if kind is None else kind(found.item())
+            return found.item() if kind is None else kind(found.item())
         if func is Tensor.__contains__ and any(self._own(part) for part in args):
             return bool(self._decided((args[0] == args[1]).any()).item())  # as torch does, unseen
         if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._picks(args[0]):

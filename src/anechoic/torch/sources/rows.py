@@ -1,10 +1,9 @@
-"""Gradients of single rows, each by itself, for any model: right by construction, and the default.
+"""Gradients of single rows: any model row by row, any loss whose rows stay apart.
 
-The module that make_private returns is a boundary of autograd. In front of it, the model runs row by row; at
-the end of backward(), the gradient of the loss with respect to each row's outputs is pulled back through the
-model for that row alone, some rows at a time, and what comes out is clipped and summed at once. No hooks, no
-rules for layers: whatever the model does, a row's vector depends on that row, the weights and the gradient
-at its outputs; and that this gradient depends on the row alone is seen by the types of rows (`row_types`).
+The model runs on one row at a time, many side by side by torch.func's vmap, in chunks of one public shape.
+The training loop gets its outputs with labels (`anechoic.torch.labels`); backward() ends at them. At step()
+one question is asked: has the gradient at the outputs its rows on their own axis, and was backward() called
+on a mean (or sum) over rows? Then it is pulled back through the model for each row alone, clipped and summed.
 """
 
 from __future__ import annotations
@@ -15,29 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.randomness.modes import paused
-from anechoic.torch.row_types.labels import UNPACK, Label, Mixed, RowAxis, Total
-from anechoic.torch.sources.base import (
-    BY_HAND,
-    NOT_CLEARED,
-    GradientSource,
-    ModelWrapper,
-    SourceSetup,
-    register,
-)
-from anechoic.torch.sources.row_calls import RowCall, RowModel
-from anechoic.torch.sources.row_model import undisturbed
-from anechoic.torch.sources.single_rows import SingleRows
-from anechoic.torch.structure import full_precision
+from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
+from anechoic.torch.sources.base import REMEDY, GradientSource, ModelWrapper, SourceSetup, register
+from anechoic.torch.sources.levels import check_not_packed, is_continuous
+from anechoic.torch.sources.row_passes import LabelledModel, RowPasses
+from anechoic.torch.structure import full_precision, tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
 MEMORY = 2**26
-#: With how many other weights a row is compared that differs with those of the model.
-TRIES = 3
-
 
 class RowsModule(ModelWrapper):
     """The model, called row by row while a batch is in hand; else as it is.
@@ -69,51 +57,17 @@ class RowsModule(ModelWrapper):
 
 
 class PendingCall:
-    """A call of the model whose backward() is to come.
+    """A call of the model whose outputs were handed out.
 
     Attributes:
-        rows: the call, row by row.
-        delivery: the batch in hand when it was made.
-        marks: what p.grad was then.
-        cotangents: gradients of each row's own loss with respect to its outputs, shape (rows, …) each.
+        passes: the call, row by row.
+        leaves: its outputs, where backward() ends.
+        cotangents: gradients of each row's own loss at its outputs, rows first; none before step().
     """
 
-    cotangents: list[Tensor]
-
-    def __init__(
-        self, source: RowsSource, rows: RowCall, delivery: Delivery, marks: list[tuple[int, int]]
-    ) -> None:
-        self.source, self.rows, self.delivery, self.marks = source, rows, delivery, marks
-
-    def pull(self, cotangents: list[Tensor]) -> None:
-        """Take the gradient of each row's own loss with respect to its outputs."""
-        self.cotangents = [c.detach() for c in cotangents]
-        self.source.received(self)
-
-
-class OutputBoundary(torch.autograd.Function):
-    """Outputs of the rows, in the graph of the loss."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, call: PendingCall, *outputs: Tensor) -> Any:
-        ctx.call, ctx.types = call, call.source.types
-        made = tuple(output.clone() for output in outputs)  # which the loss may change in place
-        ctx.mark_non_differentiable(*(o for o in made if not o.dtype.is_floating_point))
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        call: PendingCall = ctx.call
-        source = call.source
-        source.types.check_backward(gradients, call.rows.axes)
-        reduction = source.setup.loss_reduction
-        own = call.rows.apart(list(gradients), reduction)
-        # a mean that was pulled back from the number of rows, not from 1, knows nothing of that number
-        times = call.rows.rows if reduction == "mean" and not source.types.started else 1
-        call.pull(
-            [c * times for c in own]
-        )  # copies: whoever has a gradient may write to it until backward() ends
-        return (None,) * (2 + len(gradients))
+    def __init__(self, passes: RowPasses, leaves: list[LabelledTensor]) -> None:
+        self.passes, self.leaves = passes, leaves
+        self.cotangents: list[Tensor] = []
 
 
 @register("rows")
@@ -124,6 +78,7 @@ class RowsSource(GradientSource):
 
     Attributes:
         memory: bytes of gradients held at once; at least one row.
+        batch: the one in hand, whose tensors are followed.
     """
 
     mode = "rows"
@@ -139,139 +94,146 @@ class RowsSource(GradientSource):
                 " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
-        self._rows = RowModel(setup.module, setup.parameters, setup.batch_first)
-        self.single = SingleRows(setup.module, setup.parameters, setup.ledger)
-        self.anchor = torch.zeros((), requires_grad=True)
+        self._model = LabelledModel(setup.module, setup.parameters, setup.batch_first)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
-        self._stale = False
-        self._drop()
-
-    def _drop(self) -> None:
-        """Nothing of a batch is left."""
-        self._made = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        """No gradient is left; the model may have been called already."""
         self._calls: list[PendingCall] = []
-        self._passes = 0
-        self._queued = False
-        self._fault: AnechoicError | None = None
-        self._sums: list[Tensor] | None = None
 
-    # -- what the training loop calls ------------------------------------------------------------
+    # -- the model ------------------------------------------------------------------------------
 
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         """model(*arguments, **keywords) in the training loop."""
-        delivery = self.ledger.in_hand
-        if delivery is None:
+        delivery, batch = self.ledger.in_hand, self.batch
+        given, tensors = (arguments, keywords), tensors_in((arguments, keywords))
+        check_not_packed(given)
+        followed = any(type(t) is LabelledTensor and t.batch is batch for t in tensors)
+        size = -1 if delivery is None else delivery.size
+        mine = followed or all(len(t) == size and not t.requires_grad for t in tensors if t.dim())
+        if delivery is None or batch is None or not mine:  # other data than the batch in hand
             return self.setup.module(*arguments, **keywords)
-        with paused():  # a row's numbers are its own
-            call = self.begun(delivery, arguments, keywords)
-            outputs = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
-            made = list(OutputBoundary.apply(self.anchor, call, *outputs))
-            labelled = [self._labelled(*pair) for pair in zip(made, call.rows.axes, strict=True)]
-        return call.rows.filled(labelled)
-
-    def _labelled(self, output: Tensor, axis: int | None) -> Tensor:
-        size = None if axis is None else output.shape[axis]
-        if size is None or size == self.types.rows:
-            label: Label = Total(mean=self.means) if axis is None else RowAxis(axis)
-        else:
-            label = Mixed(f"the model was called with {size} rows of its own")
-        self.types.mark(output, label, delivered=True)
-        return output
-
-    def begun(self, delivery: Delivery, arguments: Any, keywords: dict[str, Any]) -> PendingCall:
-        """The same, up to the outputs of the rows."""
-        self.check_weights()
-        self.types.check_inputs((arguments, keywords))
-        held = self.types.check_held(self.setup.module)
-        # by parts a row draws the same wherever it is worked on
-        place = delivery.chunk if delivery.parts is None else 0
-        seed = self.ledger.derived("rows", delivery.step, place, self._made, size=8)
-        self._made += 1
-        rows = RowCall(
-            self._rows,
-            arguments,
-            keywords,
-            int.from_bytes(seed),
-            slots=self.slots(delivery),
-            order=None if delivery.units is None else _by_items(delivery),
-            parts=delivery.parts,
-            watch=self.types if self.single.rows(delivery) else None,
-        )
-        if self._rows.loops:
-            self.types.mark_kept(self.setup.module, held)
-        return PendingCall(self, rows, delivery, self.marks())
-
-    def received(self, call: PendingCall) -> None:
-        """The gradient with respect to the outputs of `call` is known; backward() is not over yet."""
-        self._calls.append(call)
-        if not self._queued:
-            self._queued = True
-            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
-            engine.queue_callback(self._finish)
-
-    def _finish(self) -> None:
-        """backward() is over: clip and sum, unless something is wrong, which `sums` says."""
-        calls, self._calls, self._queued = self._calls, [], False
-        self._passes += 1
-        if self._passes > 1:
-            return
-        try:
-            with paused():
-                self._sums = self._summed(calls)
-        except AnechoicError as error:
-            self._fault = error
-
-    def _summed(self, calls: list[PendingCall]) -> list[Tensor]:
-        delivery = self.ledger.in_hand
-        if delivery is None or any(call.delivery is not delivery for call in calls):
+        self.before_call()
+        axes = [self._axis(t, batch) for t in tensors]
+        lengths = {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None}
+        if lengths != {batch.rows}:
             raise DesynchronizedError(
-                "backward() reached outputs of the model for another batch than the one in hand: call the"
-                " model and backward() once for each delivered batch."
+                f"the model was called with {sorted(lengths)} rows, and the batch in hand has {batch.rows}:"
+                " feed it the delivered batch, one row an example."
             )
-        for call in calls:
-            if call.rows.rows != delivery.size:
-                raise DesynchronizedError(
-                    f"gradients of {call.rows.rows} examples reached release {delivery.step}, whose batch has"
-                    f" {delivery.size}: feed the model exactly the delivered batch, one row an"
-                    f" example.{UNPACK}."
-                )
-            if call.marks != self.marks() and any(
-                p.grad is not None and bool(p.grad.count_nonzero()) for p in self.parameters
-            ):
-                raise GuaranteeError(
-                    "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
-                    " does: what it adds is not that of single examples. Use the optimizer's weight_decay,"
-                    " or put the term into the model's outputs."
-                )
-        with torch.no_grad(), full_precision(self.device.type):
-            return self._clipped(calls, delivery)
+        slots = self.slots(delivery)
+        if not self._model.tried:
+            self._model.try_out(given, axes, slots)
+        order = None if delivery.units is None else _by_items(delivery)
+        numbers = delivery.numbers if delivery.parts is not None else None
+        seeds = [self.seed("rows", len(self._calls), number) for number in numbers or ()]
+        passes = RowPasses(
+            *(self._model, given, axes, batch.rows),
+            slots=slots,
+            order=order,
+            parts=delivery.parts,
+            seeds=seeds,
+        )
+        outputs = passes.run()
+        leaves, handed = [], []
+        for output, axis in zip(outputs, passes.axes, strict=True):
+            own = axis or 0
+            tensor = output.movedim(0, own).contiguous() if own else output
+            leaf = LabelledTensor(tensor, OnAxis(own), batch, requires_grad=is_continuous(tensor))
+            leaves.append(leaf)
+            with torch._C.DisableTorchFunctionSubclass():  # what is handed out may be changed in place
+                if axis is not None:
+                    handed.append(leaf.clone())
+                else:
+                    handed.append(leaf.mean(0) if self.means else leaf.sum(0))
+        batch.outputs += leaves
+        self._calls.append(PendingCall(passes, leaves))
+        return passes.filled(handed)
 
-    def _clipped(self, calls: list[PendingCall], delivery: Delivery) -> list[Tensor]:
-        totals = self.clipping.nothing(self.parameters)
-        compared, agreed = self.single.rows(delivery), []
-        for rows, found in self._chunks(calls, delivery):
-            for row in compared:
-                for place in (rows == row).nonzero().flatten().tolist():
-                    agreed.append(self._agrees(calls, row, [t[place] for t in found]))
-            whole = delivery.units is None
-            for vectors, limits in [(found, None)] if whole else self._contributions(rows, found, delivery):
-                parts = self.clipping.sums(vectors, limits)
-                totals = [total + part for total, part in zip(totals, parts, strict=True)]
-        if agreed:
-            self.single.settle(delivery, any(agreed))
+    def _axis(self, tensor: Tensor, batch: LabelledBatch) -> int | None:
+        """The axis of the rows of an input."""
+        dimension = 0 if self.setup.batch_first else 1
+        if tensor.requires_grad:
+            raise UnsupportedError(
+                "an input of the model requires a gradient, and gradients of rows end at the model's inputs:"
+                " take gradients with respect to inputs in the model's forward, by torch.autograd.grad, and"
+                " return what follows from them; put the module that made the input into the model; or"
+                " detach() it."
+            )
+        label = tensor.label if type(tensor) is LabelledTensor and tensor.batch is batch else None
+        if type(tensor) is LabelledTensor and tensor.batch is not batch:
+            label = Mixing("a tensor of an earlier batch")
+        mark = mark_of(plain(tensor))
+        label = label if mark is None else mark[0]
+        if label is None:
+            own = dimension if tensor.dim() > dimension else 0
+            if not tensor.dim():
+                return None
+            if tensor.shape[own] == batch.rows:
+                return own
+            raise UnsupportedError(
+                f"the model was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
+                f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch,"
+                " or make it a buffer of the model."
+            )
+        if isinstance(label, OnAxis) and tensor.shape[label.axis] == batch.rows:
+            return label.axis
+        why = f": {label.why}" if isinstance(label, Mixing) else ""
+        raise UnsupportedError(
+            f"the model was called with a tensor of shape {tuple(tensor.shape)} that does not have one row an"
+            f" example{why}. Let the model do what mixes rows, or leave it out."
+        )
+
+    # -- a step ---------------------------------------------------------------------------------
+
+    def sums(self, delivery: Delivery) -> list[Tensor]:
+        batch, calls = self.checked_batch(delivery), self._calls
+        if batch is None:
+            return self.clipping.nothing(self.parameters)
+        with torch._C.DisableTorchFunctionSubclass():
+            found = [(call, self._cotangents(call, batch)) for call in calls]
+        used = [(call, given) for call, given in found if given]
+        for call, given in used:
+            call.cotangents = given
+        with torch.no_grad(), full_precision(self.device.type):
+            totals = self.clipping.nothing(self.parameters)
+            for rows, vectors in self._chunks([call for call, _ in used], delivery):
+                whole = delivery.units is None
+                for part, limits in (
+                    [(vectors, None)] if whole else self._contributions(rows, vectors, delivery)
+                ):
+                    sums = self.clipping.sums(part, limits)
+                    totals = [total + one for total, one in zip(totals, sums, strict=True)]
         return totals
+
+    def _cotangents(self, call: PendingCall, batch: LabelledBatch) -> list[Tensor]:
+        """Gradients of each row's loss at its outputs, rows first; none where no gradient came."""
+        made = []
+        for leaf, axis in zip(call.leaves, call.passes.axes, strict=True):
+            own, gradient = OnAxis(axis or 0), leaf.grad
+            label = gradient.label if type(gradient) is LabelledTensor and gradient.batch is batch else None
+            if label not in (None, own) and batch.rows > 1:
+                why = label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
+                raise GuaranteeError(
+                    f"the gradient of one row's outputs depends on other rows. {why}. {REMEDY}."
+                )
+            if gradient is not None:
+                made.append(plain(gradient).detach().movedim(own.axis, 0))
+            else:
+                made.append(torch.zeros_like(plain(leaf)).movedim(own.axis, 0))
+        return made if any(leaf.grad is not None for leaf in call.leaves) else []
+
+    def discard_sums(self) -> None:
+        self._calls = []
+        super().discard_sums()
+
+    def detach(self) -> None:
+        self.module.__dict__.update(_source=None, _called=None)
 
     def _chunks(self, calls: list[PendingCall], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Rows, those of one item side by side, and their gradients."""
         self._carry: tuple[int, list[Tensor]] | None = None
-        for place, rows in enumerate(calls[0].rows.chunks if delivery.size else ()):
+        for place, rows in enumerate(calls[0].passes.chunks if calls and delivery.size else ()):
             found: list[Tensor] = []
             for call in calls:
-                made = call.rows.gradients(call.cotangents, place)
+                made = call.passes.gradients(call.cotangents, place)
                 found = [a + b for a, b in zip(found, made, strict=True)] if found else made
             yield rows, found
 
@@ -310,86 +272,6 @@ class RowsSource(GradientSource):
         scales = torch.from_numpy(units.scales[chosen])
         vectors = [t[:count] * scales.to(t).reshape(-1, *(1,) * (t.dim() - 1)) for t in sums]
         yield vectors, None if units.limits is None else units.limits[chosen]
-
-    def _agrees(self, calls: list[PendingCall], row: int, found: list[Tensor]) -> bool:
-        self.single.coarse = any(call.rows.coarse for call in calls)
-        try:
-            return self.single.compare(found, self._alone(calls, row), row)
-        except GuaranteeError:
-            # rounding decides where a row is at a kink of the model (a rectifier at 0, a routing), and
-            # kernels round one row otherwise than many: with other weights it is at none
-            if not any(self._agrees_nearby(calls, row, seed) for seed in range(TRIES)):
-                raise
-            return True
-
-    def _alone(self, calls: list[PendingCall], row: int) -> list[Tensor]:
-        alone = [torch.zeros_like(p) for p in self.parameters]
-        for call in calls:
-            with undisturbed(self.setup.module):
-                parts = call.rows.alone(call.cotangents, row)
-            alone = [a + b for a, b in zip(alone, parts, strict=True)]
-        return alone
-
-    def _agrees_nearby(self, calls: list[PendingCall], row: int, seed: int) -> bool:
-        with self._rows.nearby(seed):
-            again = [PendingCall(self, call.rows.repeated(), call.delivery, call.marks) for call in calls]
-            found = [torch.zeros_like(p) for p in self.parameters]
-            for call, before in zip(again, calls, strict=True):
-                call.cotangents = before.cotangents
-                chunk = next(k for k, rows in enumerate(call.rows.chunks) if bool((rows == row).any()))
-                place = int((call.rows.chunks[chunk] == row).nonzero())
-                made = call.rows.gradients(call.cotangents, chunk)
-                found = [a + b[place] for a, b in zip(found, made, strict=True)]
-            try:
-                return self.single.compare(found, self._alone(again, row), row)
-            except GuaranteeError:
-                return False
-
-    def marks(self) -> list[tuple[int, int]]:
-        """What p.grad is: it changes where a loss reaches a parameter past the model's outputs."""
-        return [(0, 0) if p.grad is None else (id(p.grad), p.grad._version) for p in self.parameters]
-
-    # -- a step --------------------------------------------------------------------------------
-
-    def sums(self, delivery: Delivery) -> list[Tensor]:
-        if self._passes and self._stale:
-            raise DesynchronizedError(f"{NOT_CLEARED}.")
-        if self._passes > 1:
-            raise DesynchronizedError(
-                f"{self._passes} backward passes reached release {delivery.step}: {BY_HAND}."
-            )
-        if self._fault is not None:
-            raise self._fault
-        if self._sums is None:
-            if delivery.size == 0:
-                return self.clipping.nothing(self.parameters)
-            raise DesynchronizedError(
-                "no gradient reached this step: call the module that make_private returned (not a part of"
-                " it, and not the plain one) on the delivered batch, in train() mode, and backward() on the"
-                " loss, before step()."
-            )
-        return [total.clone() for total in self._sums]
-
-    def discard_sums(self) -> None:
-        self._drop()
-        self.types.rest()
-        self._stale = True
-
-    def zero_grad(self) -> None:
-        self._clear()
-        self._stale = False
-
-    def forget(self) -> None:
-        self.single.forget()
-        self.types.rest()
-        self._drop()
-        self.zero_grad()
-
-    def detach(self) -> None:
-        self.module.__dict__.update(_source=None, _called=None)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "source.memory": self.memory}
 
 
 def _by_items(delivery: Delivery) -> Tensor:

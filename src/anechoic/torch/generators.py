@@ -18,6 +18,7 @@ import torch
 
 from anechoic.errors import GuaranteeError
 from anechoic.noise import derive
+from anechoic.runs.ledger import Delivery
 
 # a key: what a state is expanded from
 SEED_BYTES = 32
@@ -128,19 +129,6 @@ def restore(given: States) -> None:
     torch.set_rng_state(given.torch)
     if given.cuda is not None:
         torch.cuda.set_rng_state_all(given.cuda)
-
-
-def same(one: States, other: States) -> bool:
-    """Whether nothing was drawn between two looks."""
-    kind, words, *places = one.numpy
-    kind_then, words_then, *places_then = other.numpy
-    return (
-        one.python == other.python
-        and (kind, places) == (kind_then, places_then)
-        and np.array_equal(words, words_then)
-        and torch.equal(one.torch, other.torch)
-        and all(torch.equal(a, b) for a, b in zip(one.cuda or (), other.cuda or (), strict=True))
-    )
 
 
 def as_data(given: States) -> dict[str, Any]:
@@ -260,3 +248,46 @@ def check_layout() -> None:
 def _in_pairs(words: Any) -> list[list[int]]:
     """32-bit outputs by two: which of them becomes the upper half of 64 bits is no matter."""
     return np.sort(words.astype(np.uint64).reshape(-1, 2), axis=1).tolist()  # type: ignore[no-any-return]
+
+
+class StepGenerators:
+    """The global generators from a delivery to its step(): functions of the sampling key and t, and secret.
+
+    So evaluation, logging or other draws between two steps change nothing in a release, and a resumed run
+    draws what the first one drew. A state that the script sets meanwhile (`torch.manual_seed`) is known to
+    whoever knows the script: with the next call of the model the generators are set by the key once more.
+
+    Args:
+        feed: has the sampling key, which is asked for at each batch.
+    """
+
+    def __init__(self, feed: Any) -> None:
+        self._feed = feed
+        self._delivery: Delivery | None = None
+        self._outside: States | None = None
+        self._fixed = 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Set them for one physical batch; where they stood is kept."""
+        self.settle()
+        self._outside, self._delivery, self._fixed = states(cuda=True), delivery, 0
+        self.take()
+
+    def take(self) -> None:
+        """Set them for a call of the model, unless they stand where this object set them, or further."""
+        if self._delivery is None or (self._fixed and is_secret(torch.initial_seed())):
+            return
+        again = (self._fixed,) if self._fixed else ()
+        self._fixed += 1
+        fix(self.seed("training step", self._delivery.place, *again), cuda=True, secret=True)
+
+    def seed(self, domain: str, *numbers: int) -> bytes:
+        """Derive 32 secret bytes for something of the batch in hand."""
+        step = 0 if self._delivery is None else self._delivery.step
+        return derive(self._feed.key, domain, step, *numbers, size=SEED_BYTES)
+
+    def settle(self) -> None:
+        """Put them back where they stood: the batch was stepped or given up."""
+        outside, self._outside, self._delivery = self._outside, None, None
+        if outside is not None:
+            restore(outside)

@@ -1,0 +1,285 @@
+"""Carry out operations on tensors with labels: on plain tensors, with a label by rule on what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anechoic.torch.labels import (
+    _MARKED,
+    Label,
+    LabelledBatch,
+    LabelledTensor,
+    Mixing,
+    OfRow,
+    OnAxis,
+    OverRows,
+    mark,
+    mark_of,
+)
+from anechoic.torch.labels import RULES as KNOWN
+
+Rule = Callable[["OpCall"], Any]
+RULES: dict[str, Rule] = {}
+#: Operations whose rules are those of entry by entry: of any, of one tensor, of sums and products.
+BY_ENTRY = ("clamp", "clone", "add")
+_MEANS = ("nll_loss_forward", "nll_loss2d_forward")
+_EARLIER = Mixing(
+    "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
+)
+
+
+class Operation(NamedTuple):
+    """What is known of an operation before it is called."""
+
+    name: str
+    rule: Rule
+    in_place: bool
+    writes: tuple[int, ...]
+    by_entry: bool
+    arguments: dict[str, tuple[int, Any]]
+
+
+_KNOWN: dict[Any, Operation] = {}
+
+
+def operation(func: Any) -> Operation:
+    """What is known of an overload of torch.ops.aten."""
+    found = _KNOWN.get(func)
+    if found is None:
+        schema = func._schema
+        name = schema.name.rpartition("::")[2]
+        own = schema.arguments
+        writes = tuple(i for i, a in enumerate(own) if a.alias_info is not None and a.alias_info.is_write)
+        in_place = name.endswith("_") and not name.endswith("__")
+        base = name[:-1] if in_place and name not in RULES else name
+        rule = RULES.get(base) or (RULES[BY_ENTRY[0]] if torch.Tag.pointwise in func.tags else _without_rule)
+        arguments = {a.name: (i, a.default_value) for i, a in enumerate(own)}
+        found = _KNOWN[func] = Operation(
+            base, rule, in_place, writes, rule in map(RULES.get, BY_ENTRY), arguments
+        )
+    return found
+
+
+def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Carry an operation out on plain tensors, and label what comes of it."""
+    call = OpCall()
+    op = call.op = _KNOWN.get(func) or operation(func)
+    call.labels, call.seen, call.batch = {}, [], None  # type: ignore[assignment]
+    plain = []
+    for value in args:  # most of what there is, without a call for each
+        kind = type(value)
+        if kind is LabelledTensor:
+            inner = value.raw
+            if _MARKED or (call.batch is not None and call.batch is not value.batch):
+                call.take(value)
+            else:
+                call.batch = value.batch
+                if value.label is not None:
+                    call.labels[id(inner)] = value.label
+                    call.seen.append((inner, value.label))
+            plain.append(inner)
+        else:
+            plain.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
+    named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
+    out = _public_mean(func, plain) if op.name in _MEANS else func(*plain, **named)
+    call.args, call.kwargs, call.out = plain, named, out
+    if op.writes:
+        return written(call, args)
+    if isinstance(out, Tensor):
+        label = call.label()
+        if callable(label):
+            label = label(0, out)
+        return out if label is None else LabelledTensor(out, label, call.batch)
+    return call.wrapped()
+
+
+class OpCall:
+    """One call of an operation: its arguments without labels, and the labels."""
+
+    __slots__ = ("args", "batch", "kwargs", "labels", "op", "out", "seen")
+    args: Any
+    kwargs: dict[str, Any]
+    out: Any
+    op: Operation
+    labels: dict[int, Label]
+    seen: list[tuple[Tensor, Label]]
+    batch: LabelledBatch
+
+    def take(self, value: Any) -> Any:
+        """Arguments without labels, which are kept here."""
+        if type(value) is LabelledTensor:
+            inner, label, batch = value.raw, value.label, value.batch
+            mark = mark_of(inner)
+            if mark is not None:
+                label, batch = mark
+            self._meet(inner, label, batch)
+            return inner
+        if isinstance(value, Tensor):
+            mark = mark_of(value)
+            if mark is not None:
+                self._meet(value, *mark)
+            return value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.take(part) for part in value)
+        return value
+
+    def _meet(self, inner: Tensor, label: Label, batch: LabelledBatch) -> None:
+        if self.batch is None or (batch.live and not self.batch.live):
+            if self.batch is not None:
+                self.seen = [(t, _EARLIER) for t, _ in self.seen]
+            self.batch = batch
+        elif batch is not self.batch and self.batch.live:
+            label = _EARLIER
+        if label is not None:
+            self.labels[id(inner)] = label
+            self.seen.append((inner, label))
+
+    # -- what a rule asks for -------------------------------------------------------------------
+
+    @property
+    def rows(self) -> int:
+        return self.batch.rows
+
+    def get(self, name: str) -> Any:
+        """An argument by the name that it has in torch's schema."""
+        place, default = self.op.arguments.get(name, (99, None))
+        return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
+
+    def of(self, tensor: Any) -> Label:
+        """The label of an argument."""
+        return self.labels.get(id(tensor))
+
+    def mixed(self, why: str) -> Mixing:
+        return Mixing(f"{self.op.name}: {why}")
+
+    # -- results --------------------------------------------------------------------------------
+
+    def label(self) -> Any:
+        """The label of the results, or a function (place, tensor) -> label."""
+        if self.op.rule is _public or not self.seen:
+            return None
+        if not self.batch.live:  # no rule is asked any more
+            return _EARLIER
+        first = self.seen[0][1]
+        for _, label in self.seen:
+            if isinstance(label, Mixing):
+                return label
+        places = self.op.name in ("select_backward", "slice_backward", "cat", "stack")
+        if type(first) is OfRow and not places and all(label == first for _, label in self.seen):
+            return first  # whatever it does, it is of this row
+        return self.op.rule(self)
+
+    def wrapped(self) -> Any:
+        """The results with their labels."""
+        out = self.out
+        if isinstance(out, Tensor):
+            out = [out]
+        elif not isinstance(out, (tuple, list)):
+            return out
+        label = self.label()
+        made = []
+        for place, tensor in enumerate(out):
+            own = label(place, tensor) if callable(label) else label
+            labelled = own is not None and isinstance(tensor, Tensor)
+            made.append(LabelledTensor(tensor, own, self.batch) if labelled else tensor)
+        return made[0] if out is not self.out else type(out)(made)
+
+    def targets(self, given: Any) -> list[tuple[Tensor, Tensor]]:
+        """What is written to: as it was given, and without a label."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for place in self.op.writes:
+            if place < len(given):
+                one, inner = given[place], self.args[place]
+                pairs = zip(one, inner, strict=True) if isinstance(one, (list, tuple)) else [(one, inner)]
+                found += [pair for pair in pairs if isinstance(pair[0], Tensor)]
+        return found
+
+
+def written(call: OpCall, args: Any) -> Any:
+    """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
+    made = call.label()
+    for target, inner in call.targets(args):
+        label = made if call.op.in_place else Mixing(f"{call.op.name} writes into its arguments")
+        if callable(label):
+            label = label(0, inner)
+        if type(target) is LabelledTensor:
+            alone = call.op.by_entry and len(call.seen) == 1 and call.of(inner) is not None
+            if target.label != label or (isinstance(label, Mixing) and not alone):
+                target.label = label
+                mark(inner, label, call.batch)
+        elif label is not None:
+            mark(inner, label, call.batch)
+    return args[0] if call.op.in_place else call.wrapped()
+
+
+def rule(names: str) -> Callable[[Rule], Rule]:
+    """Enter a rule for operations, by their names in torch.ops.aten."""
+
+    def enter(found: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names.split(), found))
+        return found
+
+    return enter
+
+
+def _without_rule(c: OpCall) -> Label:
+    return c.mixed("there is no rule for it, so nobody knows whether it keeps rows apart")
+
+
+def place_of(dim: int, dims: int) -> int:
+    return dim + dims if dim < 0 else dim
+
+
+def first_of(out: Any) -> Tensor:
+    return out if isinstance(out, Tensor) else next(o for o in out if isinstance(o, Tensor))
+
+
+@rule(
+    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty"
+    " new_full new_empty_strided empty_strided is_same_size sym_size is_pinned"
+)
+def _public(c: OpCall) -> Label:
+    return None
+
+
+def aligned(c: OpCall, seen: Any = None, out: Tensor | None = None) -> Label:
+    """Broadcasting: labels meet on one axis of the result, or they mix."""
+    seen, made = c.seen if seen is None else seen, first_of(c.out) if out is None else out
+    found: Label = None
+    for tensor, label in seen:
+        if isinstance(label, OnAxis):
+            label = OnAxis(label.axis + made.dim() - tensor.dim(), label.inner)
+        if found is None:
+            found = label
+        elif label is not None and label != found:
+            if isinstance(found, OverRows) or isinstance(label, OverRows):
+                if isinstance(found, OverRows) and isinstance(label, OverRows):
+                    return c.mixed("a sum over rows beside a mean over them")
+                return c.mixed("a number of all rows (a sum or a mean over them) meets single rows")
+            shapes = " and ".join(str(tuple(t.shape)) for t, _ in seen)
+            return c.mixed(
+                f"rows meet rows on another axis, shapes {shapes}: squeeze() one, or [:, None] on the other"
+            )
+    return found
+
+
+def _public_mean(func: Any, args: list[Any]) -> Any:
+    """The mean of a cross entropy, by the number of targets, which is public.
+
+    An ignored label, of which the default is one that nobody need have thought of, then counts as 0 in a mean
+    over all targets, whether a batch has one or not; torch would divide by the number of the others. Where
+    the script names a label to ignore, or weighs classes, the loss is refused for what it is.
+    """
+    outputs, targets, weight, reduction, ignored = args
+    if reduction != 1 or weight is not None or ignored != -100:
+        return func(*args)
+    total, _ = func(outputs, targets, weight, 2, ignored)
+    count = max(targets.numel(), 1)
+    return total / count, torch.full_like(total, count)
+
+
+KNOWN.follow = follow

@@ -1,0 +1,305 @@
+"""Labels: a tensor that says which axis holds the rows of the batch, and passes it on, forward and backward.
+
+The loader delivers such tensors, and so are the outputs of the model. Each operation gives its result a label
+by a rule (`label_rules`). What must hold for the guarantee is that the gradient of the loss at row r of the
+model's outputs depends on row r alone; its own label says so, whatever the loss is. So nothing is refused
+before step(), and nothing but that gradient: a number that the script takes out of a tensor (`.item()`,
+`.numpy()`) is the script's, and metrics may mix what they like.
+
+A label is
+    OnAxis(axis, inner)  entry (o * rows + r) * inner + i along `axis` is of row r
+    OfRow(row)           depends on one row
+    OfSome(rows)         a sum over some rows, which is OverRows() when all of them are in it
+    OverRows(power)       a sum over rows of something of each alone, times rows**power
+    Mixing(why)         depends on rows in another way, or by an operation without a rule
+and a tensor without one is public.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RULES:
+    """What `label_rules` knows: it fills this in."""
+
+    follow: Any
+    losses: dict[Any, Any]
+
+
+_unseen: Any = torch._C.DisableTorchFunctionSubclass
+
+
+class OnAxis(NamedTuple):
+    """Rows lie along an axis."""
+
+    axis: int
+    inner: int = 1
+
+
+class OfRow(NamedTuple):
+    """Of one row."""
+
+    row: int
+
+
+class OfSome(NamedTuple):
+    """A sum over some of the rows of something of each alone, as in the midst of a Python loop over them."""
+
+    rows: frozenset[int]
+
+
+class OverRows(NamedTuple):
+    """A sum over rows, or with power -1 a mean."""
+
+    power: int = 0
+
+
+class Mixing(NamedTuple):
+    """Of several rows, in a way that is no sum."""
+
+    why: str
+
+
+Label = OnAxis | OfRow | OfSome | OverRows | Mixing | None
+
+
+class LabelledBatch:
+    """A delivered batch, until its step(): how many rows, and what backward() was called on.
+
+    Args:
+        rows: how many.
+        means: whether backward() is to be called on a mean over rows, or on a sum.
+        parameters: of the model, which a loss must not reach past its outputs.
+
+    Attributes:
+        live: whether its tensors are followed still.
+        outputs: of the model, where backward() ends.
+        roots: labels of what backward() was called on, as far as it reached an output.
+        fault: what was wrong with a backward(), or "".
+    """
+
+    def __init__(self, rows: int, *, means: bool, parameters: list[Tensor]) -> None:
+        self.rows, self.means, self.parameters = rows, means, parameters
+        self.live = True
+        self.outputs: list[LabelledTensor] = []
+        self.roots: list[Label] = []
+        self.fault = ""
+
+    def end(self) -> None:
+        """Ask no rule any more: what is computed from its tensors is of an earlier batch."""
+        self.live = False
+        self.outputs, self.parameters = [], []
+
+    def begin(self, root: LabelledTensor, gradient: Any, options: dict[str, Any]) -> None:
+        """Call backward() on a loss: from the number of rows, which the mean divides by, so that 1 is left.
+
+        Pulled back from 1, every row's gradient would be rounded by the number of rows in the batch.
+        """
+        with _unseen():
+            ends = [*self.outputs, *self.parameters]
+            before, outputs = _marks(ends), len(self.outputs)
+            mean = self.live and self.means and root.label == OverRows(-1)
+            start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
+        torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
+        with _unseen():
+            after = _marks(ends)
+            others = self._reaches_others(root)
+        if after[:outputs] != before[:outputs]:
+            self.roots.append(root.label)
+            if gradient is not None:
+                self.fault = "backward() was given a gradient=, which may know other rows: call it without"
+            elif others:
+                self.fault = (
+                    "the loss reaches a parameter outside of the private model, whose gradient is neither"
+                    " clipped nor noisy. Make it a parameter of the module that make_private is given; or"
+                    " call requires_grad_(False) where it is not to be trained"
+                )
+            elif after[outputs:] != before[outputs:]:
+                self.fault = (
+                    "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
+                    " does, and what it adds there is dropped. Use the optimizer's weight_decay, or put the"
+                    " term into the model's outputs"
+                )
+
+    def _reaches_others(self, root: LabelledTensor) -> bool:
+        """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
+        own, seen, todo = set(map(id, self.parameters)), {None}, [root.grad_fn]
+        while todo:
+            node: Any = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                leaf = getattr(node, "variable", None)
+                if leaf is not None and type(leaf) is not LabelledTensor and id(leaf) not in own:
+                    return True
+                todo += [before for before, _ in node.next_functions]
+        return False
+
+
+def _marks(tensors: Any) -> list[tuple[int, int]]:
+    """What the gradients of tensors are: they change where backward() adds to them."""
+    return [(id(t.grad), t.grad._version) if t.grad is not None else (0, 0) for t in tensors]
+
+
+class LabelledTensor(Tensor):
+    """A tensor of the batch in hand, or computed from one.
+
+    Args:
+        raw: the plain tensor.
+        label: where its rows are.
+        batch: whose.
+        requires_grad: whether backward() ends at it.
+    """
+
+    raw: Tensor
+    label: Label
+    batch: LabelledBatch
+
+    @staticmethod
+    def __new__(
+        cls: type[LabelledTensor],
+        raw: Tensor,
+        label: Label,
+        batch: LabelledBatch,
+        requires_grad: bool = False,
+    ) -> LabelledTensor:
+        made: LabelledTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            layout=raw.layout,
+            device=raw.device,
+            requires_grad=requires_grad,
+        )
+        made.raw, made.label, made.batch = raw, label, batch
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with _unseen():
+            if func in RULES.losses:
+                args, kwargs, finish = RULES.losses[func](args, kwargs or {})
+                out = func(*args, **kwargs)
+                return out if finish is None else finish(out)
+            out = func(*args, **(kwargs or {}))
+        # a plain tensor that was written to on the way (torch.zeros(…).scatter_(1, y, 1)) carries on here
+        return _known(out) if _MARKED and type(out) is Tensor else out
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return RULES.follow(func, args, kwargs or {})
+
+    # -- numbers of the script ------------------------------------------------------------------
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """As of any tensor; at step() it is known what it was called on."""
+        options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
+        self.batch.begin(self, gradient, options)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.raw.numpy(force=force)
+
+    def tolist(self) -> Any:
+        return self.raw.tolist()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.raw.__array__(*args, **kwargs)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.raw.__dlpack__(*args, **kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.raw.__dlpack_device__()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.raw)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.raw, spec)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return LabelledTensor(self.raw.clone(), self.label, self.batch)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.raw.__reduce_ex__(protocol)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor without a label."""
+    return tensor.raw if type(tensor) is LabelledTensor else tensor
+
+
+# -- what was written to -------------------------------------------------------------------------
+
+#: Whether any storage carries a mark: else nobody looks for one.
+_MARKED: list[bool] = []
+
+
+class MemoryMark(NamedTuple):
+    """What was written into memory that other tensors may see.
+
+    Attributes:
+        label: OnAxis of any tensor, or what holds for all of the memory.
+        batch: whose rows.
+        stride: from a row to the next one in memory; 0 without an axis.
+        first: where row 0 is, in such strides.
+    """
+
+    label: Label
+    batch: LabelledBatch
+    stride: int
+    first: int
+
+
+def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
+    """What was written into the memory of a plain tensor, if anything was."""
+    mark: MemoryMark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
+    if mark is None:
+        return None
+    if not mark.stride or not mark.batch.live:
+        return mark.label, mark.batch
+    for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        inner = mark.stride // step if step else 0
+        same = tensor.storage_offset() // mark.stride == mark.first
+        if same and inner and inner * step == mark.stride and size == mark.batch.rows * inner:
+            return OnAxis(axis, inner), mark.batch
+    return Mixing("a part of a tensor into which rows were written"), mark.batch
+
+
+def _known(out: Tensor) -> Tensor:
+    found = mark_of(out)
+    return out if found is None else LabelledTensor(out, *found)
+
+
+def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
+    """Keep with the memory of a tensor what was written into it."""
+    storage: Any = inner.untyped_storage()
+    made = MemoryMark(label, batch, 0, 0)
+    if isinstance(label, OnAxis):
+        stride = inner.stride(label.axis) * label.inner
+        made = MemoryMark(label, batch, stride, inner.storage_offset() // stride if stride else 0)
+        if inner.shape[label.axis] != batch.rows * label.inner or not stride:
+            made = MemoryMark(Mixing("a tensor into which rows were written several times"), batch, 0, 0)
+    known: MemoryMark | None = getattr(storage, "anechoic_mark", None)
+    if known is not None and known.batch is batch and known[2:] != made[2:]:
+        made = MemoryMark(Mixing("a tensor into parts of which rows were written"), batch, 0, 0)
+    storage.anechoic_mark = made
+    _MARKED[:] = [True]
+
+
+def labels_written() -> bool:
+    """Whether rows were written into any tensor that had no label."""
+    return bool(_MARKED)

@@ -1,0 +1,381 @@
+"""A model that is run one row at a time, many side by side, in chunks of one public shape.
+
+Which kernels run is public. Whether vmap runs the model is decided once, on made-up rows. Rows that take
+another way through the model get a pass of their own, of the same shape, however many ways there are; a row
+that fails by itself counts as zero. So a row moves its own contribution alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vjp
+
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
+from anechoic.torch.guard import check_not_mixing
+from anechoic.torch.labels import plain
+from anechoic.torch.generators import fix, restore, states
+from anechoic.torch.sources.levels import Autocast, BranchFollower, TorchPatches, RowLevel, is_continuous, like_first
+from anechoic.torch.sources.levels import merged as kept_rows
+from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed, without_our_hooks
+from anechoic.torch.structure import filled, mapped, tensors_in
+
+logger = logging.getLogger("anechoic")
+#: What a model may raise for one row.
+_FAILS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
+_NOTHING = torch.empty(0)
+
+
+class RowPasses:
+    """One call of the model, row by row.
+
+    Args:
+        model: what is called.
+        given: arguments and keywords; each tensor in them that has an axis for rows is split along it.
+        axes: that axis of each tensor; None for what all rows share.
+        rows: how many.
+        slots: rows of one chunk, a public number.
+        order: the rows by slots; None for their own order.
+        parts: lengths of parts that are worked on apart; None for none.
+        seeds: of the random numbers of each part, 32 bytes; none for those of the process's generators.
+        grad: whether gradients will be asked for.
+    """
+
+    def __init__(
+        self,
+        model: RowModel,
+        given: Any,
+        axes: list[int | None],
+        rows: int,
+        *,
+        slots: int,
+        order: Tensor | None = None,
+        parts: tuple[int, ...] | None = None,
+        seeds: Sequence[bytes] = (),
+        grad: bool = True,
+    ) -> None:
+        self._model, self._given, self._axes, self.rows, self._slots = model, given, axes, rows, slots
+        tensors = [plain(t).detach() for t in tensors_in(given)]
+        self._inputs = [t if a is None else t.movedim(a, 0) for t, a in zip(tensors, axes, strict=True)]
+        device = next((t.device for t in tensors), torch.device("cpu"))
+        self._context, self._grad = Autocast(device.type), grad
+        every = torch.arange(rows) if order is None else order
+        self._whole = order is None and parts is None
+        split = [every] if parts is None or sum(parts) != rows else every.split(list(parts))
+        cut = [part.split(slots) for part in split if len(part)]
+        self.chunks = [chunk for chunks in cut for chunk in chunks]
+        firsts = [sum(map(len, cut[:i])) for i in range(len(cut))]
+        self._seeds = dict(zip(firsts, seeds, strict=True)) if len(seeds) == len(cut) else {}
+        self._passes: list[list[tuple[Tensor, RowLevel | None, Any]]] = []
+        self._template: Any = None
+        self._failed = 0
+        self.outputs: list[Tensor] = []
+
+    def run(self) -> list[Tensor]:
+        """Outputs of all rows, rows first.
+
+        Raises:
+            Exception: what the model raised, if it did for every row.
+        """
+        with torch.no_grad(), without_our_hooks(self._model.module):
+            found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
+            made = next((outputs for outputs in found if outputs), [])
+            if not made and not self.rows:  # one that is made up tells the shapes
+                made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
+        if not made:
+            check_not_mixing(self._model.module.modules())
+            raise self._error
+        if self._failed:
+            logger.warning("the model raised for %d rows, which count as zero: %s", self._failed, self._error)
+        pairs = list(zip(found, self.chunks, strict=True))
+        parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
+        joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [
+            o[:0] for o in made
+        ]
+        if not self._whole and self.rows:
+            back = torch.cat(self.chunks).argsort()
+            joined = [o[back.to(o.device)] for o in joined]
+        self.outputs = joined
+        return joined
+
+    def _slotted(self, rows: Tensor, cotangents: list[Tensor] | None = None) -> list[Tensor]:
+        """Inputs (or cotangents) of some rows in their slots, the others filled with zeros."""
+        if cotangents is not None:
+            pairs: Any = [(c, 0) for c in cotangents]
+        else:
+            pairs = zip(self._inputs, self._axes, strict=True)
+        if self._whole and len(rows) == self._slots == self.rows:
+            return [t.detach() for t, _ in pairs]
+        made = []
+        for tensor, axis in pairs:
+            if axis is not None:
+                full = tensor.new_zeros(self._slots, *tensor.shape[1:])
+                full[: len(rows)] = tensor.detach()[rows.to(tensor.device)]
+                tensor = full
+            made.append(tensor)
+        return made
+
+    def _chunk(self, rows: Tensor, place: int) -> list[Tensor]:
+        """Outputs of one chunk: one pass for each way that its rows take, each of the same shape."""
+        if place in self._seeds:
+            fix(self._seeds[place], cuda=True, secret=True)
+        inputs, left = self._slotted(rows), torch.arange(self._slots) < len(rows)
+        passes: list[tuple[Tensor, RowLevel | None, Any]] = []
+        totals: list[Tensor] = []
+        start = torch.get_rng_state() if self._model.decides else None
+        while bool(left.any()):
+            if passes and start is not None:
+                torch.set_rng_state(start)  # a row draws the same whichever way others take
+            kept, made, level, pull = self._way(inputs, left)
+            if made:
+                if totals and [t.shape for t in totals] != [t.shape for t in made]:
+                    raise UnsupportedError(
+                        "the model's outputs have other shapes for some rows than for others: pad them to one"
+                        " shape in forward."
+                    )
+                totals = kept_rows(totals, made, kept) if totals else made
+                passes.append((kept, level, pull))
+            else:
+                self._failed += int(kept.sum())
+            left = left & ~kept
+        self._passes.append(passes)
+        if not totals:
+            return []
+        used = torch.zeros(self._slots, dtype=torch.bool)
+        for kept, _, _ in passes:
+            used |= kept
+        if not bool(used[: len(rows)].all()):  # what a failed row's slot holds is of others
+            totals = [torch.where(_beside(used, o), o, torch.zeros_like(o)) for o in totals]
+        return [o[: len(rows)] for o in totals]
+
+    def _way(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
+        """(rows that took the first one's way, outputs, level, what pulls back); no outputs if it fails.
+
+        What fails may be rows that decide otherwise than the first one: then its data take all slots.
+        """
+        leader = torch.arange(self._slots) == int(left.nonzero()[0])
+        start = torch.get_rng_state()
+        for own in (left, leader):
+            filled_in = inputs
+            if own is leader:
+                filled_in = [
+                    t if a is None else like_first(t, leader) for t, a in zip(inputs, self._axes, strict=True)
+                ]
+            try:
+                return self._tried(filled_in, own)
+            except (torch.OutOfMemoryError, GuaranteeError):
+                raise
+            except _FAILS as error:
+                self._error = error
+                torch.set_rng_state(start)
+        return leader, [], None, None
+
+    def _tried(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
+        """One pass; what the model does not say of itself before it is seen is tried once more."""
+        model, start = self._model, torch.get_rng_state()
+        for _ in range(3):
+            try:
+                return self._pass(inputs, left)
+            except _FAILS as error:
+                words = str(error)
+                if any(part in words for part in _DECIDING) and not model.decides:
+                    model.decides = True
+                elif "requires_grad_" in words and not model.asks:
+                    model.asks = True
+                else:
+                    raise
+                torch.set_rng_state(start)
+        raise UnsupportedError("it cannot be run row by row.")
+
+    def _pass(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
+        model = self._model
+        if model.loops:
+            return self._alone(inputs, left)
+        level = RowLevel(self._slots, draws=True)
+        decisions = BranchFollower(level, left.tolist()) if model.decides else None
+        kinds: list[bool] = []
+
+        def outputs(weights: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            with TorchPatches() if model.asks or self._context.enabled else nullcontext():
+                made = self._of_one(own, lambda a, k: called(model.module, model.places, weights, a, k))
+            kinds[:] = map(is_continuous, made)
+            pairs = list(zip(made, kinds, strict=True))
+            return [o for o, kind in pairs if kind], [o for o, kind in pairs if not kind]
+
+        with ExitStack() as stack:
+            if model.recurrent:
+                stack.enter_context(model.runnable())
+            stack.enter_context(level.entered())
+            if decisions is not None:
+                stack.enter_context(decisions)
+            own = [t if a is None else level.put(t) for t, a in zip(inputs, self._axes, strict=True)]
+            pull = None
+            if self._grad:
+                found, pull, rest = vjp(outputs, model.weights(), has_aux=True)  # type: ignore[misc]
+            else:
+                found, rest = outputs(model.weights())
+            parts = iter(found), iter(rest)
+            made = level.taken(next(parts[0] if kind else parts[1]) for kind in kinds)
+        return left if decisions is None else torch.tensor(decisions.kept), made, level, pull
+
+    def _alone(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
+        """One row by plain autograd, where vmap cannot run the model."""
+        slot = int(left.nonzero()[0])
+        row = [t if a is None else t[slot] for t, a in zip(inputs, self._axes, strict=True)]
+        with torch.enable_grad() if self._grad else nullcontext():
+            made = self._of_one(row, lambda a, k: self._model.module(*a, **k))
+        full = [o.detach().expand(self._slots, *o.shape) for o in made]
+        return torch.arange(self._slots) == slot, full, None, made
+
+    def _of_one(self, inputs: list[Tensor], run: Callable[..., Any]) -> list[Tensor]:
+        """Outputs of one row, without the axis of the batch."""
+        batch = [t if a is None else t.unsqueeze(a) for t, a in zip(inputs, self._axes, strict=True)]
+        arguments, keywords = filled(self._given, batch)
+        with self._context.active():
+            output = run(arguments, keywords)
+        tensors = tensors_in(output)
+        if not tensors:
+            raise TypeError(f"the model returned a {type(output).__name__} without a tensor.")
+        self._template = mapped(output, lambda _: _NOTHING)
+        self.axes = [self._model.axis(i, t) for i, t in enumerate(tensors)]  # type: ignore[attr-defined]
+        return [t if a is None else t.squeeze(a) for t, a in zip(tensors, self.axes, strict=True)]
+
+    def filled(self, outputs: list[Any]) -> Any:
+        """In the structure that the model returns."""
+        return filled(self._template, outputs)
+
+    def gradients(self, cotangents: list[Tensor], chunk: int) -> list[Tensor]:
+        """Gradients of the rows of a chunk, shape (rows of the chunk, *parameter); once each."""
+        rows, model = self.chunks[chunk], self._model
+        pairs = zip(cotangents, self.outputs, strict=True)
+        given = self._slotted(rows, [c.to(o.dtype) for c, o in pairs if is_continuous(o)])
+        totals = [p.new_zeros(self._slots, *p.shape) for p in model.parameters] if model.loops else []
+        used = torch.zeros(self._slots, dtype=torch.bool)
+        for kept, level, pull in self._passes[chunk]:
+            used |= kept
+            if level is None:
+                slot, pulls = int(kept.nonzero()[0]), [o for o in pull if is_continuous(o)]
+                ends = [(o, c[slot]) for o, c in zip(pulls, given, strict=True) if o.requires_grad]
+                if ends:
+                    found = pulled([o for o, _ in ends], model.parameters, [c for _, c in ends])
+                    for total, part in zip(totals, found, strict=True):
+                        if part is not None:
+                            total[slot] = part
+                continue
+            with level.entered():
+                back = pull([level.put(c) for c in given], retain_graph=False)[0]
+                made = level.taken(model.gradients(back))
+            totals = kept_rows(totals, made, kept) if totals else made
+        self._passes[chunk] = []
+        if not totals:
+            totals = [p.new_zeros(self._slots, *p.shape) for p in model.parameters]
+        if not bool(used[: len(rows)].all()):
+            totals = [torch.where(_beside(used, t), t, torch.zeros_like(t)) for t in totals]
+        return totals if len(rows) == self._slots else [t[: len(rows)] for t in totals]
+
+
+def _beside(rows: Tensor, tensor: Tensor) -> Tensor:
+    return rows.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
+
+
+#: What torch says where a model decides by the data of rows that it runs on side by side.
+_DECIDING = ("data-dependent control flow", ".item() on a Tensor", "dynamic shape", "differently shaped")
+
+
+class LabelledModel(RowModel):
+    """A model that was looked at once, on made-up rows, before it saw the data."""
+
+    tried = False
+
+    def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
+        """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
+
+        Args:
+            given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
+        """
+        self.tried = True
+        self._axes: list[int | None] = []
+        tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
+        with undisturbed(self.module), ExitStack() as stack:
+            stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
+            self._look_at_axes(given, axes, tensors)
+            reasons = []
+            for value in (0, 1):  # ids and lengths
+                made = [
+                    t if a is None else _made_up(t, a, slots, value)
+                    for t, a in zip(tensors, axes, strict=True)
+                ]
+                try:
+                    passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
+                    outputs = passes.run()
+                    passes.gradients([torch.zeros_like(o) for o in outputs], 0)
+                    return
+                except torch.OutOfMemoryError:
+                    raise
+                except (*_FAILS, UnsupportedError) as error:
+                    reasons.append(error)
+            for value in (0, 1):
+                made = [
+                    t if a is None else _made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
+                ]
+                arguments, keywords = filled(given, made)
+                try:
+                    with torch.no_grad():
+                        self.module(*arguments, **keywords)
+                except (*_FAILS, UnsupportedError):
+                    continue
+                self.told(str(reasons[0]))
+                return
+
+    def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
+        """Where each output has its rows: the axis on which batches of two and of three rows differ."""
+        shapes = []
+        for count in (2, 3):
+            for value in (0, 1):
+                made = [
+                    t if a is None else _made_up(t, a, count, value)
+                    for t, a in zip(tensors, axes, strict=True)
+                ]
+                arguments, keywords = filled(given, made)
+                try:
+                    with torch.no_grad(), without_our_hooks(self.module):
+                        found = tensors_in(self.module(*arguments, **keywords))
+                except (*_FAILS, UnsupportedError):
+                    continue
+                shapes.append([tuple(t.shape) for t in found])
+                break
+        if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]):
+            for two, three in zip(*shapes, strict=True):
+                differing = [i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
+                known = len(differing) == 1 and (two[differing[0]], three[differing[0]]) == (2, 3)
+                self._axes.append(differing[0] if known else None)
+
+    def axis(self, place: int, tensor: Tensor) -> int | None:
+        """The axis of length 1 that stands for the batch in an output of one row; None without an axis.
+
+        Raises:
+            UnsupportedError: if there is none.
+        """
+        if not tensor.dim():
+            return None
+        known = self._axes[place] if place < len(self._axes) else None
+        own = [known] if known is not None else [self.dimension, 0, *range(tensor.dim())]
+        for axis in own:
+            if axis < tensor.dim() and tensor.shape[axis] == 1:
+                return axis
+        raise UnsupportedError(
+            f"the model's output for one row has shape {tuple(tensor.shape)}, without an axis of length 1 for"
+            " the batch: every output must have one row an example, or no dimension at all (a loss)."
+        )
+
+
+def _made_up(tensor: Tensor, axis: int, count: int, value: int) -> Tensor:
+    shape = list(tensor.shape)
+    shape[axis] = count
+    return torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)

@@ -1,0 +1,188 @@
+"""One training step: clip the rows of the batch in hand, add them up, release the noisy sum, update the model.
+
+`TrainingStep.run` reads like the proof. The sum moves by at most the clip norm for one example (the gradient
+source), its noise row belongs to this release alone (ledger and journal), and what follows is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from anechoic.errors import DesynchronizedError, GuaranteeError
+from anechoic.runs.fork_guard import NonPicklable
+from anechoic.runs.ledger import Delivery
+from anechoic.torch.generators import StepGenerators
+from anechoic.torch.guard import Guard
+from anechoic.torch.noise_adder import NoiseAdder
+from anechoic.torch.sources.base import GradientSource
+from anechoic.torch.structure import full_precision, uninterrupted
+
+
+class TrainingStep(NonPicklable):
+    """The work on a batch, from its delivery to the update.
+
+    Args:
+        source: makes the clipped sums.
+        noise_adder: adds the noise.
+        optimizer: the user's.
+        generators: random numbers while a batch is in hand.
+
+    Attributes:
+        guard: what must be as it was, or nothing is released.
+    """
+
+    def __init__(
+        self, source: GradientSource, noise_adder: NoiseAdder, optimizer: Optimizer, generators: StepGenerators
+    ) -> None:
+        self.source, self.noise_adder, self.ledger = source, noise_adder, noise_adder.ledger
+        self.generators = generators
+        self.guard = Guard(source.setup.module, source.parameters, optimizer)
+        self.update = OptimizerUpdate(optimizer, source.parameters)
+        source.before_call = self._before_call
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Begin the work on a batch.
+
+        Raises:
+            DesynchronizedError: if the update of the last release is missing.
+        """
+        if self.update.failed == "before":
+            raise DesynchronizedError(
+                f"release {delivery.step - 1} was made and its update failed before it changed anything: call"
+                " optimizer.step() again, or go on from the last checkpoint."
+            )
+        self.update.failed = ""
+        self.generators.deliver(delivery)
+        self.source.on_delivery(delivery)
+
+    def _before_call(self) -> None:
+        """Check the weights before the model works on the batch in hand, and take its random numbers."""
+        self.guard.check_weights()
+        self.generators.take()
+
+    def run(self, hook: Callable[[], None] | None) -> Any:
+        """Make the release that is due and update the model; of a micro-batch only add up its sums.
+
+        Args:
+            hook: called after the release, before the update.
+
+        Returns:
+            What the user's optimizer returns.
+        """
+        if self.update.failed:
+            return self.update.run()
+        delivery = self.ledger.due()
+        self.guard.check()
+        if delivery.chunk == 0 and self.noise_adder.left_over:
+            raise DesynchronizedError(
+                "summed gradients of another batch are left over: call optimizer.abandon_batch(), and"
+                " iterate again."
+            )
+        with full_precision(self.source.device.type):
+            sums = self.source.sums(delivery)
+            if not delivery.last:
+                with self.ledger.summing():
+                    self.noise_adder.add_partial_sum(sums)
+                    self.source.discard_sums()
+                return None
+            self.noise_adder.agree(delivery.step)
+            with uninterrupted():
+                with self.ledger.releasing() as step:
+                    self.update.put(self.noise_adder.noisy_gradients(step, sums))
+                    self.source.discard_sums()
+                try:
+                    if hook is not None:
+                        hook()
+                    return self.update.run()
+                finally:
+                    self.guard.released()
+
+    def detach(self) -> None:
+        """Detach from the user's optimizer, which may be stepped by anyone then."""
+        self.update.detach()
+        self.generators.settle()
+
+
+class OptimizerUpdate:
+    """Give noisy gradients to an optimizer and step it, once for each release; refuse every other step of it.
+
+    Args:
+        optimizer: the user's.
+        parameters: those that gradients are released for, in their order.
+
+    Attributes:
+        failed: "before" where the last step failed before it changed anything, "after" where a hook failed
+            after it; else "".
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.optimizer = optimizer
+        self.failed = ""
+        self._parameters = parameters
+        self._allowed = self._done = False
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._check),
+            optimizer.register_step_post_hook(self._note),
+        ]
+        optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
+
+    def put(self, gradients: list[Tensor]) -> None:
+        """Write released gradients into p.grad, of which the update is due."""
+        for p, gradient in zip(self._parameters, gradients, strict=True):
+            p.grad = gradient
+        self.failed = "before"
+
+    def run(self) -> Any:
+        """Step the optimizer and return its result; after an error that changed nothing it may be run again.
+
+        Raises:
+            GuaranteeError: where the optimizer failed in the midst of its update.
+        """
+        if self.failed == "after":
+            self.failed = ""
+            return None
+        known, before = set(map(id, self.optimizer.state)), self._versions()
+        self._allowed, self._done = True, False
+        try:
+            found = self.optimizer.step()
+        except BaseException as error:
+            if self._done:
+                self.failed = "after"
+                raise
+            for p in [p for p in self.optimizer.state if id(p) not in known]:
+                del self.optimizer.state[p]  # begun in this step
+            if self._versions() != before:
+                self.failed = ""
+                raise GuaranteeError(
+                    f"the optimizer failed in the midst of its update ({type(error).__name__}: {error}), so"
+                    " some parameters have it and others do not: go on from the last checkpoint."
+                ) from error
+            raise
+        finally:
+            self._allowed = False
+        self.failed = ""
+        return found
+
+    def detach(self) -> None:
+        """Detach from the optimizer: it may be stepped by anyone."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _versions(self) -> list[int]:
+        state: Any = self.optimizer.state.values()
+        held = [v for one in state for v in one.values() if isinstance(v, Tensor)]
+        return [t._version for t in (*self._parameters, *held)]
+
+    def _check(self, *_: Any) -> None:
+        if not self._allowed:
+            raise GuaranteeError(
+                "the optimizer given to make_private was stepped directly, with gradients that are neither"
+                " clipped nor noisy: step the one that make_private returned."
+            )
+
+    def _note(self, *_: Any) -> None:
+        self._done = True

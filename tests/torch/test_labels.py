@@ -1,0 +1,542 @@
+"""Labels of rows: rules against what a row's gradient depends on, sums against loops, mixed losses."""
+
+import copy
+import secrets
+
+import numpy
+import pytest
+
+torch = pytest.importorskip("torch", reason="an extra installs it")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError  # noqa: E402
+from anechoic.torch import (  # noqa: E402
+    BatchMemoryManager,
+    PrivacyEngine,
+    label_rules,  # noqa: F401
+)
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, OverRows, plain  # noqa: E402
+from tests.torch.label_fuzz import program  # noqa: E402
+from tests.torch.label_models import MODELS  # noqa: E402
+from tests.torch.label_programs import APART, MIXED, ROWS, WIDTH  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+#: Losses that keep rows apart, and are refused all the same.
+NEEDLESS = {"picked by a mask"}
+
+
+def numbers(seed):
+    draw = torch.Generator().manual_seed(seed)
+    o, x = (torch.randn(ROWS, WIDTH, generator=draw) for _ in range(2))
+    return o, torch.randint(0, WIDTH, (ROWS,), generator=draw), x
+
+
+def cotangent(program, o, y, x):
+    """Plain: the gradient at the outputs, of the loss times the number of rows."""
+    o = o.clone().requires_grad_()
+    (ROWS * program(o * 1, y, x)).backward()
+    return o.grad
+
+
+def verdict(program, o, y, x, rows=ROWS):
+    """By labels: "" where rows are apart, else why they are not."""
+    batch = LabelledBatch(rows, means=True, parameters=[])
+    leaf = LabelledTensor(o.clone(), OnAxis(0), batch, requires_grad=True)
+    batch.outputs = [leaf]
+    y, x = LabelledTensor(y, OnAxis(0), batch), LabelledTensor(x, OnAxis(0), batch)
+    program(leaf * 1, y, x).backward()
+    root, grad = batch.roots[0], leaf.grad
+    label = grad.label if type(grad) is LabelledTensor else None
+    if label not in (None, OnAxis(0)):
+        return getattr(label, "why", str(label)), plain(grad)
+    if root != OverRows(-1):
+        return f"root {getattr(root, 'why', root)}", plain(grad)
+    return "", plain(grad)
+
+
+def depends(program, o, y, x):
+    """Whether the gradient of some row moves with numbers of others."""
+    before = cotangent(program, o, y, x)
+    for row in range(ROWS):
+        for seed in (3, 4, 5):
+            there = numbers(seed)
+            mine = [t.clone() for t in there]
+            for t, own in zip(mine, (o, y, x), strict=True):
+                t[row] = own[row]
+            after = cotangent(program, *mine)[row]
+            if not torch.allclose(after, before[row], rtol=1e-4, atol=1e-6, equal_nan=True):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", sorted(APART))
+def test_losses_of_single_rows_pass(name):
+    given = numbers(0)
+    why, grad = verdict(APART[name], *given)
+    assert not depends(APART[name], *given), "the table is wrong"
+    if name in NEEDLESS:
+        assert why
+        return
+    assert why == ""
+    expected = cotangent(APART[name], *given)
+    assert torch.allclose(grad, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(MIXED))
+def test_losses_that_mix_are_refused(name):
+    why, _ = verdict(MIXED[name], *numbers(0))
+    assert why
+    assert depends(MIXED[name], *numbers(0)), "the table is wrong"
+
+
+FUZZED, SIDE = 250, 4
+
+
+def judged(seed):
+    """(what the labels say, whether rows depend on others) of a random program; None if it does not run."""
+    loss, draw = program(seed), torch.Generator().manual_seed(seed)
+
+    def drawn():
+        o, x = (torch.randn(SIDE, SIDE, generator=draw) for _ in range(2))
+        return o, torch.randint(0, SIDE, (SIDE,), generator=draw), x
+
+    given = drawn()
+    try:
+        leaf = given[0].clone().requires_grad_()
+        (SIDE * loss(leaf * 1.0, *given[1:])).backward()
+        expected = leaf.grad
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+        return None
+    if expected is None or not bool(torch.isfinite(expected).all()):
+        return None
+    try:
+        why, grad = verdict(loss, *given, rows=SIDE)
+    except RuntimeError as error:  # inner errors would hide holes
+        return f"raised {error}", None
+    if why:
+        return why, None
+    assert torch.allclose(grad, expected, rtol=1e-3, atol=1e-4), (seed, grad, expected)
+    others = [drawn() for _ in range(3)]
+    for row in range(SIDE):
+        for there in others:
+            mine = [t.clone() for t in there]
+            for t, own in zip(mine, given, strict=True):
+                t[row] = own[row]
+            o = mine[0].requires_grad_()
+            (SIDE * loss(o * 1.0, *mine[1:])).backward()
+            if not torch.allclose(o.grad[row], expected[row], rtol=1e-3, atol=1e-4, equal_nan=True):
+                return "", True
+    return "", False
+
+
+def test_random_programs_have_no_hole():
+    passed = 0
+    for seed in range(FUZZED):
+        found = judged(seed)
+        if found is not None and not found[0]:
+            passed += 1
+            assert not found[1], f"program {seed} is called apart, and is not"
+        assert found is None or not found[0].startswith("raised"), (seed, found[0])
+    assert passed > FUZZED // 8  # some programs are apart
+
+
+# -- whole steps ----------------------------------------------------------------------------------
+
+
+class Indexed(torch.utils.data.Dataset):
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+    def __len__(self):
+        return len(self.tensors[0])
+
+    def __getitem__(self, i):
+        return tuple(t[i] for t in self.tensors)
+
+
+def private(
+    module,
+    tensors,
+    batch_size,
+    *,
+    lr=0.1,
+    sampling_key=None,
+    exact=False,
+    reduction="mean",
+    mechanism="identity",
+    **options,
+):
+    options.setdefault("noise_multiplier", 1e-6)
+    engine = PrivacyEngine(
+        noise_key=secrets.token_bytes(32), sampling_key=sampling_key or secrets.token_bytes(32)
+    )
+    return engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=lr),
+        data_loader=torch.utils.data.DataLoader(Indexed(*tensors), batch_size=batch_size),
+        max_grad_norm=1.0,
+        mechanism=mechanism,
+        epochs=options.pop("epochs", 1),
+        target_delta=1e-3,
+        poisson_sampling=False,
+        grad_sample_mode="labels",
+        loss_reduction=reduction,
+        exact_sums=exact,
+        **options,
+    )
+
+
+def clipped_sums(module, rows, loss):
+    """By a loop over single rows."""
+    totals = [torch.zeros_like(p) for p in module.parameters()]
+    for row in range(len(rows[0])):
+        one = [t[row : row + 1] for t in rows]
+        found = torch.autograd.grad(loss(module, *one), list(module.parameters()), allow_unused=True)
+        found = [torch.zeros_like(p) if g is None else g for g, p in zip(found, totals, strict=True)]
+        norm = torch.sqrt(sum(g.square().sum() for g in found))
+        for total, g in zip(totals, found, strict=True):
+            total += g * min(1.0, float(1.0 / norm))
+    return totals
+
+
+def of_model(name):
+    torch.manual_seed(5)
+    module, inputs, targets, loss = MODELS[name]()
+
+    def whole(m, *rows):
+        if loss == "twice":
+            return (1 - F.cosine_similarity(m(rows[0]), m(rows[1]))).mean()
+        return loss(m(*rows[:-1]), rows[-1])
+
+    return module, (*inputs, targets), whole
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_sums_are_those_of_a_loop_over_rows(name, exact):
+    module, rows, loss = of_model(name)
+    expected = clipped_sums(copy.deepcopy(module), rows, loss)
+    model, optimizer, loader = private(module, rows, len(rows[0]), exact=exact)
+    for batch in loader:
+        optimizer.zero_grad()
+        loss(model, *batch).backward()
+        sums = optimizer.source.sums(optimizer.ledger.in_hand)
+        break
+    unit = 2.0**-optimizer.release.mechanism.grid_bits if exact else 1.0
+    for total, wanted in zip(sums, expected, strict=True):
+        assert torch.allclose(total.double() * unit, wanted.double(), atol=2e-3 if exact else 2e-5, rtol=1e-3)
+
+
+class Gate(nn.Module):
+    """Each row decides by its own number how often it is multiplied with 1."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(24, 1, bias=False)
+
+    def forward(self, x, n):
+        h = self.a(x)
+        for _ in range(int(n)):
+            h = h * 1.0
+        return torch.relu(h).squeeze(1)
+
+
+@pytest.mark.parametrize("number", [3, 11, 40])
+def test_a_row_that_takes_another_way_moves_nobody_elses_kernels(number):
+    """Rows at a gate, whose sign depends on the kernel: the others stay, here and in the next batch."""
+    count, draw = 32, torch.Generator().manual_seed(3)
+    w = Gate().a.weight.detach()[0].double()
+    near = torch.randn(24, generator=draw).double()
+    rows = (near - (near @ w) / (w @ w) * w)[None] * (1 + torch.rand(2 * count, 1, generator=draw))
+    x, n = rows.float(), torch.arange(2 * count) % 8
+    x[0], n[0] = torch.randn(24, generator=draw), 0
+    found = []
+    for way in (0, number):
+        n = n.clone()
+        n[0] = way
+        model, optimizer, loader = private(Gate(), (x, n, torch.zeros(2 * count)), count, lr=0.0)
+        mine = []
+        for a, b, _ in loader:
+            model(a, b).mean().backward()
+            mine.append(optimizer.source.sums(optimizer.ledger.in_hand)[0].clone())
+            optimizer.zero_grad()
+            model(a, b).mean().backward()
+            optimizer.step()
+        found.append(mine)
+    assert found[0][0].abs().sum() > 0
+    assert torch.equal(found[0][0], found[1][0])  # its own gradient is that of the same product
+    assert torch.equal(found[0][1], found[1][1])
+
+
+class Drops(nn.Module):
+    """Rows that decide by a number, and draw."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x, n):
+        h = F.dropout(torch.tanh(self.a(x)), 0.5)
+        return self.b(h if int(n) == 0 else h * 1.0)
+
+
+def test_a_row_draws_the_same_whichever_way_others_take():
+    torch.manual_seed(0)
+    x, y, found = torch.randn(8, 6), torch.randint(0, 3, (8,)), []
+    for way in (0, 1):
+        n = torch.zeros(8, dtype=torch.long)
+        n[0] = way
+        model, optimizer, loader = private(Drops(), (x, n, y), 8, sampling_key=bytes(range(32)))
+        a, b, t = next(iter(loader))
+        F.cross_entropy(model(a, b), t).backward()
+        found.append(optimizer.source.sums(optimizer.ledger.in_hand))
+    assert all(map(torch.equal, *found)) and bool(found[0][0].any())
+
+
+class Fails(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.h = nn.Embedding(5, 4), nn.Linear(4, 2)
+
+    def forward(self, x, n):
+        if int(n) == 9:
+            raise ValueError("a row that fails")
+        return self.h(self.e(x))
+
+
+def test_a_row_that_fails_alone_counts_as_zero():
+    torch.manual_seed(0)
+    x, n, y = torch.randint(0, 5, (6,)), torch.zeros(6, dtype=torch.long), torch.randint(0, 2, (6,))
+    n[2] = 9
+    module = Fails()
+    keep = torch.arange(6) != 2
+    expected = clipped_sums(
+        module, (x[keep], n[keep], y[keep]), lambda m, x, n, y: F.cross_entropy(m(x, n), y)
+    )
+    model, optimizer, loader = private(module, (x, n, y), 6)
+    for a, b, t in loader:
+        F.cross_entropy(model(a, b), t).backward()
+        sums = optimizer.source.sums(optimizer.ledger.in_hand)
+        break
+    for total, wanted in zip(sums, expected, strict=True):
+        assert torch.allclose(total, wanted, atol=1e-5)
+
+
+def linear(batch=12, lr=0.1, **options):
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 6), torch.randint(0, 4, (24,))
+    return private(nn.Linear(6, 4), (x, y, torch.randn(24, 4)), batch, lr=lr, **options)
+
+
+@pytest.mark.parametrize("name", sorted(MIXED))
+def test_a_step_refuses_losses_that_mix(name, monkeypatch):
+    monkeypatch.setattr("tests.torch.label_programs.ROWS", 6)
+    model, optimizer, loader = linear(6)
+    with pytest.raises(GuaranteeError, match="rows|loss that is"):
+        for a, y, x in loader:
+            optimizer.zero_grad()
+            MIXED[name](model(a), y, x).backward()
+            optimizer.step()
+    assert optimizer.ledger.releases == 0
+
+
+def twice(model, a, y, x):
+    F.cross_entropy(model(a), y).backward()
+    F.cross_entropy(model(a), y).backward()
+
+
+def penalty(model, a, y, x):
+    (F.cross_entropy(model(a), y) + 1e-3 * sum(p.square().sum() for p in model.parameters())).backward()
+
+
+REFUSED = {
+    "no backward": (lambda m, a, y, x: m(a), DesynchronizedError, "no gradient reached"),
+    "two backwards": (twice, DesynchronizedError, "on the sum"),
+    "a penalty on weights": (penalty, GuaranteeError, "weight_decay"),
+    "a sum": (lambda m, a, y, x: m(a).sum().backward(), GuaranteeError, r"\.mean\(\) over rows last"),
+    "a gradient": (lambda m, a, y, x: m(a).mean().backward(torch.tensor(2.0)), GuaranteeError, "gradient="),
+    "mixed inputs": (lambda m, a, y, x: m(a - a.mean(0)), UnsupportedError, "one row an example"),
+    "some rows": (lambda m, a, y, x: m(a[:3]), UnsupportedError, "one row an example"),
+    "rows in another order": (lambda m, a, y, x: m(a.flip(0)), UnsupportedError, "one row an example"),
+    "gradients of inputs": (
+        lambda m, a, y, x: m(a.requires_grad_()),
+        UnsupportedError,
+        "forward, by torch.autograd",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_mistakes_in_a_loop_are_refused(name):
+    body, error, words = REFUSED[name]
+    model, optimizer, loader = linear()
+    with pytest.raises(error, match=words):
+        for a, y, x in loader:
+            body(model, a, y, x)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_trained_parameter_outside_of_the_model_is_refused(kind):
+    model, optimizer, loader = linear()
+    scale = nn.Parameter(torch.ones(()))
+    other = kind([scale], lr=0.1)
+    a, y, _ = next(iter(loader))
+    F.cross_entropy(model(a) * scale, y).backward()
+    other.step()
+    with pytest.raises(GuaranteeError, match="parameter of the module"):
+        optimizer.step()
+
+
+def test_nothing_watches_the_process_after_a_step():
+    model, optimizer, loader = linear()
+    for a, y, _ in loader:
+        out = model(a)
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+        assert type(model(torch.randn(3, 6))) is torch.Tensor and optimizer.source.batch is None
+        assert not torch.overrides._get_current_function_mode_stack()
+        assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+@pytest.mark.parametrize("how", ["mean", "in place", "queue"])
+def test_statistics_of_earlier_batches_are_refused(how):
+    model, optimizer, loader = linear(6)
+    kept = torch.zeros(6, 4) if how == "queue" else torch.zeros(4)
+    with pytest.raises(GuaranteeError, match="earlier batch"):
+        for a, _, x in loader:
+            optimizer.zero_grad()
+            ((model(a) - kept) ** 2).mean().backward()
+            optimizer.step()
+            if how == "mean":
+                kept = 0.9 * kept + 0.1 * x.mean(0)
+            elif how == "in place":
+                kept.mul_(0.9).add_(x.mean(0))
+            else:
+                kept[:] = x
+    assert optimizer.ledger.releases == 1
+
+
+def test_the_default_ignored_label_is_a_zero_in_a_mean_over_all_targets():
+    o, y, _ = numbers(0)
+    y = torch.where(y == 0, -100, y)
+    why, grad = verdict(lambda o, y, x: F.cross_entropy(o, y), o, y, o)
+    assert why == "" and bool((y == -100).any())
+    expected = cotangent(lambda o, y, x: F.cross_entropy(o, y, reduction="none").mean(), o, y, o)
+    assert torch.allclose(grad, expected, atol=1e-6)
+
+
+def test_numbers_leave_a_batch_freely(tmp_path):
+    model, optimizer, loader = linear()
+    for a, y, x in loader:
+        loss = F.cross_entropy(model(a), y)
+        assert isinstance(loss.item(), float) and "tensor" in repr(loss) and f"{loss.detach():.3f}"
+        assert y.tolist() == list(y.numpy()) and numpy.asarray(y).sum() == int(y.sum())
+        assert type(copy.deepcopy(x)) is LabelledTensor and bool((y >= 0).all()) and len(a) == 12
+        torch.save(x, tmp_path / "x.pt")
+        assert torch.equal(torch.load(tmp_path / "x.pt"), plain(x))
+        with torch.no_grad():
+            right = (model(a).argmax(1) == y).float().mean()
+        total = torch.zeros(())
+        total += right
+        assert 0 <= float(total) <= 1 and torch.cat([a, a]).shape == (24, 6)
+        loss.backward()
+        optimizer.step()
+
+
+def test_generators_go_on_after_a_step():
+    torch.manual_seed(7)
+    free = torch.rand(2)
+    model, optimizer, loader = linear()
+    torch.manual_seed(7)
+    seen = []
+    for a, y, _ in loader:
+        seen.append(torch.rand(1))
+        F.cross_entropy(model(a), y).backward()
+        optimizer.step()
+        assert torch.equal(torch.rand(1), free[len(seen) - 1 : len(seen)])
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_dropout_and_masks_are_functions_of_key_and_step():
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 6), torch.randint(0, 4, (24,))
+    made = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+        engine = PrivacyEngine(noise_key=bytes([len(made)]) * 32, sampling_key=bytes(range(32)))
+        model, optimizer, loader = engine.make_private(
+            module=net,
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.0),
+            data_loader=torch.utils.data.DataLoader(Indexed(x, y), batch_size=12),
+            max_grad_norm=1.0,
+            noise_multiplier=1.0,
+            target_delta=1e-3,
+            mechanism="identity",
+            epochs=1,
+            poisson_sampling=False,
+            grad_sample_mode="labels",
+            exact_sums=False,
+        )
+        for a, b in loader:
+            torch.manual_seed(len(made))  # a seed of the script changes nothing
+            F.cross_entropy(model(a), b).backward()
+            made.append(optimizer.source.sums(optimizer.ledger.in_hand)[0])
+            break
+    assert torch.equal(made[0], made[1])
+
+
+def test_poisson_sampling_empty_batches_and_micro_batches():
+    torch.manual_seed(0)
+    net = nn.Linear(6, 4)
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=net,
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(
+            Indexed(torch.randn(24, 6), torch.randint(0, 4, (24,))), batch_size=2
+        ),
+        max_grad_norm=1.0,
+        noise_multiplier=1.0,
+        target_delta=1e-3,
+        mechanism="identity",
+        epochs=2,
+        grad_sample_mode="labels",
+    )
+    sizes = set()
+    for a, y in loader:
+        sizes.add(len(a))
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), y).backward()
+        optimizer.step()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=1, optimizer=optimizer) as parts:
+        for a, y in parts:
+            optimizer.zero_grad()
+            F.cross_entropy(model(a), y).backward()
+            optimizer.step()
+    assert optimizer.ledger.releases == 24 and len(sizes) > 2
+
+
+def test_a_generator_trained_beside_a_private_discriminator():
+    torch.manual_seed(0)
+    d, g = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(), nn.Linear(8, 1)), nn.Linear(3, 6)
+    model, optimizer, loader = private(d, (torch.randn(24, 6),), 12)
+    other = torch.optim.Adam(g.parameters(), lr=0.1)
+    bce = nn.BCEWithLogitsLoss()
+    before = g.weight.detach().clone()
+    for (real,) in loader:
+        optimizer.zero_grad()
+        fake = g(torch.randn(len(real), 3))
+        one, two = model(real), model(fake.detach())
+        (bce(one, torch.ones_like(one)) + bce(two, torch.zeros_like(two))).backward()
+        optimizer.step()
+        other.zero_grad()
+        out = model(g(torch.randn(len(real), 3)))
+        bce(out, torch.ones_like(out)).backward()
+        other.step()
+    assert optimizer.ledger.releases == 2 and not torch.equal(g.weight, before)
