@@ -57,8 +57,6 @@ CHUNK = 32
 def check(setup: Setup) -> list[nn.Parameter]:
     """Refuse what cannot be made private; returns the trainable parameters. Changes nothing."""
     checks.check_options(setup)
-    if setup.grad_sample_mode == "ghost":
-        checks.check_criterion(setup.criterion, setup.loss_reduction)
     check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
     if running_ranks() > 1:
         checks.check_ranks(setup, dist.get_backend())

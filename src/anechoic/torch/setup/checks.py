@@ -23,7 +23,6 @@ from anechoic.torch.history import STAMP
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
-from anechoic.torch.sources.ghost.loss import takes_reduction
 from anechoic.torch.structure import TORCHS_OWN
 
 logger = logging.getLogger("anechoic")
@@ -52,30 +51,6 @@ def check_options(setup: Setup) -> None:
     for name in ("poisson_sampling", "batch_first", "wrap_model"):
         flag(name, getattr(setup, name))
     one_of("loss_reduction", setup.loss_reduction, ("mean", "sum"))
-
-
-def check_criterion(criterion: Any, loss_reduction: str) -> None:
-    """Refuse a criterion, for ghost clipping, that cannot return one loss an example.
-
-    Raises:
-        UnsupportedError: if it has no attribute `reduction`, and takes no keyword of that name.
-        ValueError: if it reduces otherwise than the run does.
-    """
-    if takes_reduction(criterion):
-        return
-    if not callable(criterion) or not hasattr(criterion, "reduction"):
-        raise UnsupportedError(
-            f"criterion={criterion!r} has no attribute `reduction`, but ghost clipping needs the loss of each"
-            " example. Give a torch criterion such as nn.CrossEntropyLoss(), a function with a keyword"
-            " `reduction` such as anechoic.torch.causal_lm_loss, or a module of your own that returns one"
-            " loss an example while its `reduction` is 'none'; or use grad_sample_mode='rows'."
-        )
-    reduction = criterion.reduction
-    if reduction != loss_reduction:
-        raise ValueError(
-            f"criterion.reduction={reduction!r} differs from loss_reduction={loss_reduction!r}: make both"
-            " the same."
-        )
 
 
 def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]) -> None:
