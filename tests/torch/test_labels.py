@@ -181,7 +181,7 @@ def private(
         epochs=options.pop("epochs", 1),
         target_delta=1e-3,
         poisson_sampling=False,
-        grad_sample_mode="labels",
+        grad_sample_mode="rows",
         loss_reduction=reduction,
         exact_sums=exact,
         **options,
@@ -480,7 +480,7 @@ def test_dropout_and_masks_are_functions_of_key_and_step():
             mechanism="identity",
             epochs=1,
             poisson_sampling=False,
-            grad_sample_mode="labels",
+            grad_sample_mode="rows",
             exact_sums=False,
         )
         for a, b in loader:
@@ -506,7 +506,7 @@ def test_poisson_sampling_empty_batches_and_micro_batches():
         target_delta=1e-3,
         mechanism="identity",
         epochs=2,
-        grad_sample_mode="labels",
+        grad_sample_mode="rows",
     )
     sizes = set()
     for a, y in loader:
