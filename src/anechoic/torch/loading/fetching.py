@@ -159,5 +159,5 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
 
 
 def unchanged(batch: Any) -> Any:
-    """collate_fn of the inner loader: the fetcher has collated already."""
+    """Return what the fetcher has collated: collate_fn of the inner loader."""
     return batch

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
@@ -15,18 +14,14 @@ from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.external import ExternalBatches, ExternalUnits, check_promise
 from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
-from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
-from anechoic.planning.families import StrategyName
-from anechoic.planning.result import Plan
-from anechoic.planning.update import update_of, with_schedule
+from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.generators import StepGenerators
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
-from anechoic.torch.loading.selftest import check_keeps_order, try_batches
+from anechoic.torch.loading.selftest import check_repeats
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.optimizer_kinds import tell_noise, tell_rates
@@ -35,16 +30,16 @@ from anechoic.torch.run import PrivateRun
 from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
-from anechoic.torch.setup.earlier_runs import check_plain, claim, remove_old_hooks
-from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, plan_with_grid
-from anechoic.torch.setup.units import check_units, report_units
+from anechoic.torch.setup.earlier_runs import check_plain, claim
+from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.torch.step import TrainingStep
-from anechoic.workloads import prefix_sum
+
+if TYPE_CHECKING:
+    from anechoic.planning.result import Plan
 
 logger = logging.getLogger("anechoic")
 
@@ -61,14 +56,14 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if running_ranks() > 1:
         checks.check_ranks(setup, dist.get_backend())
     check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
-    checks.check_loader(setup.data_loader)
-    check_units(setup)
+    checks.check_loader(setup)
+    checks.check_units(setup)
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
-    report_unregistered(setup.module)
     places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters))
-    try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
+    owned = setup.units is not None and not setup.units.single_examples
+    check_repeats(setup.data_loader, setup.batch_first, owned=owned)  # last: it fetches examples
     return parameters
 
 
@@ -86,82 +81,9 @@ def mechanism_of(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
             " Of a strategy anechoic.calibrate(strategy, sampling=…, epsilon=…, delta=…) makes one."
         )
-    name: StrategyName = setup.mechanism
-    if name not in STRATEGIES:
-        raise ValueError(
-            f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
-            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
-            " Dense)."
-        )
-    if setup.clip_norm is None:
-        raise ValueError(
-            "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
-        )
-    if setup.epsilon is None and setup.noise_multiplier is None:
-        raise ValueError(
-            "noise_multiplier is missing: give it, or a Mechanism, or use make_private_with_epsilon."
-        )
-    if setup.poisson_sampling and setup.mechanism in UNAMPLIFIED and setup.participation is None:
-        logger.warning(
-            "mechanism=%r: no amplification is proved for it, so batches come in a fixed order although"
-            " poisson_sampling=True permits sampling.",
-            setup.mechanism,
-        )
-    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.clip_norm
-    if mechanism_fit.is_open(setup):
-        name = "identity"
-        setup = replace(
-            setup, mechanism=name, steps=mechanism_fit.OPEN_STEPS, workload=prefix_sum, keep="all"
-        )
-    size = mechanism_fit.planned_size(setup)
-    if setup.participation is None:
-        mechanism_fit.is_shuffled(loader)
-    steps = mechanism_fit.planned_steps(setup)
-    if delta is None:
-        delta = default_delta(setup.count)
-        logger.info("target_delta is not given: the guarantee is printed at 1 / (100 N) = %.3g.", delta)
+    from anechoic.torch.setup.planned import planned
 
-    logger.info(
-        "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"
-        " give mechanism=, where it is made often.",
-        steps,
-        setup.count,
-        "examples" if setup.units is None else "units",
-    )
-
-    update = with_schedule(update_of(setup.optimizer), setup.scheduler, setup.scheduler_interval)
-
-    def made(memory_budget: int | None) -> Plan:
-        return plan(
-            examples=setup.count,
-            batch_size=size,
-            steps=steps,
-            epsilon=setup.epsilon,
-            noise_multiplier=setup.noise_multiplier,
-            delta=delta,
-            dimension=sum(p.numel() for p in parameters),
-            memory_budget=memory_budget,
-            random_sampling=setup.poisson_sampling,
-            participation=setup.participation,
-            optimizer=update,
-            keep=setup.keep,
-            workload=setup.workload,
-            strategy=name,
-            clip_norm=clip_norm,
-            adjacency=setup.adjacency or "zero_out",
-            unit=setup.unit or ("example" if setup.units is None else "unit"),
-            drop_last=loader.drop_last,
-        )
-
-    found, arithmetic = plan_with_grid(
-        made,
-        exact_sums=setup.exact_sums,
-        mode=setup.grad_sample_mode,
-        parameters=parameters,
-        epsilon=setup.epsilon,
-        memory_budget=setup.budget,
-    )
-    logger.info("planned mechanism:\n%s", found)
+    found, arithmetic = planned(setup, parameters)
     return found.mechanism, found, arithmetic
 
 
@@ -223,13 +145,11 @@ def build_run(
     feed = BatchSource(batches, keys.sampling, setup.examples, share=share)
     if batches.units is not None:
         secret = mechanism.amplified
-        report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
-        check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
+        checks.report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    remove_old_hooks(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        undo.callback(remove_old_hooks, setup.module)
         source = _source(setup, mechanism, ledger, share)
+        undo.callback(source.detach)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
         release.storage = way
