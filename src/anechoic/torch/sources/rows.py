@@ -18,7 +18,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
-from anechoic.torch.sources.base import REMEDY, GradientSource, ModelWrapper, SourceSetup, register
+from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWrapper, SourceSetup, register
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_passes import LabelledModel, RowPasses
 from anechoic.torch.structure import full_precision, tensors_in
@@ -26,6 +26,7 @@ from anechoic.torch.structure import full_precision, tensors_in
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
 MEMORY = 2**26
+
 
 class RowsModule(ModelWrapper):
     """The model, called row by row while a batch is in hand; else as it is.
@@ -103,20 +104,33 @@ class RowsSource(GradientSource):
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         """model(*arguments, **keywords) in the training loop."""
         delivery, batch = self.ledger.in_hand, self.batch
-        given, tensors = (arguments, keywords), tensors_in((arguments, keywords))
+        if delivery is not None and batch is not None:
+            with torch._C.DisableTorchFunctionSubclass():
+                tensors, followed = tensors_in((arguments, keywords)), False
+                for tensor in tensors:
+                    followed |= type(tensor) is LabelledTensor and tensor.batch is batch
+                own = [len(t) == delivery.size and not t.requires_grad for t in tensors if t.dim()]
+                if followed or all(own):
+                    return self._by_rows(delivery, batch, (arguments, keywords), tensors, followed)
+        return self.setup.module(*arguments, **keywords)  # other data than the batch in hand
+
+    def _by_rows(
+        self, delivery: Delivery, batch: LabelledBatch, given: Any, tensors: list[Tensor], followed: bool
+    ) -> Any:
+        """The same for rows of the batch in hand."""
         check_not_packed(given)
-        followed = any(type(t) is LabelledTensor and t.batch is batch for t in tensors)
-        size = -1 if delivery is None else delivery.size
-        mine = followed or all(len(t) == size and not t.requires_grad for t in tensors if t.dim())
-        if delivery is None or batch is None or not mine:  # other data than the batch in hand
-            return self.setup.module(*arguments, **keywords)
+        if not followed and delivery.units is not None:
+            raise DesynchronizedError(
+                "the model was called with tensors that do not come from the batch in hand by torch's"
+                " operations, so nobody knows whose rows they are, and unit_ids count by owners: do in the"
+                " data set or collate_fn what goes through NumPy, strings or files."
+            )
         self.before_call()
         axes = [self._axis(t, batch) for t in tensors]
-        lengths = {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None}
-        if lengths != {batch.rows}:
+        if {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None} != {batch.rows}:
             raise DesynchronizedError(
-                f"the model was called with {sorted(lengths)} rows, and the batch in hand has {batch.rows}:"
-                " feed it the delivered batch, one row an example."
+                f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}, and the"
+                f" batch in hand has {batch.rows} rows: feed it the delivered batch, one row an example."
             )
         slots = self.slots(delivery)
         if not self._model.tried:
@@ -138,11 +152,10 @@ class RowsSource(GradientSource):
             tensor = output.movedim(0, own).contiguous() if own else output
             leaf = LabelledTensor(tensor, OnAxis(own), batch, requires_grad=is_continuous(tensor))
             leaves.append(leaf)
-            with torch._C.DisableTorchFunctionSubclass():  # what is handed out may be changed in place
-                if axis is not None:
-                    handed.append(leaf.clone())
-                else:
-                    handed.append(leaf.mean(0) if self.means else leaf.sum(0))
+            if axis is None:
+                handed.append(leaf.mean(0) if self.means else leaf.sum(0))
+            else:  # a copy, which may be changed in place
+                handed.append(leaf.clone())
         batch.outputs += leaves
         self._calls.append(PendingCall(passes, leaves))
         return passes.filled(handed)
@@ -171,14 +184,14 @@ class RowsSource(GradientSource):
             raise UnsupportedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
                 f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch,"
-                " or make it a buffer of the model."
+                f" or make it a buffer of the model. {UNPACK}."
             )
         if isinstance(label, OnAxis) and tensor.shape[label.axis] == batch.rows:
             return label.axis
         why = f": {label.why}" if isinstance(label, Mixing) else ""
-        raise UnsupportedError(
+        raise DesynchronizedError(
             f"the model was called with a tensor of shape {tuple(tensor.shape)} that does not have one row an"
-            f" example{why}. Let the model do what mixes rows, or leave it out."
+            f" example{why}. Let the model do what mixes rows, or leave it out. {UNPACK}."
         )
 
     # -- a step ---------------------------------------------------------------------------------
@@ -199,8 +212,7 @@ class RowsSource(GradientSource):
                 for part, limits in (
                     [(vectors, None)] if whole else self._contributions(rows, vectors, delivery)
                 ):
-                    sums = self.clipping.sums(part, limits)
-                    totals = [total + one for total, one in zip(totals, sums, strict=True)]
+                    self.clipping.add(totals, part, limits)
         return totals
 
     def _cotangents(self, call: PendingCall, batch: LabelledBatch) -> list[Tensor]:
