@@ -24,7 +24,7 @@ _STAMPED = {"run", "fingerprint", "releases", "earlier"}
 
 @dataclass(frozen=True)
 class Earlier:
-    """Releases on the same data that are not this run's: the first `releases` of `mechanism`, made by `run`."""
+    """Releases on the same data that are not this run's: the first `releases` of `mechanism`, by `run`."""
 
     mechanism: Mechanism
     releases: int
@@ -177,7 +177,7 @@ class History:
 
 
 def leading(mechanism: Mechanism, releases: int) -> Mechanism:
-    """Return a mechanism of the first `releases` releases: the leading block, or the whole if none covers it."""
+    """Return a mechanism of the first `releases` releases: the leading block, or the whole."""
     if releases == mechanism.steps:
         return mechanism
     try:
@@ -188,7 +188,7 @@ def leading(mechanism: Mechanism, releases: int) -> Mechanism:
 
 
 def statistics_in(state: Mapping[Any, Any]) -> int:
-    """Count the tensors of an optimizer that steps made: not those of its constructor, as Adagrad has them."""
+    """Count the tensors of an optimizer that steps made, and not its constructor, as Adagrad's does."""
     stepped = [one for one in state.values() if not isinstance(one, Mapping) or one.get("step", 1) != 0]
     return sum(isinstance(value, Tensor) and value.dim() > 0 for value in tree_leaves(stepped))
 

@@ -35,8 +35,8 @@ def optimizer_kind(optimizer: optim.Optimizer) -> OptimizerKind:
     return "adam"
 
 
-# Muon's (torch 2.9) matrices are orthogonal whatever the noise of a step: it was as good as momentum with noise
-# planned for sums, and better than with noise planned for its buffer (docs/measured.md)
+# Muon's (torch 2.9) matrices are orthogonal whatever the noise of a step: it was as good as momentum with
+# noise planned for sums, and better than with noise planned for its buffer (docs/measured.md)
 for _linear in (optim.SGD, optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else [])):
     optimizer_kind.register(_linear, lambda optimizer: "sgd")
 

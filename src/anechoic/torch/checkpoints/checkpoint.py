@@ -143,16 +143,11 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
     content = read(source)
     begun, fingerprint = pin_to_saved(run.mechanism, content["mechanism"]), content["fingerprint"]
     if fingerprint != begun.fingerprint:
-        here, there = run.mechanism.grid_bits, json.loads(content["mechanism"]).get("grid_bits")
-        grids = ("", "")
-        if here != there:
-            grids = (
-                f" (grid_bits={there})",
-                f" (grid_bits={here}), as with another memory_budget= or exact_sums=",
-            )
+        here, there = run.mechanism, json.loads(content["mechanism"])
         raise MismatchError(
-            f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…{grids[0]}, this run's"
-            f" is {run.mechanism.fingerprint[:12]}…{grids[1]}: pass"
+            f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…"
+            f" (grid_bits={there.get('grid_bits')}), this run's is {here.fingerprint[:12]}…"
+            f" (grid_bits={here.grid_bits}), as with other arguments, memory_budget= and exact_sums= too: pass"
             " mechanism=anechoic.torch.read_mechanism(path) to make_private."
         )
     if begun is not run.mechanism:
@@ -300,19 +295,13 @@ def _check_batches(own: str, saved: str) -> None:
     if mine != theirs:
         mine, theirs = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
         raise MismatchError(
-            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was (shuffle, data,"
-            " batch sampler)."
+            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was (shuffle,"
+            " data, batch sampler)."
         )
-    if digest and other:
-        raise MismatchError(
-            f"unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
-            f" {other[:12]}…, this run's have {digest[:12]}…: pass unit_ids=Units(…) with the same owners in"
-            " the order of the data, the same combine and the same max_examples."
-        )
-    here, there = ("", "out") if digest else ("out", "")
     raise MismatchError(
-        f"this run was set up with{here} unit_ids, the checkpoint's with{there}: pass the same unit_ids to"
-        " make_private."
+        "unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
+        f" {other[:12] or 'none'}…, this run's have {digest[:12] or 'none'}…: pass unit_ids=Units(…) with the"
+        " same owners in the order of the data, the same combine and the same max_examples."
     )
 
 

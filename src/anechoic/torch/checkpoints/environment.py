@@ -42,10 +42,12 @@ def environment(device: torch.device) -> dict[str, Any]:
         "mkldnn": torch.backends.mkldnn.enabled,
     }
     if device.type == "cuda":
-        found["device"] = f"cuda: {torch.cuda.get_device_name(device)}"
-        found["cuda"] = str(torch.version.cuda)
-        found["cudnn_benchmark"] = torch.backends.cudnn.benchmark
-        found["cudnn_allow_tf32"] = torch.backends.cudnn.allow_tf32
+        found |= {
+            "device": f"cuda: {torch.cuda.get_device_name(device)}",
+            "cuda": str(torch.version.cuda),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        }
     return found
 
 
@@ -53,13 +55,8 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
     """Say what differs from where a checkpoint was written, and refuse what the journal does not protect.
 
     Releases after the checkpoint are made again under the same rows of noise, so they have to be the same:
-    the journal compares each before it is used. Where there is none, or where their bits agree, a run goes
-    on anywhere.
-
-    Args:
-        saved, now: what `environment` said then, and says here.
-        repeated: releases that the journal knows of after the checkpoint.
-        sync_every: see `Journal.open`; above 1 the journal may lack the last releases before a power cut.
+    the journal, which knows of `repeated` ones, compares each before it is used. With `sync_every` above 1
+    it may lack the last before a power cut. Where there is none, or bits agree, a run goes on anywhere.
 
     Raises:
         ReplayError: naming what differs, and how to make it the same.
@@ -67,9 +64,7 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
     differ = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
     what = "; ".join(f"{name}={now.get(name)} was {saved.get(name)}" for name in differ)
     if str(saved.get("device", "")).startswith("cuda") and not saved.get("deterministic_algorithms"):
-        what = (
-            what or "kernels of a CUDA device round differently each time with deterministic_algorithms=False"
-        )
+        what = what or "kernels of a CUDA device round differently without deterministic_algorithms"
     if not what:
         return
     remedies = [_REMEDIES.get(name, f"resume with {name} {{0}}").format(saved.get(name)) for name in differ]

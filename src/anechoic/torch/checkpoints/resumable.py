@@ -77,8 +77,8 @@ class Resumable:
             return f"{type(self).__name__}(no run yet: call make_private or make_private_with_epsilon)"
         delta = run.mechanism.delta
         return (
-            f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {self.releases} of"
-            f" {run.mechanism.steps} releases made, epsilon={self.get_epsilon(delta):.4g} so far at"
+            f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {self.releases}"
+            f" of {run.mechanism.steps} releases made, epsilon={self.get_epsilon(delta):.4g} so far at"
             f" delta={delta:.3g})"
         )
 

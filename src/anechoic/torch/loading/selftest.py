@@ -1,4 +1,4 @@
-"""What is tried of a loader: whether an index means the same example again, and whether rows keep their places."""
+"""What is tried of a loader: whether an index means the same example again, and rows keep their places."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def check_repeats(loader: DataLoader[Any], batch_first: bool, *, owned: bool) ->
     other, moved = tried(loader, partial(_tried, fetcher, chosen, owned)) if chosen else (False, "")
     if other:
         raise UnsupportedError(
-            "the data set or collate_fn gives other values when the same examples are fetched again, under one"
-            " seed of all global generators: it draws from a generator of its own (numpy.random.default_rng,"
-            " torch.Generator, random.Random), so one example more changes what others draw, and a resumed run"
-            " would make other releases under the same noise. Draw from torch, random or numpy.random in"
+            "the data set or collate_fn gives other values when the same examples are fetched again, under"
+            " one seed of all global generators: it draws from a generator of its own (random.Random,"
+            " numpy.random.default_rng, torch.Generator), so one example more changes what others draw, and a"
+            " resumed run would make other releases under the same noise. Draw from torch, random or numpy.random in"
             " __getitem__ itself: they are set for each batch. A Generator may be made there, too:"
             " numpy.random.default_rng(torch.randint(2**62, ()).item())."
         )
     if moved:
         raise UnsupportedError(
-            f"{moved} hands out rows in another order than that of the indices: which rows are clipped together"
-            " is known by their place, so units would be mixed. Keep the order: pad without sorting by length,"
-            " and give back examples as they were asked for."
+            f"{moved} hands out rows in another order than that of the indices: which rows are clipped"
+            " together is known by their place, so units would be mixed. Keep the order: pad without sorting"
+            " by length, and give back examples as they were asked for."
         )
 
 
@@ -133,7 +133,7 @@ class SameExamples:
     def look(
         self, fetch: Callable[[list[int]], list[Any]], examples: int, derived: Callable[..., bytes]
     ) -> None:
-        """Fetch two of `examples` in this process; `derived` gives secret bytes of the run, as a ledger does."""
+        """Fetch two of `examples` in this process, which secret bytes of the run (`derived`) choose."""
         numbers = np.frombuffer(derived("examples looked at", size=16), dtype="<u8")
         with seeded(derived("examples looked at", 0, size=SEED_BYTES)):
             found = fetch([int(number) % examples for number in numbers])

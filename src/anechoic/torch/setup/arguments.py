@@ -1,4 +1,4 @@
-"""Arguments of make_private: what each means, its type and its default, for readers, help() and type checkers."""
+"""Arguments of make_private: what each means, its type and its default, for help() and type checkers."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Common(TypedDict, total=False):
     grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself. "ghost": less
         memory, for models of listed layers. "vmap_loss": the loss too, row by row.
     wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
-    mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy ("identity",
-        "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" looks at the optimizer:
-        the least error of sums for SGD, with momentum too, and `CorrectedAdam`; the least noise of a step for
-        others, whose learning rates then stay what they are (docs/choosing.md).
+    mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
+        ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" looks at
+        the optimizer: the least error of sums for SGD, with momentum too, and `CorrectedAdam`; the least
+        noise of a step for others, whose learning rates then stay what they are (docs/choosing.md).
     epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
         noise_multiplier and Poisson sampling make a run of independent noise, which may stop after any step:
         correlated noise is planned for a known number of them.
@@ -121,8 +121,8 @@ class ByNoise(Common, total=False):
     """Arguments of `make_private` alone.
 
     noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
-        sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta, whatever
-        mechanism is planned; mechanism="identity" takes this very noise.
+        sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
+        whatever mechanism is planned; mechanism="identity" takes this very noise.
     target_delta: delta of the printed guarantee; None for 1 / (100 N).
     """
 
@@ -222,8 +222,8 @@ class Setup:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise UnsupportedError(
                 "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-                " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with the"
-                " same other arguments."
+                " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with"
+                " the same other arguments."
             )
         return len(dataset)
 

@@ -90,10 +90,7 @@ def mechanism_of(
 def noise_storage(
     setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]
 ) -> str:
-    """Choose `memory` of `NoiseStream`: as planned, or as the budget has room.
-
-    Args:
-        found: the plan of a mechanism that was not given, which is within the budget.
+    """Choose `memory` of `NoiseStream`: as `found` planned it, or as the budget has room.
 
     Raises:
         ValueError: if the rows of a given mechanism take more, and cannot be made again.
@@ -122,11 +119,11 @@ def build_run(
     arithmetic: SumArithmetic,
     keys: Keys,
     *,
-    way: str = "store",
-    journal: Any = None,
-    sync_every: int = 1,
-    share: BatchPartition | None = None,
-    ranks: Ranks | None = None,
+    way: str,
+    journal: Any,
+    sync_every: int,
+    share: BatchPartition | None,
+    ranks: Ranks,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader; return the run, and what make_private returns.
 
@@ -136,9 +133,8 @@ def build_run(
         way: see `noise_storage`.
         journal, sync_every: see `RunJournal`.
         share: how batches are cut into parts; None where they are not.
-        ranks: the processes of the run; None for those there are.
+        ranks: the processes of the run.
     """
-    ranks = ranks or Ranks()
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
@@ -201,9 +197,7 @@ def build_run(
 def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartition | None:
     """Return the partition of batches, if asked for, or where there are several processes.
 
-    Args:
-        chunk_rows: of a part; None for as many as fit, at most `CHUNK`, which depends on no number of ranks.
-        ranks: the processes.
+    With chunk_rows=None a part has as many rows as fit, at most `CHUNK`, which depends on no number of ranks.
     """
     if chunk_rows is None and ranks.count == 1:
         return None
@@ -227,12 +221,11 @@ def _source(
     """Make the gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+    names = names_of(setup.module, parameters)
     asked = SourceSetup(
         module=setup.module,
         parameters=parameters,
-        clipping=clipping_of(
-            setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters), mechanism
-        ),
+        clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
         ledger=ledger,
         batch_first=setup.batch_first,
         loss_reduction=setup.loss_reduction,

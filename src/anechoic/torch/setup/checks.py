@@ -84,8 +84,8 @@ _NOT_PLAIN = dict.fromkeys(
     ),
     "pass the plain module, on every rank (docs/many-devices.md).",
 ) | {
-    "ScriptModule": "its compiled code cannot be run row by row: pass the plain module, and script a copy of it"
-    " when training is over.",
+    "ScriptModule": "its compiled code cannot be run row by row: pass the plain module, and script a copy of"
+    " it when training is over.",
     "OptimizedModule": "torch.compile made it, which runs its layers without seeing single examples: leave it"
     " plain, or put its _orig_mod in its place. The whole model may be compiled: then evaluation is compiled,"
     " and training steps run as they are.",
@@ -100,9 +100,7 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         by_layers: whether gradients are found layer by layer, by rules for each.
 
     Raises:
-        UnsupportedError: for distributed or compiled modules, and embeddings that release without noise.
-        GuaranteeError: for batch normalisation by the statistics of the batch.
-        ValueError: for something else than a module.
+        GuaranteeError, UnsupportedError, ValueError: naming the part, and what to do.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
@@ -148,12 +146,7 @@ ONE_OPTIMIZER = (
 
 
 def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of the optimizer, which must be those of the module.
-
-    Raises:
-        ValueError: if it is no optimizer, or their parameters differ.
-        UnsupportedError: for optimizers and parameters that cannot carry the noise.
-    """
+    """Return the trainable parameters of the optimizer, which must be those of the module."""
     if not isinstance(optimizer, optim.Optimizer):
         raise ValueError(
             f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer. {ONE_OPTIMIZER}."
@@ -217,13 +210,7 @@ def report_optimizer_state(optimizer: optim.Optimizer) -> None:
 
 
 def check_loader(setup: Setup) -> None:
-    """Refuse loaders without a data set that can be indexed.
-
-    Raises:
-        ValueError: for something else than a DataLoader.
-        UnsupportedError: for loaders whose batches cannot be formed from an index, and a Subset with
-            duplicates.
-    """
+    """Refuse loaders whose batches cannot be formed from an index, or whose indices name an example twice."""
     loader = setup.data_loader
     if not isinstance(loader, DataLoader):
         raise ValueError(f"data_loader={type(loader).__name__} must be a torch.utils.data.DataLoader.")
@@ -273,11 +260,7 @@ def check_ranks(setup: Setup, backend: str) -> None:
 
 
 def check_units(setup: Setup) -> None:
-    """Refuse units that do not fit the statement, and another unit than an example without them.
-
-    Raises:
-        MismatchError, UnsupportedError: naming the remedy.
-    """
+    """Refuse units that do not fit the statement, and another unit than an example without them."""
     units, mechanism, unit, adjacency = setup.units, setup.mechanism, setup.unit, setup.adjacency
     if unit is not None and (not isinstance(unit, str) or not unit.strip()):
         raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'user'.")
@@ -307,12 +290,7 @@ def check_units(setup: Setup) -> None:
 def report_units(batches: Batches, units: Units, unit: str, dataset: Any, *, secret: bool) -> None:
     """Log who owns what, what can never be used, and copies of one example that different units own.
 
-    Args:
-        batches: those of the run.
-        units: who owns what.
-        unit: what is protected.
-        dataset: the user's.
-        secret: whether the guarantee rests on who is drawn; then what follows from that is not logged.
+    Where the guarantee rests on who is drawn (`secret`), what follows from that is not logged.
     """
     logger.info("unit %r: %s; gradients are clipped by %s", unit, units.describe(), unit)
     if batches.unreachable:

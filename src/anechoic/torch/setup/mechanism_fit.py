@@ -221,7 +221,7 @@ def loader_options(sampling: Sampling) -> dict[str, Any]:
 
 
 def fitting_batch(count: int, period: int) -> tuple[int, bool] | None:
-    """Return (batch_size, drop_last) of a loader that goes through `count` things in `period` batches, or None.
+    """Return (batch_size, drop_last) of a loader with `period` batches of `count` things; None for none.
 
     drop_last is False where that is possible.
     """

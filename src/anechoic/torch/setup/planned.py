@@ -1,6 +1,6 @@
 """Plan a mechanism from the arguments of make_private, with a grid for exact sums where that is possible.
 
-Imported where a mechanism is planned: it brings all optimisers, which a run with a given Mechanism does without.
+Imported where a mechanism is planned: it brings all optimisers, and a run with a given Mechanism needs none.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _on_grid(
             plan = within()
         if not fits(plan):
             lost = (
-                f"the noise on a grid takes {needed} bytes, and memory_budget={budget}. Give as many for exact"
-                " sums, or exact_sums=False."
+                f"the noise on a grid takes {needed} bytes, and memory_budget={budget}. Give as many for"
+                " exact sums, or exact_sums=False."
             )
             warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
             return _said(floats, f"Sums are in floating point: {lost}"), SumArithmetic(False, lost)
