@@ -126,12 +126,14 @@ class Guard:
 
 def _sums_of(tensors: list[nn.Parameter]) -> list[int]:
     """Sums over the words of tensors: others where one was changed by a mistake."""
-    return [
-        int(p.detach().view(torch.int64).sum())
-        if p.dim() and p.is_contiguous() and not (p.shape[-1] * p.element_size() | p.data_ptr()) % 8
-        else int(p.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64))
-        for p in tensors
-    ]
+    found = []
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        size = flat.numel() * flat.element_size()
+        kind = torch.uint8 if size % 4 else torch.int32 if size % 8 else torch.int64
+        flat = flat.clone() if flat.data_ptr() % 8 else flat
+        found.append(int(flat.view(kind).sum(dtype=torch.int64)))
+    return found
 
 
 class ModelMembers:

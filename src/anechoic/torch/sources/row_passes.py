@@ -31,7 +31,7 @@ from anechoic.torch.sources.levels import (
     like_first,
 )
 from anechoic.torch.sources.levels import merged as kept_rows
-from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed, without_our_hooks
+from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 logger = logging.getLogger("anechoic")
@@ -91,7 +91,7 @@ class RowPasses:
         Raises:
             Exception: what the model raised, if it did for every row.
         """
-        with torch.no_grad(), without_our_hooks(self._model.module):
+        with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
             made = next((outputs for outputs in found if outputs), [])
             if not made and not self.rows:  # one that is made up tells the shapes
@@ -300,7 +300,7 @@ class LabelledModel(RowModel):
     """A model that was looked at once, on made-up rows, before it saw the data."""
 
     tried = False
-    _axes: Sequence[int | None] = ()
+    _axes: tuple[int | None, ...] = ()
 
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
@@ -309,7 +309,6 @@ class LabelledModel(RowModel):
             given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
         """
         self.tried = True
-        self._axes: list[int | None] = []
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
         with undisturbed(self.module), ExitStack() as stack:
             stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
@@ -367,7 +366,7 @@ class LabelledModel(RowModel):
                 ]
                 arguments, keywords = filled(given, made)
                 try:
-                    with torch.no_grad(), without_our_hooks(self.module):
+                    with torch.no_grad():
                         found = tensors_in(self.module(*arguments, **keywords))
                 except (*_FAILS, UnsupportedError):
                     continue
@@ -377,7 +376,7 @@ class LabelledModel(RowModel):
             for two, three in zip(*shapes, strict=True):
                 differing = [i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
                 known = len(differing) == 1 and (two[differing[0]], three[differing[0]]) == (2, 3)
-                self._axes.append(differing[0] if known else None)
+                self._axes += (differing[0] if known else None,)
 
     def axis(self, place: int, tensor: Tensor) -> int | None:
         """The axis of length 1 that stands for the batch in an output of one row; None without an axis.

@@ -105,6 +105,7 @@ class RowsSource(GradientSource):
         """model(*arguments, **keywords) in the training loop."""
         delivery, batch = self.ledger.in_hand, self.batch
         if delivery is not None and batch is not None:
+            check_not_packed((arguments, keywords))
             with torch._C.DisableTorchFunctionSubclass():
                 tensors, followed = tensors_in((arguments, keywords)), False
                 for tensor in tensors:
@@ -118,7 +119,6 @@ class RowsSource(GradientSource):
         self, delivery: Delivery, batch: LabelledBatch, given: Any, tensors: list[Tensor], followed: bool
     ) -> Any:
         """The same for rows of the batch in hand."""
-        check_not_packed(given)
         if not followed and delivery.units is not None:
             raise DesynchronizedError(
                 "the model was called with tensors that do not come from the batch in hand by torch's"
