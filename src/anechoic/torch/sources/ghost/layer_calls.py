@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.labels import LabelledBatch, LabelledTensor, Label, Mixing, OnAxis, mark_of, plain
+from anechoic.torch.labels import Label, LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
 from anechoic.torch.sources.ghost.layers import SHARING, BackwardCall, Embedding, holds, layer_kind
 from anechoic.torch.structure import Idle
 
@@ -38,11 +38,13 @@ class NotedCall(NamedTuple):
 
     def fault(self) -> str:
         """What in it is not of single rows, or ""."""
-        own, label = layer_kind(type(self.layer)).own(self.layer, self.given), label_of(self.given)  # type: ignore[union-attr]
-        if not isinstance(label, OnAxis) or label.axis >= self.given.dim() - own:
-            shape = f"of shape {tuple(self.given.shape)}"
-            return f"an input {shape} that has no axis of rows{_why(label)}"
-        return "" if isinstance(self.expected, OnAxis) else f"an output that mixes rows{_why(self.expected)}"
+        kind: Any = layer_kind(type(self.layer))
+        label, shape = label_of(self.given), tuple(self.given.shape)
+        if isinstance(label, Mixing):
+            return f"an input of shape {shape} that mixes rows ({label.why})"
+        if not isinstance(label, OnAxis) or label.axis >= len(shape) - kind.own(self.layer, self.given):
+            return f"an input of shape {shape} that has no axis of rows"
+        return "" if isinstance(self.expected, OnAxis) else "an input that it does not keep the rows of apart"
 
     def pulled_fault(self) -> str:
         """Why the gradient at its output is not of single rows, or ""."""
@@ -70,10 +72,6 @@ def label_of(tensor: Tensor) -> Label:
     """The label of a tensor now; what was written to its memory counts."""
     mark = mark_of(plain(tensor))
     return mark[0] if mark is not None else tensor.label if type(tensor) is LabelledTensor else None
-
-
-def _why(label: Label) -> str:
-    return f" ({label.why})" if isinstance(label, Mixing) else ""
 
 
 class BackpropRecorder(torch.autograd.Function):
@@ -160,7 +158,10 @@ class LayerCalls:
         if batch is None or not (self.inside or batch.passing) or not torch.is_grad_enabled():
             return None
         if len(given) != 1 or not isinstance(given[0], Tensor):
-            return None
+            raise UnsupportedError(
+                f"{self.describe(layer)} was called with {len(given)} arguments, and ghost clipping knows layers"
+                f" of one tensor: {OTHERWISE}."
+            )
         names, own = self.layers[layer], layer._parameters
         if any(id(own.get(name)) != key for name, key in names.items()):
             return None  # other weights for one call: whatever is in them shows

@@ -240,8 +240,10 @@ class _Normalisation(LayerKind):
         x = call.given
         if not x.numel():
             return x
-        return self._function(call.layer, x.flatten(0, 1)).reshape(x.shape) if self._channels else (
-            self._function(call.layer, x)
+        return (
+            self._function(call.layer, x.flatten(0, 1)).reshape(x.shape)
+            if self._channels
+            else (self._function(call.layer, x))
         )
 
     def _summed(self, call: BackwardCall, factor: Tensor | None) -> Tensor:
@@ -346,7 +348,8 @@ KINDS: dict[type[nn.Module], LayerKind] = {
     nn.RMSNorm: _Normalisation(_rms_norm, channels=False),
     nn.GroupNorm: _Normalisation(_group_norm, channels=True),
     **dict.fromkeys(
-        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _Normalisation(_instance_norm, channels=True)
+        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+        _Normalisation(_instance_norm, channels=True),
     ),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _Convolution()),
 }

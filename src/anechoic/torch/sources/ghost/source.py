@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis
@@ -100,11 +100,6 @@ class GhostSource(GradientSource):
             return None
         if not followed and any(t.requires_grad or len(t) != batch.rows for t in tensors if t.dim()):
             return None  # other data than the batch in hand
-        if torch.compiler.is_compiling():
-            raise UnsupportedError(
-                f"torch.compile around a model under ghost clipping, whose layers have to be seen: leave the"
-                f" model as it is, or {OTHERWISE}."
-            )
         check_not_packed((args, kwargs))
         self.before_call()
         stack = self._open[-1] = ExitStack()
@@ -152,7 +147,10 @@ class GhostSource(GradientSource):
         found = self.batch
         if found is not None and found.roots and found.rows > 1:
             self._check_rows(found, delivery)
-        batch, totals = self.checked_batch(delivery), self.clipping.nothing([p.double() for p in self.parameters])
+        batch, totals = (
+            self.checked_batch(delivery),
+            self.clipping.nothing([p.double() for p in self.parameters]),
+        )
         if batch is None or not delivery.size:
             return totals
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -162,7 +160,9 @@ class GhostSource(GradientSource):
             lengths = self._lengths(gradients)
             finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
             if not bool(finite.all()):
-                calls = [BackwardCall(c.layer, *(_only(t, finite) for t in (c.given, c.backprop))) for c in calls]
+                calls = [
+                    BackwardCall(c.layer, *(_only(t, finite) for t in (c.given, c.backprop))) for c in calls
+                ]
                 gradients = self._gradients(calls)
                 lengths = self._lengths(gradients)
             terms = max((part.terms for part in gradients.values()), default=0)
@@ -185,9 +185,10 @@ class GhostSource(GradientSource):
             )
         for call in batch.calls:
             if fault := call.fault():
+                packed = f" {UNPACK}." if "a part of the batch" in fault else ""
                 raise GuaranteeError(
                     f"{self.layers.describe(call.layer)} was called with {fault}: give it the examples as"
-                    f" rows (expand what all of them share), or {OTHERWISE}. {UNPACK}."
+                    f" rows (expand what all of them share), or {OTHERWISE}.{packed}"
                 )
 
     def _check_pulled(self, batch: LabelledBatch) -> None:
@@ -251,8 +252,8 @@ def _every_mask_used() -> Iterator[None]:
     kept: list[Any] = [module.is_tracing for module in asking]
     try:
         for module in asking:
-            setattr(module, "is_tracing", lambda tensor=None: True)
+            module.is_tracing = lambda tensor=None: True
         yield
     finally:
         for module, function in zip(asking, kept, strict=True):
-            setattr(module, "is_tracing", function)
+            module.is_tracing = function
