@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from anechoic.torch.randomness.modes import paused
 from opacus import GradSampleModule
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
@@ -42,6 +41,7 @@ from anechoic.noise.grid import default_bits
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from anechoic.torch import PrivacyEngine, noise_adder
+from anechoic.torch.randomness.modes import paused
 from anechoic.workloads import prefix_sum
 
 #: Of the ratio of processor times, by the project's own rule.
