@@ -27,6 +27,8 @@ RULES: dict[str, Rule] = {}
 #: Operations whose rules are those of entry by entry: of any, of one tensor, of sums and products.
 BY_ENTRY = ("clamp", "clone", "add")
 _MEANS = ("nll_loss_forward", "nll_loss2d_forward")
+#: What takes numbers out of tensors, or makes shapes of them.
+_TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 _EARLIER = Mixing(
     "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
 )
@@ -40,6 +42,7 @@ class Operation(NamedTuple):
     in_place: bool
     writes: tuple[int, ...]
     by_entry: bool
+    taking: bool
     arguments: dict[str, tuple[int, Any]]
 
 
@@ -59,7 +62,7 @@ def operation(func: Any) -> Operation:
         rule = RULES.get(base) or (RULES[BY_ENTRY[0]] if torch.Tag.pointwise in func.tags else _without_rule)
         arguments = {a.name: (i, a.default_value) for i, a in enumerate(own)}
         found = _KNOWN[func] = Operation(
-            base, rule, in_place, writes, rule in map(RULES.get, BY_ENTRY), arguments
+            base, rule, in_place, writes, rule in map(RULES.get, BY_ENTRY), base in _TAKING, arguments
         )
     return found
 
@@ -89,6 +92,8 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     call.args, call.kwargs, call.out = plain, named, out
     if op.writes:
         return written(call, args)
+    if op.taking and call.seen:
+        call.batch.numbers += 1
     if isinstance(out, Tensor):
         label = _entry_by_entry(call) if op.by_entry else call.label()
         if callable(label):
