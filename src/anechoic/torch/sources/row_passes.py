@@ -18,10 +18,17 @@ from torch.func import vjp
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
+from anechoic.torch.generators import fix, restore, states
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.labels import plain
-from anechoic.torch.generators import fix, restore, states
-from anechoic.torch.sources.levels import Autocast, BranchFollower, TorchPatches, RowLevel, is_continuous, like_first
+from anechoic.torch.sources.levels import (
+    Autocast,
+    BranchFollower,
+    RowLevel,
+    TorchPatches,
+    is_continuous,
+    like_first,
+)
 from anechoic.torch.sources.levels import merged as kept_rows
 from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed, without_our_hooks
 from anechoic.torch.structure import filled, mapped, tensors_in
@@ -92,7 +99,12 @@ class RowPasses:
             check_not_mixing(self._model.module.modules())
             raise self._error
         if self._failed:
-            logger.warning("the model raised for %d rows, which count as zero: %s", self._failed, self._error)
+            logger.warning(
+                "the %s raised for %d rows, which count as zero: %s",
+                self._model.called,
+                self._failed,
+                self._error,
+            )
         pairs = list(zip(found, self.chunks, strict=True))
         parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
         joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [

@@ -27,6 +27,7 @@ from anechoic.torch.structure import full_precision, tensors_in
 #: the operating system clears their pages anew in every step.
 MEMORY = 2**26
 
+
 class RowsModule(ModelWrapper):
     """The model, called row by row while a batch is in hand; else as it is.
 
@@ -111,7 +112,7 @@ class RowsSource(GradientSource):
         if delivery is None or batch is None or not mine:  # other data than the batch in hand
             return self.setup.module(*arguments, **keywords)
         self.before_call()
-        axes = [self._axis(t, batch) for t in tensors]
+        axes = [self.axis_of(t, batch) for t in tensors]
         lengths = {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None}
         if lengths != {batch.rows}:
             raise DesynchronizedError(
@@ -143,16 +144,17 @@ class RowsSource(GradientSource):
                     handed.append(leaf.clone())
                 else:
                     handed.append(leaf.mean(0) if self.means else leaf.sum(0))
+                    handed[-1].of_rows = leaf  # for a criterion, which is given one row
         batch.outputs += leaves
         self._calls.append(PendingCall(passes, leaves))
         return passes.filled(handed)
 
-    def _axis(self, tensor: Tensor, batch: LabelledBatch) -> int | None:
-        """The axis of the rows of an input."""
+    def axis_of(self, tensor: Tensor, batch: LabelledBatch, called: str = "model") -> int | None:
+        """The axis of the rows of an input of the model, or of the criterion."""
         dimension = 0 if self.setup.batch_first else 1
-        if tensor.requires_grad:
+        if tensor.requires_grad and (called == "model" or type(tensor) is not LabelledTensor):
             raise UnsupportedError(
-                "an input of the model requires a gradient, and gradients of rows end at the model's inputs:"
+                f"an input of the {called} requires a gradient, and those of rows end at the model's inputs:"
                 " take gradients with respect to inputs in the model's forward, by torch.autograd.grad, and"
                 " return what follows from them; put the module that made the input into the model; or"
                 " detach() it."
@@ -169,16 +171,16 @@ class RowsSource(GradientSource):
             if tensor.shape[own] == batch.rows:
                 return own
             raise UnsupportedError(
-                f"the model was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
+                f"the {called} was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
                 f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch,"
-                " or make it a buffer of the model."
+                f" or make it a buffer of the {called}."
             )
         if isinstance(label, OnAxis) and tensor.shape[label.axis] == batch.rows:
             return label.axis
         why = f": {label.why}" if isinstance(label, Mixing) else ""
         raise UnsupportedError(
-            f"the model was called with a tensor of shape {tuple(tensor.shape)} that does not have one row an"
-            f" example{why}. Let the model do what mixes rows, or leave it out."
+            f"the {called} was called with a tensor of shape {tuple(tensor.shape)} that does not have one row"
+            f" an example{why}. Let the {called} do what mixes rows, or leave it out."
         )
 
     # -- a step ---------------------------------------------------------------------------------
