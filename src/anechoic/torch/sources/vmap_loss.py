@@ -33,7 +33,8 @@ class VmapLossSource(RowsSource):
 
     def __init__(self, setup: SourceSetup) -> None:
         super().__init__(setup)
-        self._losses = LossModel(Criterion(setup.criterion), [], True)
+        plain = getattr(setup.criterion, "_orig_mod", setup.criterion)  # of torch.compile
+        self._losses = LossModel(Criterion(getattr(plain, "_torchdynamo_orig_callable", plain)), [], True)
         self.criterion = torch.compiler.disable(self.loss)
 
     def loss(self, *arguments: Any, **keywords: Any) -> Tensor:
@@ -127,7 +128,7 @@ class LossModel(LabelledModel):
         self.module.shifts = self.places[0][0]
         if not self.tried:
             raise GuaranteeError(
-                "the criterion reaches a trainable parameter past the outputs of the model (a penalty, a weight"
-                " of its own), and what it adds there would be dropped. Use the optimizer's weight_decay, or"
-                " let the model return the term."
+                "the criterion reaches a trainable parameter past the outputs of the model, as a penalty or a"
+                " weight of its own, and what it adds there would be dropped. Use the optimizer's weight_decay,"
+                " or let the model return the term."
             )
