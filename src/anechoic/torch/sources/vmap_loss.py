@@ -129,6 +129,6 @@ class LossModel(LabelledModel):
         if not self.tried:
             raise GuaranteeError(
                 "the criterion reaches a trainable parameter past the outputs of the model, as a penalty or a"
-                " weight of its own, and what it adds there would be dropped. Use the optimizer's weight_decay,"
+                " weight of its own, and what it adds there would be dropped. Use weight_decay=,"
                 " or let the model return the term."
             )
