@@ -100,7 +100,12 @@ class RowPasses:
             check_not_mixing(self._model.module.modules())
             raise self._error
         if self._failed:
-            logger.warning("the model raised for %d rows, which count as zero: %s", self._failed, self._error)
+            logger.warning(
+                "the %s raised for %d rows, which count as zero: %s",
+                self._model.called,
+                self._failed,
+                self._error,
+            )
         pairs = list(zip(found, self.chunks, strict=True))
         parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
         joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [
