@@ -1,14 +1,13 @@
-"""Parameters and buffers are compared by their bits, however they were changed."""
+"""Parameters are those that step() left, however they were changed."""
 
 import pytest
 import torch
 from torch import nn
 
 from anechoic.errors import GuaranteeError
-from anechoic.torch import guard as watch
-from anechoic.torch.guard import checksum
-from tests.marks import each_once, each_pair, in_turn
-from tests.torch.setting import MODES, backward, data, network, start, step, train, weights
+from anechoic.torch.guard import _sum_of
+from tests.marks import each_pair, in_turn
+from tests.torch.setting import MODES, backward, network, start, train, weights
 
 
 def fused(run):
@@ -24,12 +23,8 @@ def by_one_bit(run):
     next(run.model.parameters()).data.view(torch.int32)[0, 0] ^= 1
 
 
-@pytest.mark.parametrize(
-    ("mode", "copied", "change"), each_pair(MODES, [True, False], [fused, through_data, by_one_bit])
-)
-@pytest.mark.few(5)
-def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
-    monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
+@pytest.mark.parametrize(("mode", "change"), each_pair(MODES, [fused, through_data, by_one_bit]))
+def test_parameters_change_in_step_alone(mode, change):
     model = network()
     with torch.no_grad():
         model[0].weight[0, 0] = 0.0
@@ -44,80 +39,16 @@ def test_parameters_change_in_step_alone(mode, copied, change, monkeypatch):
     assert run.engine.releases == 0
 
 
-@pytest.mark.parametrize("copied", [True, False])
-def test_step_itself_is_no_change(copied, monkeypatch):
-    monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
-    run, same = start(), start()
-    assert torch.equal(train(run, 4), train(same, 4))
-
-
-class Grows(nn.Module):
-    """Keeps what it needs for the longest batch so far in a buffer, as rotary embeddings do."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.last, self.kind = nn.Linear(6, 2), kind
-        if kind == "grows":
-            self.register_buffer("cache", torch.zeros(0), persistent=False)
-
-    def forward(self, x):
-        if self.kind == "grows" and len(self.cache) < 6:
-            self.cache = torch.ones(6)
-        if self.kind == "appears" and not hasattr(self, "cache"):
-            self.register_buffer("cache", torch.ones(6), persistent=False)
-        return self.last(x * self.cache)
-
-
-@pytest.mark.parametrize("kind", ["grows", "appears"])
-@pytest.mark.slow
-def test_buffers_that_grow_are_refused_with_the_remedy(kind):
-    run = start(model=Grows(kind))
-    with pytest.raises(
-        GuaranteeError, match=r"cache (appeared|went from shape \(0,\) to \(6,\)).*longest input"
-    ):
-        train(run, 1)
-    ready = Grows(kind)
-    with torch.no_grad():
-        ready(torch.zeros(1, 6))
-    train(start(model=ready), 2)
-
-
-@pytest.mark.parametrize("compared", [10**7, 0])
-def test_frozen_parameters_are_compared_by_bits(compared, monkeypatch):
-    monkeypatch.setattr(watch, "COMPARED", compared)
-    model = network()
-    model[0].requires_grad_(False)
-    run = start(model=model)
-    train(run, 1)
-    model[0].weight.data.mul_(1.5)
-    with pytest.raises(GuaranteeError, match=r"0\.weight changed during training"):
-        train(run, 2)
-
-
-@in_turn("shape", [(), (0,), (3,), (7, 13), (40_000,), (600_001,)])
-@in_turn("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.uint8])
-@pytest.mark.slow
-def test_a_checksum_sees_every_change(shape, dtype):
+@in_turn("shape", [(1,), (3,), (7, 13), (40_000,)])
+@in_turn("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
+def test_the_sum_of_a_tensor_sees_every_change_of_one_entry(shape, dtype):
     tensor = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 100).to(dtype)
-    assert torch.equal(checksum(tensor), checksum(tensor.clone()))
-    if tensor.numel():
-        for place in {0, tensor.numel() // 2, tensor.numel() - 1}:
-            changed = tensor.clone()
-            changed.view(-1)[place] += 1
-            assert not torch.equal(checksum(tensor), checksum(changed))
-
-
-def test_gradients_changed_after_clipping_are_none_of_the_sum_in_ghost_mode():
-    run = start("ghost", dataset=data(40))
-    batches = iter(run.loader)
-    backward(run, next(batches))
-    changed = [p.grad is not None and p.grad.data.mul_(100.0) is not None for p in run.model.parameters()]
-    if any(changed):  # a source may keep its sums out of p.grad
-        with pytest.raises(GuaranteeError, match=r"p.grad changed"):
-            run.optimizer.step()
-        run.optimizer.zero_grad()
-    run.optimizer.abandon_batch()
-    step(run, next(iter(run.loader)))
+    assert _sum_of(tensor) == _sum_of(tensor.clone())
+    for place in {0, tensor.numel() // 2, tensor.numel() - 1}:
+        changed = tensor.clone()
+        changed.view(-1)[place] += 1
+        assert _sum_of(tensor) != _sum_of(changed)
+    assert _sum_of(torch.rand(20, 3)[1:, 1]) != _sum_of(torch.rand(20, 3)[1:, 1])
 
 
 def climbed(run, batch):
@@ -130,15 +61,13 @@ def climbed(run, batch):
             p.add_(q.grad, alpha=0.1)
 
 
-@pytest.mark.parametrize(("mode", "copied"), each_once([*MODES, "vmap_loss"], [True, False]))
-@pytest.mark.few(2)
-def test_a_change_that_is_put_back_before_step_is_seen(mode, copied, monkeypatch):
-    monkeypatch.setattr(watch, "COPIED", 10**7 if copied else 0)
+@pytest.mark.parametrize("mode", [*MODES, "vmap_loss"])
+def test_a_change_that_is_put_back_before_step_is_seen(mode):
     run, same = start(mode), start(mode)
     train(run, 1), train(same, 1)
     batch, before = next(iter(run.loader)), weights(run.model)
     climbed(run, batch)
-    with pytest.raises(GuaranteeError, match=r"put back before step\(\), as of SAM"):
+    with pytest.raises(GuaranteeError, match="something else than optimizer.step"):
         backward(run, batch)
     torch.nn.utils.vector_to_parameters(before, run.model.parameters())
     run.optimizer.abandon_batch()

@@ -12,15 +12,14 @@ from torch.optim import Optimizer
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.labels import labels_written, mark_of
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
 
 class Guard:
     """Compares a run with what it was: settings, parameters and the model.
 
-    Trainable parameters are compared by version counters, and by sums over their words where these moved, so
-    that weights which are put back (those of an average, for an evaluation) are the same. Other tensors of
-    the model may be functions of the weights, as those of spectral norms are; what holds rows is refused.
+    Trainable parameters are compared by sums over their words (before a call of the model only where a
+    version counter moved), so weights that are put back, as those of an average after an evaluation, are the
+    same. Other tensors of the model may be functions of the weights, as those of spectral norms are; what
+    holds rows is refused.
 
     Args:
         module: the user's.
@@ -55,6 +54,7 @@ class Guard:
         """
         self._check_settings()
         self._check_parameters()
+        self._versions = []  # of fused optimizers and of .data they say nothing
         self.check_weights()
 
     def check_weights(self) -> None:
@@ -121,9 +121,11 @@ class Guard:
 
 def _sum_of(tensor: Tensor) -> int:
     """The sum over the words of a tensor: another one where it was changed by a mistake."""
-    data = tensor.detach()
-    data = torch.view_as_real(data) if data.is_complex() else data
-    return int(data.view(_WORDS[data.element_size()]).sum(dtype=torch.int64))
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    whole = len(data) - len(data) % 8
+    if data.storage_offset() % 8:
+        data = data.clone()
+    return int(data[:whole].view(torch.int64).sum()) + int(data[whole:].sum())
 
 
 class ModelMembers:

@@ -47,7 +47,12 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def __init__(self, work: TrainingStep, optimizer: Optimizer) -> None:
         # Optimizer.__init__ would make parameter groups of its own
-        self.work, self.source, self.noise_adder, self.ledger = work, work.source, work.noise_adder, work.ledger
+        self.work, self.source, self.noise_adder, self.ledger = (
+            work,
+            work.source,
+            work.noise_adder,
+            work.ledger,
+        )
         mechanism, self.loss_reduction = self.noise_adder.mechanism, self.source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier

@@ -1,7 +1,7 @@
-"""One training step: clip the rows of the batch in hand, add them up, release the noisy sum, update the model.
+"""One training step: clip the rows of the batch in hand, add them up, release the noisy sum, update.
 
-`TrainingStep.run` reads like the proof. The sum moves by at most the clip norm for one example (the gradient
-source), its noise row belongs to this release alone (ledger and journal), and what follows is post-processing.
+`TrainingStep.run` reads like the proof. One example moves the sum by at most the clip norm (the gradient
+source), a noise row belongs to one release (ledger and journal), and what follows is post-processing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ class TrainingStep(NonPicklable):
     """
 
     def __init__(
-        self, source: GradientSource, noise_adder: NoiseAdder, optimizer: Optimizer, generators: StepGenerators
+        self,
+        source: GradientSource,
+        noise_adder: NoiseAdder,
+        optimizer: Optimizer,
+        generators: StepGenerators,
     ) -> None:
         self.source, self.noise_adder, self.ledger = source, noise_adder, noise_adder.ledger
         self.generators = generators
@@ -45,17 +49,7 @@ class TrainingStep(NonPicklable):
         source.before_call = self._before_call
 
     def deliver(self, delivery: Delivery) -> None:
-        """Begin the work on a batch.
-
-        Raises:
-            DesynchronizedError: if the update of the last release is missing.
-        """
-        if self.update.failed == "before":
-            raise DesynchronizedError(
-                f"release {delivery.step - 1} was made and its update failed before it changed anything: call"
-                " optimizer.step() again, or go on from the last checkpoint."
-            )
-        self.update.failed = ""
+        """Begin the work on a batch."""
         self.generators.deliver(delivery)
         self.source.on_delivery(delivery)
 
@@ -74,7 +68,7 @@ class TrainingStep(NonPicklable):
             What the user's optimizer returns.
         """
         if self.update.failed:
-            return self.update.run()
+            return self._apply()
         delivery = self.ledger.due()
         self.guard.check()
         if delivery.chunk == 0 and self.noise_adder.left_over:
@@ -97,9 +91,17 @@ class TrainingStep(NonPicklable):
                 try:
                     if hook is not None:
                         hook()
-                    return self.update.run()
+                    return self._apply()
                 finally:
-                    self.guard.released()
+                    self.ledger.unapplied = self.update.failed == "before"
+
+    def _apply(self) -> Any:
+        """Update the model with the last release, whose noise row is taken."""
+        try:
+            return self.update.run()
+        finally:
+            self.guard.released()
+            self.ledger.unapplied = self.update.failed == "before"
 
     def detach(self) -> None:
         """Detach from the user's optimizer, which may be stepped by anyone then."""

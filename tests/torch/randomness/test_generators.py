@@ -9,8 +9,8 @@ from torch.utils.data import Dataset
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
-from anechoic.torch.loading.selftest import different
 from anechoic.torch import generators as randomness
+from anechoic.torch.loading.selftest import different
 from tests.floats import same_bits
 from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train
 

@@ -72,7 +72,7 @@ def by_numpy(tensor):
 def test_rows_in_another_order_are_refused(reverse):
     run = unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
     x, y = next(iter(run.loader))
-    with pytest.raises(DesynchronizedError, match="not one row an"):
+    with pytest.raises(DesynchronizedError, match="not have one row an|whose rows they are"):
         step(run, (reverse(x), reverse(y)))
     step(run, (x, y))
     assert run.engine.releases == 1

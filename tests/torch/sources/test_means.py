@@ -11,7 +11,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.sources.rows import PendingCall
+from anechoic.torch.sources.rows import RowsSource
 from tests.floats import same_bits
 
 CLASSES, FEATURES, GRID = 5, 8, 18
@@ -109,13 +109,14 @@ def released(x, loss, width=CLASSES):
 @pytest.fixture
 def pulled(monkeypatch):
     """What is pulled back to the outputs of the rows, call by call."""
-    found, before = [], PendingCall.pull
+    found, before = [], RowsSource._cotangents
 
-    def pull(self, cotangents):
-        found.append([c.clone() for c in cotangents])
-        before(self, cotangents)
+    def kept(*given):
+        made = before(*given)
+        found.append([c.clone() for c in made])
+        return made
 
-    monkeypatch.setattr(PendingCall, "pull", pull)
+    monkeypatch.setattr(RowsSource, "_cotangents", kept)
     return found
 
 

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from anechoic.torch.sources.levels import _attention
-from anechoic.torch.sources.row_calls import RowCall
-from anechoic.torch.sources.row_model import RowModel
+from tests.torch.sources.row_passes_setting import each_alone, rowwise
 
 ROWS, LENGTH = 5, 7
 
@@ -44,39 +43,28 @@ def masks():
     return (torch.arange(LENGTH) < torch.tensor([7, 3, 7, 5, 1])[:, None]).long()
 
 
-def by_rows(module, inputs):
-    """(gradients side by side, gradients of rows alone, the row model)."""
-    model = RowModel(module, [p for p in module.parameters() if p.requires_grad], True)
-    call = RowCall(model, inputs, {}, 0, slots=ROWS)
-    cotangents = [torch.ones_like(o) for o in call.outputs]
-    alone = [call.alone(cotangents, row) for row in range(ROWS)]
-    return call.gradients(cotangents, 0), [torch.stack(parts) for parts in zip(*alone, strict=True)], model
-
-
 @pytest.mark.parametrize("decides", [False, True])
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_hook_that_asks_for_gradients_changes_none(asks, decides):
     torch.manual_seed(0)
     module = Adapted(asks, decides)
     words = torch.randint(9, (ROWS, LENGTH))
-    found, alone, model = by_rows(module, (words, masks()))
-    assert model.asks == asks and not model.loops
-    assert all(float(t.norm()) > 0 for t in found)
-    for one, other in zip(found, alone, strict=True):
-        torch.testing.assert_close(one, other)
+    given = (words, masks())
+    passes, found = rowwise(module, given)
+    assert passes._model.asks == asks and not passes._model.loops
+    torch.testing.assert_close(found, each_alone(module, given))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_attention_drops_the_same_side_by_side_and_alone(autocast):
+def test_attention_drops_alike_side_by_side_and_alone(autocast):
     torch.manual_seed(0)
     module, x = Attention(), torch.randn(ROWS, LENGTH, 6)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found, alone, model = by_rows(module, (x, masks()))
-    assert model.draws and not model.loops
-    size = max(float(t.norm()) for t in alone)
-    tolerance = 0.03 if autocast else 1e-5
-    for one, other in zip(found, alone, strict=True):
-        assert float((one - other).norm()) <= tolerance * size
+    given, found, alone = (x, masks()), 0, 0
+    for _ in range(300):  # the masks differ: the mean of the two does not
+        passes, made = rowwise(module, given, autocast=autocast)
+        found, alone = found + made / 300, alone + each_alone(module, given, autocast=autocast) / 300
+    assert not passes._model.loops
+    assert float((found - alone).norm()) <= 0.1 * float(alone.norm())
 
 
 @pytest.mark.parametrize(

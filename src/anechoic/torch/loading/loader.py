@@ -15,11 +15,11 @@ from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
+from anechoic.torch.generators import SEED_BYTES
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
 from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.partition import BatchPartition
-from anechoic.torch.generators import SEED_BYTES
 from anechoic.units.batch import UnitBatch, check_item_fits
 
 #: What a loader does with its workers, by the names of its arguments.

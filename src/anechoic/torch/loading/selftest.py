@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 from anechoic.errors import UnsupportedError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.loading.fetching import Fetcher, Request, tried
 from anechoic.torch.generators import SEED_BYTES, seeded
+from anechoic.torch.loading.fetching import Fetcher, Request, tried
 from anechoic.torch.structure import bits
 from anechoic.units.ownership import Units
 

@@ -15,9 +15,9 @@ from torch.utils.data import TensorDataset
 from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints.replay import environment
+from anechoic.torch.generators import seeded
 from anechoic.torch.keys import Key
 from anechoic.torch.loading.fetching import Fetcher, tried
-from anechoic.torch.generators import seeded
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.structure import PLAIN, bits
 

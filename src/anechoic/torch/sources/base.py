@@ -30,8 +30,13 @@ BY_HAND = (
 
 
 REMEDY = (
-    "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last; or let"
-    " the model's forward return the loss, which is then given one row at a time"
+    "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last (for"
+    " tokens: anechoic.torch.causal_lm_loss(logits, labels), or seq2seq_loss); or let the model's forward"
+    " return the loss, which is then given one row at a time"
+)
+UNPACK = (
+    "Packing puts several sequences into one row, and each needs its own: where a collator or trainer packs"
+    " them (DataCollatorWithFlattening, packing=True), pad instead"
 )
 
 
@@ -145,6 +150,11 @@ class GradientSource(ABC):
         if batch is None or not batch.roots:
             if delivery.size == 0:
                 return None
+            if batch is not None and any(leaf.grad is not None for leaf in batch.outputs):
+                raise DesynchronizedError(
+                    "gradients reached the outputs of the model by another call than loss.backward(), such as"
+                    " torch.autograd.backward(loss): write loss.backward()."
+                )
             raise DesynchronizedError(
                 "no gradient reached this step: call the module that make_private returned (not a part of it,"
                 " and not the plain one) on the delivered batch, in train() mode, and loss.backward() before"

@@ -246,29 +246,6 @@ class Autocast:
         return torch.autocast(self._device, dtype=self._dtype, cache_enabled=False)
 
 
-def axis_of(tensor: Tensor, dimension: int) -> int:
-    return dimension if tensor.dim() > dimension else 0
-
-
-def axis_of_row(row: Tensor, dimension: int) -> int:
-    """Where the axis of the batch belongs in a tensor that has lost it."""
-    return dimension if row.dim() >= dimension else 0
-
-
-def output_axis(tensor: Tensor, dimension: int) -> int | None:
-    """The axis of length 1 that stands for the batch in an output of one row; None if it has no dimension."""
-    if not tensor.dim():
-        return None
-    order = [0] if dimension == 0 else [1, 0] if tensor.dim() > 2 else [0, 1]
-    for axis in order:
-        if axis < tensor.dim() and tensor.shape[axis] == 1:
-            return axis
-    raise UnsupportedError(
-        f"the model's output for one row has shape {tuple(tensor.shape)}, without an axis of length 1 for the"
-        " batch: every output must have one row an example, or no dimension at all (a loss)."
-    )
-
-
 def merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
     """`before`, with the rows that are `kept` from `made`."""
     return [
@@ -281,6 +258,11 @@ def like_first(tensor: Tensor, kept: Tensor) -> Tensor:
     """A tensor of rows, of which the first one that is kept stands for those that are not."""
     there = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
     return torch.where(there, tensor, tensor[int(kept.nonzero()[0])])
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether it belongs to rows of a level."""
+    return bool(_torch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_continuous(tensor: Tensor) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,8 +19,6 @@ from anechoic.errors import UnsupportedError
 from anechoic.torch.structure import nodes, uninterrupted
 
 logger = logging.getLogger("anechoic")
-#: By how much weights `nearby` are off, relative to each.
-NEARBY = 2.0**-8
 
 
 class RowModel:
@@ -36,7 +33,6 @@ class RowModel:
         places: of its parameters.
         recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
-        draws: whether it was seen to draw random numbers.
         decides: whether it was seen to decide something by its data.
         asks: whether it was seen to ask for gradients of what it computes.
     """
@@ -45,38 +41,15 @@ class RowModel:
         self.module, self.parameters = module, parameters
         self.dimension = 0 if batch_first else 1
         self.loops = ""
-        self.draws = self.decides = self.asks = False
-        self._others: dict[str, Tensor] | None = None
+        self.decides = self.asks = False
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
 
     def weights(self) -> dict[str, Tensor]:
-        """The parameters by name, as they are now, or those `nearby`."""
-        if self._others is not None:
-            return self._others
+        """The parameters by name, as they are now."""
         return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
-
-    @contextmanager
-    def nearby(self, seed: int) -> Iterator[None]:
-        """Run with weights that are a little off: no row is at a kink of the model then."""
-        draw = torch.Generator().manual_seed(seed)
-        self._others = {
-            name: p.detach() * (1 + NEARBY * torch.randn(p.shape, generator=draw).to(p))
-            for name, p in zip(self._names, self.parameters, strict=True)
-        }
-        try:
-            yield
-        finally:
-            self._others = None
-
-    def run(self, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, list[Any]]:
-        """(the module's outputs, the weights that they were computed with)."""
-        if self._others is None:
-            return self.module(*arguments, **keywords), list(self.parameters)
-        leaves = {name: p.detach().requires_grad_() for name, p in self._others.items()}
-        return called(self.module, self.places, leaves, arguments, keywords), self.gradients(leaves)
 
     @contextmanager
     def runnable(self) -> Iterator[None]:
@@ -205,32 +178,6 @@ def is_ours(hook: Any) -> bool:
 
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
-#: What torch says of the statistics of one value.
-_ONE_VALUE = "more than 1 value per channel"
-
-
-def check_statistics(error: ValueError, module: nn.Module) -> None:
-    """Refuse a model that normalises by the statistics of the batch, which torch cannot take of one row.
-
-    Args:
-        error: what a row alone raised.
-        module: the model, whose layer is named.
-
-    Raises:
-        UnsupportedError: if that is what `error` says.
-    """
-    if _ONE_VALUE not in str(error):
-        return
-    names = {id(layer): name for name, layer in module.named_modules()}
-    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [owner for owner in owners if id(owner) in names]
-    layer = inside[-1] if inside else module
-    raise UnsupportedError(
-        f"{names[id(layer)] or 'the model'} ({type(layer).__name__}) normalises by statistics of the batch"
-        " (F.batch_norm with training=True), and a row by itself has none: it mixes the rows of a batch, in"
-        " every grad_sample_mode. Use GroupNorm or LayerNorm, or F.batch_norm with training=False and fixed"
-        " statistics."
-    ) from error
 
 
 def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:

@@ -18,10 +18,18 @@ from torch.func import vjp
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
+from anechoic.torch.generators import fix, restore, states
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.labels import plain
-from anechoic.torch.generators import fix, restore, states
-from anechoic.torch.sources.levels import Autocast, BranchFollower, TorchPatches, RowLevel, is_continuous, like_first
+from anechoic.torch.sources.levels import (
+    Autocast,
+    BranchFollower,
+    RowLevel,
+    TorchPatches,
+    is_batched,
+    is_continuous,
+    like_first,
+)
 from anechoic.torch.sources.levels import merged as kept_rows
 from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed, without_our_hooks
 from anechoic.torch.structure import filled, mapped, tensors_in
@@ -292,6 +300,7 @@ class LabelledModel(RowModel):
     """A model that was looked at once, on made-up rows, before it saw the data."""
 
     tried = False
+    _axes: Sequence[int | None] = ()
 
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
@@ -314,24 +323,38 @@ class LabelledModel(RowModel):
                 try:
                     passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
                     outputs = passes.run()
+                    self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
                     passes.gradients([torch.zeros_like(o) for o in outputs], 0)
                     return
-                except torch.OutOfMemoryError:
+                except (torch.OutOfMemoryError, GuaranteeError):
                     raise
                 except (*_FAILS, UnsupportedError) as error:
                     reasons.append(error)
+            seen: list[dict[str, Tensor]] = []
             for value in (0, 1):
                 made = [
                     t if a is None else _made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
                 ]
                 arguments, keywords = filled(given, made)
+                restore(outside)
                 try:
-                    with torch.no_grad():
+                    with torch.no_grad(), undisturbed(self.module):
                         self.module(*arguments, **keywords)
+                        seen.append({name: b.clone() for name, b in self.module.named_buffers()})
                 except (*_FAILS, UnsupportedError):
                     continue
+            if seen:
+                self._check_buffers([n for n, b in seen[0].items() if not torch.equal(b, seen[-1][n])])
                 self.told(str(reasons[0]))
-                return
+
+    def _check_buffers(self, changed: list[str]) -> None:
+        """Refuse buffers that keep something of the inputs; functions of weights alone may change."""
+        if changed:
+            raise GuaranteeError(
+                f"{changed[0]} of the model keeps something of its inputs from call to call (statistics, a"
+                " queue, a cache), without noise: the released model would show it, and later batches would"
+                " be clipped with it. Leave it out, or keep the layer in eval() mode."
+            )
 
     def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
         """Where each output has its rows: the axis on which batches of two and of three rows differ."""

@@ -18,7 +18,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedErro
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
-from anechoic.torch.sources.base import REMEDY, GradientSource, ModelWrapper, SourceSetup, register
+from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWrapper, SourceSetup, register
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_passes import LabelledModel, RowPasses
 from anechoic.torch.structure import full_precision, tensors_in
@@ -26,6 +26,7 @@ from anechoic.torch.structure import full_precision, tensors_in
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
 MEMORY = 2**26
+
 
 class RowsModule(ModelWrapper):
     """The model, called row by row while a batch is in hand; else as it is.
@@ -110,6 +111,12 @@ class RowsSource(GradientSource):
         mine = followed or all(len(t) == size and not t.requires_grad for t in tensors if t.dim())
         if delivery is None or batch is None or not mine:  # other data than the batch in hand
             return self.setup.module(*arguments, **keywords)
+        if not followed and delivery.units is not None:
+            raise DesynchronizedError(
+                "the model was called with tensors that do not come from the batch in hand by torch's"
+                " operations, so nobody knows whose rows they are, and unit_ids count by owners: do in the"
+                " data set or collate_fn what goes through NumPy, strings or files."
+            )
         self.before_call()
         axes = [self._axis(t, batch) for t in tensors]
         lengths = {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None}
@@ -171,14 +178,14 @@ class RowsSource(GradientSource):
             raise UnsupportedError(
                 f"the model was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
                 f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch,"
-                " or make it a buffer of the model."
+                f" or make it a buffer of the model. {UNPACK}."
             )
         if isinstance(label, OnAxis) and tensor.shape[label.axis] == batch.rows:
             return label.axis
         why = f": {label.why}" if isinstance(label, Mixing) else ""
-        raise UnsupportedError(
+        raise DesynchronizedError(
             f"the model was called with a tensor of shape {tuple(tensor.shape)} that does not have one row an"
-            f" example{why}. Let the model do what mixes rows, or leave it out."
+            f" example{why}. Let the model do what mixes rows, or leave it out. {UNPACK}."
         )
 
     # -- a step ---------------------------------------------------------------------------------
