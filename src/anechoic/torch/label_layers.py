@@ -156,7 +156,7 @@ def _index(c: OpCall) -> Label:
     used = [(i, t) for i, t in enumerate(given) if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for _, t in used):
         alone = len(used) == 1 and used[0][1].dim() == tensor.dim()
-        if puts and alone and value is None and c.args[2].numel() == 1:  # masked_fill
+        if puts and alone and value is None and not c.args[2].dim():  # masked_fill
             return aligned(c, [(tensor, label), (used[0][1], c.of(used[0][1]))], tensor)
         return c.mixed("what a mask picks has no row an example: multiply by the mask, or torch.where")
     places = [c.of(t) for _, t in used]
