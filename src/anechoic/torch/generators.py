@@ -176,14 +176,12 @@ def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
         secret: mark torch's state as one that is to be kept secret; see `is_secret`.
     """
     check_layout()
-    size = 4 * WORDS
-    words, others, third = (
-        np.frombuffer(derive(seed, name, size=size), dtype="<u4") for name in ("random", "numpy", "torch")
-    )
+    drawn = derive(seed, "generators", size=12 * WORDS + 8)
+    words, others, third = np.frombuffer(drawn[:-8], dtype="<u4").reshape(3, WORDS)
     random.setstate((3, (*words.tolist(), WORDS), None))
     with _numpy() as numpy:
         numpy.set_state(("MT19937", others, WORDS, 0, 0.0))
-    number = int.from_bytes(derive(seed, "initial seed", size=7), "little")
+    number = int.from_bytes(drawn[-8:-1], "little")
     number = marked(number) if secret else number
     torch.set_rng_state(cpu_state(third, number))
     if cuda and torch.cuda.is_initialized():

@@ -93,11 +93,23 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if op.writes:
         return written(call, args)
     if isinstance(out, Tensor):
-        label = call.label()
+        label = _entry_by_entry(call) if op.by_entry else call.label()
         if callable(label):
             label = label(0, out)
         return out if label is None else LabelledTensor(out, label, call.batch)
     return call.wrapped()
+
+
+def _entry_by_entry(call: OpCall) -> Any:
+    """The label of a result that is made entry by entry; most are of one shape with one label."""
+    found, dims = call.seen[0][1] if call.seen else None, call.out.dim()
+    if type(found) is OnAxis and call.batch.live:
+        for tensor, label in call.seen:
+            if label != found or tensor.dim() != dims:
+                break
+        else:
+            return found
+    return call.label()
 
 
 class OpCall:

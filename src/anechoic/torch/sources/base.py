@@ -31,8 +31,8 @@ BY_HAND = (
 
 REMEDY = (
     "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last (for"
-    " tokens: anechoic.torch.causal_lm_loss(logits, labels), or seq2seq_loss); or let the model's forward"
-    " return the loss, which is then given one row at a time"
+    " tokens: anechoic.torch.causal_lm_loss(logits, labels), or seq2seq_loss; for pixels:"
+    " .flatten(1).sum(1)); or let the model's forward return the loss, which is then given one row at a time"
 )
 UNPACK = (
     "Packing puts several sequences into one row, and each needs its own: where a collator or trainer packs"

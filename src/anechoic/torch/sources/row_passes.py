@@ -31,15 +31,7 @@ from anechoic.torch.sources.levels import (
     like_first,
 )
 from anechoic.torch.sources.levels import merged as kept_rows
-from anechoic.torch.sources.row_model import (
-    RowModel,
-    called,
-    marks_of,
-    pulled,
-    remembered,
-    undisturbed,
-    without_our_hooks,
-)
+from anechoic.torch.sources.row_model import RowModel, called, marks_of, pulled, remembered, undisturbed
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 logger = logging.getLogger("anechoic")
@@ -103,7 +95,7 @@ class RowPasses:
         # each pass begins with what the model was before the call, which is one call of it, however many
         self._before = remembered(module) if self._model.keeps else None
         self._after: Callable[[], None] | None = None
-        with torch.no_grad(), without_our_hooks(module):
+        with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
             made = next((outputs for outputs in found if outputs), [])
             if not made and not self.rows:  # one that is made up tells the shapes
@@ -319,7 +311,7 @@ class LabelledModel(RowModel):
     """A model that was looked at once, on made-up rows, before it saw the data."""
 
     tried = False
-    _axes: Sequence[int | None] = ()
+    _axes: tuple[int | None, ...] = ()
 
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
@@ -328,7 +320,6 @@ class LabelledModel(RowModel):
             given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
         """
         self.tried = True
-        self._axes: list[int | None] = []
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
         with undisturbed(self.module), ExitStack() as stack:
             stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
@@ -340,10 +331,8 @@ class LabelledModel(RowModel):
                     for t, a in zip(tensors, axes, strict=True)
                 ]
                 try:
-                    passes, before = (
-                        RowPasses(self, filled(given, made), axes, slots, slots=slots),
-                        marks_of(self.module),
-                    )
+                    before = marks_of(self.module)
+                    passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
                     outputs = passes.run()
                     self.keeps = self.keeps or marks_of(self.module) != before
                     self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
@@ -392,8 +381,7 @@ class LabelledModel(RowModel):
                 ]
                 arguments, keywords = filled(given, made)
                 try:
-                    with without_our_hooks(self.module):
-                        found = tensors_in(self.module(*arguments, **keywords))
+                    found = tensors_in(self.module(*arguments, **keywords))
                 except (*_FAILS, UnsupportedError):
                     continue
                 shapes.append([tuple(t.shape) for t in found])
@@ -402,7 +390,7 @@ class LabelledModel(RowModel):
             for two, three in zip(*shapes, strict=True):
                 differing = [i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
                 known = len(differing) == 1 and (two[differing[0]], three[differing[0]]) == (2, 3)
-                self._axes.append(differing[0] if known else None)
+                self._axes += (differing[0] if known else None,)
 
     def axis(self, place: int, tensor: Tensor) -> int | None:
         """The axis of length 1 that stands for the batch in an output of one row; None without an axis.
