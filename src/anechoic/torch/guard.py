@@ -183,10 +183,7 @@ class ModelMembers:
 
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-_REPLACING = (
-    "Put nn.GroupNorm in its place before the optimizer is made, as model ="
-    " PrivacyEngine.get_compatible_module(model) does."
-)
+_KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
@@ -196,15 +193,26 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         GuaranteeError: if one of the layers is in train() mode, or keeps no statistics to use in eval() mode.
     """
     found = [layer for layer in layers if isinstance(layer, MIXING)]
-    if any(layer.running_mean is None and layer.running_var is None for layer in found):
+    for layer in found:
+        if layer.running_mean is None and layer.running_var is None:
+            what = (
+                "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"
+                " in eval() mode too"
+            )
+            rest = ""
+        elif layer.training:
+            what = "is in train() mode: it mixes the examples of a batch"
+            rest = "Keep it in eval() mode throughout, or replace it. "
+        else:
+            continue
+        rest += "Put nn.GroupNorm in its place before the optimizer is made, "
+        if type(layer) in _KNOWN:
+            rest += "as model = PrivacyEngine.get_compatible_module(model) does."
+        else:
+            rest += (
+                "by hand and with what else it does (an activation): it is a subclass, which no tool knows."
+            )
         raise GuaranteeError(
-            "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
-            " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            f" what it changes. {_REPLACING}"
-        )
-    if any(layer.training for layer in found):
-        raise GuaranteeError(
-            "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
-            " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
-            f" replace it. {_REPLACING}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's gradient"
+            f" does not bound what it changes. {rest}"
         )

@@ -31,7 +31,7 @@ from anechoic.torch.sources.levels import (
     like_first,
 )
 from anechoic.torch.sources.levels import merged as kept_rows
-from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed
+from anechoic.torch.sources.row_model import RowModel, called, marks_of, pulled, remembered, undisturbed
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 logger = logging.getLogger("anechoic")
@@ -91,11 +91,17 @@ class RowPasses:
         Raises:
             Exception: what the model raised, if it did for every row.
         """
+        module = self._model.module
+        # each pass begins with what the model was before the call, which is one call of it, however many
+        self._before = remembered(module) if self._model.keeps else None
+        self._after: Callable[[], None] | None = None
         with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
             made = next((outputs for outputs in found if outputs), [])
             if not made and not self.rows:  # one that is made up tells the shapes
                 made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
+        if self._after is not None:
+            self._after()
         if not made:
             check_not_mixing(self._model.module.modules())
             raise self._error
@@ -181,7 +187,12 @@ class RowPasses:
                     t if a is None else like_first(t, leader) for t, a in zip(inputs, self._axes, strict=True)
                 ]
             try:
-                return self._tried(filled_in, own)
+                if self._before is not None:
+                    self._before()
+                found = self._tried(filled_in, own)
+                if self._before is not None and self._after is None:
+                    self._after = remembered(self._model.module)
+                return found
             except (torch.OutOfMemoryError, GuaranteeError):
                 raise
             except _FAILS as error:
@@ -325,8 +336,10 @@ class LabelledModel(RowModel):
                     for t, a in zip(tensors, axes, strict=True)
                 ]
                 try:
+                    before = marks_of(self.module)
                     passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
                     outputs = passes.run()
+                    self.keeps = self.keeps or marks_of(self.module) != before
                     self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
                     passes.gradients([torch.zeros_like(o) for o in outputs], 0)
                     return
@@ -342,8 +355,10 @@ class LabelledModel(RowModel):
                 arguments, keywords = filled(given, made)
                 restore(outside)
                 try:
-                    with torch.no_grad(), undisturbed(self.module):
+                    with undisturbed(self.module):
+                        before = marks_of(self.module)
                         self.module(*arguments, **keywords)
+                        self.keeps = self.keeps or marks_of(self.module) != before
                         seen.append({name: b.clone() for name, b in self.module.named_buffers()})
                 except (*_FAILS, UnsupportedError):
                     continue
@@ -371,8 +386,7 @@ class LabelledModel(RowModel):
                 ]
                 arguments, keywords = filled(given, made)
                 try:
-                    with torch.no_grad():
-                        found = tensors_in(self.module(*arguments, **keywords))
+                    found = tensors_in(self.module(*arguments, **keywords))
                 except (*_FAILS, UnsupportedError):
                     continue
                 shapes.append([tuple(t.shape) for t in found])

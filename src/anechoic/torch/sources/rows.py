@@ -168,8 +168,8 @@ class RowsSource(GradientSource):
             raise UnsupportedError(
                 f"an input of the {called} requires a gradient, and those of rows end at the model's inputs:"
                 " take gradients with respect to inputs in the model's forward, by torch.autograd.grad, and"
-                " return what follows from them; put the module that made the input into the model; or"
-                " detach() it."
+                " return what follows from them; put the module that made the input into the model; do it"
+                " after optimizer.step() (a generator's turn); or detach() it."
             )
         label = tensor.label if type(tensor) is LabelledTensor and tensor.batch is batch else None
         if type(tensor) is LabelledTensor and tensor.batch is not batch:
