@@ -183,6 +183,11 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
             f"parameters lie on {sorted(devices)}: a noise row lies on one device. Move them to one."
         )
     for p in own:
+        if p.is_complex():
+            raise UnsupportedError(
+                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a real"
+                " one with a last axis of 2, and let forward take torch.view_as_complex of it."
+            )
         if p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(
                 f"parameter {trained[id(p)]} is {p.dtype}: sums of clipped gradients need float32 or float64."
