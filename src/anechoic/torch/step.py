@@ -147,9 +147,9 @@ class OptimizerUpdate:
         if changed and not self._said:
             self._said = True
             logger.warning(
-                "p.grad was changed between zero_grad() and step(), as by clip_grad_norm_: nobody reads it there,"
-                " since step() writes the released gradient into it. Leave that line out: max_grad_norm= of"
-                " make_private clips each row."
+                "p.grad was changed between zero_grad() and step(), as by clip_grad_norm_: nobody reads it"
+                " there, since step() writes the released gradient into it. Leave that line out:"
+                " max_grad_norm= of make_private clips each row."
             )
         for p, gradient in zip(self._parameters, gradients, strict=True):
             p.grad = gradient
