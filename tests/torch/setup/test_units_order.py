@@ -179,13 +179,10 @@ def private(**options):
     return engine
 
 
-@pytest.mark.parametrize("unit", ["", " ", 3])
-def test_a_unit_without_a_name_is_refused(unit):
-    with pytest.raises(ValueError, match="must be a word that names what is protected"):
-        private(unit=unit)
-
-
-def test_a_unit_that_is_not_named_is_warned_of(caplog):
+def test_a_unit_without_a_name_is_refused_and_one_that_is_not_named_warned_of(caplog):
+    for unit in ("", " ", 3):
+        with pytest.raises(ValueError, match="must be a word that names what is protected"):
+            private(unit=unit)
     with caplog.at_level(logging.WARNING, logger="anechoic"):
         assert private().mechanism.unit == "unit"
     assert "unit='user' for instance" in caplog.text
@@ -239,3 +236,9 @@ def test_a_number_that_depends_on_the_draw_is_not_logged(caplog):
     caplog.clear()
     assert unit_run(ids=owners, sampling=Poisson(11, 3, 4)).engine.unreachable_examples == 0
     assert "no batch" not in caplog.text
+    owners = [[i % 4, 4 + i % 2] if i < 10 else [i % 4] for i in range(EXAMPLES)]
+    with caplog.at_level(logging.INFO, logger="anechoic"):
+        run = unit_run(ids=owners, sampling=FixedOrder(6, 1, steps=6))  # whose order is public
+    assert run.engine.unreachable_examples == 10
+    assert "10 of 40 examples can be in no batch" in caplog.text
+    assert "10 examples have several owners" in caplog.text
