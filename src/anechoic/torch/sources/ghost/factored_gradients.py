@@ -217,15 +217,16 @@ class OuterProducts(RowGradients):
         if self._keeps:
             flat = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
             return self._restore((factors @ flat).reshape(f.groups, f.outputs, f.inputs))
-        total = factors.new_zeros(f.groups, f.outputs, f.inputs)
+        total: Tensor | None = None
         if self._in_blocks:
+            total = factors.new_zeros(f.groups, f.outputs, f.inputs)
             for row, (x, a) in enumerate(self._rows()):
                 blocks.add(total[0], x, a, factors[row])
-            return self._restore(total)
-        for rows, x, a in self.pieces():
+        for rows, x, a in () if self._in_blocks else self.pieces():
             scaled = (a * factors[rows].reshape(-1, 1, 1)).reshape(f.groups, -1, f.outputs)
-            total += scaled.transpose(1, 2) @ x.reshape(f.groups, -1, f.inputs)
-        return self._restore(total)
+            part = scaled.transpose(1, 2) @ x.reshape(f.groups, -1, f.inputs)
+            total = part if total is None else total.add_(part)
+        return self._restore(factors.new_zeros(f.groups, f.outputs, f.inputs) if total is None else total)
 
     def _norms(self, x: Tensor, a: Tensor) -> Tensor:
         """Upper bounds of the norms of the rows of a piece."""

@@ -20,7 +20,7 @@ DOUBLE = 2.0
 #: The same in products of a' x in float64, whose factors stand the wrong way round for it.
 ACROSS = 4.0
 #: A number of a gradient that is made, written, measured, and read again: memory, not arithmetic.
-ENTRY = 100.0
+ENTRY = 50.0
 #: A product of positions: two numbers are read, multiplied and added up.
 PAIR = 16.0
 

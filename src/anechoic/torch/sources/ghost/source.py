@@ -144,15 +144,17 @@ class GhostSource(GradientSource):
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
         """See `GradientSource`; float64. A row that is not finite counts as zero."""
-        found = self.batch
-        if found is not None and found.roots and found.rows > 1:
-            self._check_rows(found, delivery)
-        batch, totals = (
-            self.checked_batch(delivery),
-            self.clipping.nothing([p.double() for p in self.parameters]),
-        )
-        if batch is None or not delivery.size:
-            return totals
+        if self.batch is not None and self.batch.roots and self.batch.rows > 1:
+            self._check_rows(self.batch, delivery)
+        batch, found = self.checked_batch(delivery), dict[int, Tensor]()
+        if batch is not None and delivery.size:
+            found = self._clipped(batch, delivery)
+        every = enumerate(self.parameters)
+        return [found[i] if i in found else torch.zeros_like(p, dtype=torch.float64) for i, p in every]
+
+    def _clipped(self, batch: LabelledBatch, delivery: Delivery) -> dict[int, Tensor]:
+        """The sums of parameters that the loss reached, by their places."""
+        sums: dict[int, Tensor] = {}
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             self._check_pulled(batch)
             calls = [call.by_rows(batch.rows) for call in batch.calls]
@@ -170,8 +172,8 @@ class GhostSource(GradientSource):
             for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
                 factors = self.clipping.factors(length, bound=bound)
                 for place in places:
-                    totals[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
-        return totals
+                    sums[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
+        return sums
 
     def _check_rows(self, batch: LabelledBatch, delivery: Delivery) -> None:
         """Refuse a model that decided by the batch, and layers that were given something else than rows."""
