@@ -15,8 +15,8 @@ from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layers import ELSEWHERE, layer_kind
 from anechoic.torch.sources.ghost.source import _ASKING
-from tests.torch.sources.ghost_setting import flat, ghost
 from tests.slow.torch.frameworks.shapes import WORDS, drawn, hugging
+from tests.torch.sources.ghost_setting import flat, ghost
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks
 CLIP, LENGTH = 0.01, 7
