@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.marks import in_turn
-from tests.torch.sources.ghost_setting import clipped, flat, ghost, row_norms, single_rows
+from tests.torch.sources.ghost_setting import clipped, delivered, flat, ghost, row_norms, single_rows
 
 B = 6
 
@@ -93,7 +93,7 @@ def build(name):
 def compare(model, x, *, clip=1.0, rtol=2e-5, atol=1e-5):
     expected = single_rows(model, x, weighted)
     source, delivery = ghost(model, len(x), clip=clip)
-    weighted(model(source.labelled(x)), torch.arange(len(x))).sum().backward()
+    weighted(model(delivered(source, x)), torch.arange(len(x))).sum().backward()
     found, true = row_norms(source), expected.norm(dim=1)
     assert torch.allclose(found, true, rtol=rtol, atol=atol)
     sums = flat(source.sums(delivery))

@@ -12,17 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from anechoic.torch.sources.ghost import blocks, factored_gradients
+from anechoic.torch.sources.ghost import factored_gradients
 from anechoic.torch.sources.ghost import source as sources
 from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance
-from tests.torch.sources.ghost_setting import clipped, flat, ghost, plain, row_norms
+from tests.torch.sources.ghost_setting import clipped, delivered, flat, ghost, plain, row_norms
 
-#: How memory is used: with all that there is, with none to keep anything, in pieces, and in blocks of a row.
+#: How memory is used: with all that there is, with none to keep anything, and in pieces.
 MEMORY = {
     "kept": {},
     "none to keep": {"budget": 0},
     "pieces": {"budget": 0, "piece": 8 * 60},
-    "blocks": {"budget": 0, "piece": 8, "block": 8 * 30, "side": 1},
 }
 small = st.integers(1, 4)
 sizes = st.integers(0, 5)
@@ -156,13 +155,10 @@ def ghostly(model, calls, axes, loss, clip, memory):
             patched.setattr(sources, "MemoryAllowance", lambda: MemoryAllowance(options["budget"]))
         if "piece" in options:
             patched.setattr(factored_gradients, "PIECE", options["piece"])
-        if "block" in options:
-            patched.setattr(blocks, "BLOCK", options["block"])
-            patched.setattr(blocks, "SIDE", options["side"])
         count = calls[0].shape[axes[0]]
         source, delivery = ghost(model, count, clip=clip, batch_first=axes[0] == 0)
-        given = [source.labelled(x) for x in calls]
-        loss(model, given, axes).sum().backward()
+        rows = [delivered(source, x) for x in calls]
+        loss(model, rows, axes).sum().backward()
         lengths = row_norms(source) if source.batch.calls else torch.zeros(count)
         made = lengths, flat(source.sums(delivery)), source.excess
         source.detach()
