@@ -18,7 +18,7 @@ from anechoic.torch.sources.ghost.source import GhostSource
 
 
 def ghost(model, rows, *, clip=1.0, batch_first=True, **clipping):
-    """A source over the trainable parameters of `model`, for sums over rows, with a batch of `rows` in hand."""
+    """A source over the trainable parameters of `model`, for sums over rows; a batch is in hand."""
     setup = SourceSetup(
         module=model,
         parameters=[p for p in model.parameters() if p.requires_grad],

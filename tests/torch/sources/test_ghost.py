@@ -207,7 +207,7 @@ WORKS = {
     "places of one row": (lambda: Places(lambda t: torch.arange(t.shape[1])[None]), TOKENS, WORD),
     "places without rows": (lambda: Places(lambda t: torch.arange(t.shape[1])), TOKENS, WORD),
     "fewer places": (lambda: Places(lambda t: torch.arange(2, 2 + t.shape[1])), TOKENS[:, :T], WORD),
-    "places of each row": (lambda: Places(lambda t: torch.arange(t.shape[1]).repeat(len(t), 1)), TOKENS, WORD),
+    "places of each row": (lambda: Places(lambda t: torch.arange(B).repeat(len(t), 1)), TOKENS, WORD),
     "places of the data": (lambda: Places(lambda t: t.flip(1) + 1), TOKENS, WORD),
     "one number a row": (lambda: Places(lambda t: torch.full((len(t),), 3), each=True), TOKENS, WORD),
 }  # fmt: skip
@@ -272,7 +272,7 @@ USES = {
     "scaled by all": (lambda net, x: net.b(net.a(x) / net.a(x).norm()), MIXES),
     "attention over rows": (lambda net, x: net.b((net.a(x) @ net.a(x).T).softmax(1) @ net.a(x)), MIXES),
     "another order of rows": (lambda net, x: net.b(net.a(x.flip(0)).flip(0)), MIXES),
-    "statistics of the batch": (lambda net, x: net.b(F.batch_norm(net.a(x), None, None, training=True)), MIXES),
+    "statistics of the batch": (lambda net, x: net.b(F.batch_norm(x, None, None, training=True)), MIXES),
     "mixed after the last layer": (lambda net, x: net.b(net.a(x)).cumsum(0), MIXES),
     "some of the rows": (lambda net, x: net.b(x) + net.a(x[:4]).sum(), MIXES),
     "one row": (lambda net, x: net.b(x) + net.a(x[:1]).sum(), MIXES),

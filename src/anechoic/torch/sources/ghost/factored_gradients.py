@@ -137,7 +137,7 @@ class NormStrategy(Enum):
     With T positions, I inputs and O outputs, the gradient of a row is a' x, a matrix of O by I numbers:
 
     * *products*: the norm from the products of positions, T by T, and the sum from the factors again;
-    * *entries*: the norm from the gradient, which is made, measured and dropped, and the sum from the factors;
+    * *entries*: the norm from the gradient, which is made, measured and dropped, the sum from the factors;
     * *kept*: the gradient is made once, in the precision of its factors, and kept until it is summed.
 
     So few positions want products, and thin matrices (adapters of low rank) entries. What is kept takes
