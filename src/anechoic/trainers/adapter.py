@@ -13,7 +13,7 @@ from anechoic.trainers.run import TrainerRun
 
 logger = logging.getLogger("anechoic")
 #: (name of a setting, whether its value is refused, the remedy)
-Refused = tuple[str, Callable[[Any], bool], str]
+Refused = tuple[str, Callable[[Any], Any], str]
 
 
 class DroppedLogs:

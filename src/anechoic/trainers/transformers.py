@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.trainers import transformers_settings as settings
 from anechoic.trainers.adapter import DroppedLogs, TrainerAdapter, check_settings
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import BatchParts, RowLoss
-from anechoic.trainers.run import UNNOISED, TrainerRun
+from anechoic.trainers.run import UNNOISED, RowLoss, TrainerRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +33,8 @@ class PrivateTrainer(TrainerAdapter, Trainer):
     SFTTrainer): pass`.
 
     The trainer is used as ever: train, evaluate, predict, save_model, train(resume_from_checkpoint=…). Its
-    compute_loss (yours, if you wrote one) is given one row at a time, so no row sees another in it. Not seen,
-    but in steps that are compared: what code around it keeps of a batch, and hands to it in a later step.
+    compute_loss (yours, if you wrote one) is given one row at a time, so no row sees another in it. What it
+    writes to attributes of the trainer is taken back.
 
     One step of the trainer is one release: per_device_train_batch_size rows are worked on at once, and
     gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)` batches
@@ -103,7 +100,7 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         # Accelerate would replace the model's forward, now or in the first evaluation: see autocast below
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         self.accelerator._models.append(model)
-        settings.keep_activations(self.model, self._given)
+        settings.keep_activations(self.model)
         steps = self.args.max_steps
         if steps <= 0:
             steps = math.ceil(self.args.num_train_epochs * self._privacy.period(loader))
@@ -118,7 +115,6 @@ class PrivateTrainer(TrainerAdapter, Trainer):
             at_once=self._at_once,
             folder=self.args.output_dir,
             resume=self._resume,
-            say=tqdm.write,  # as the Trainer says its logs, around a progress bar
         )
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
@@ -141,11 +137,6 @@ class PrivateTrainer(TrainerAdapter, Trainer):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward pass of a logical batch, part by part. Returns 0: the loss is not noised."""
         run = self._begun
-        if not isinstance(inputs, BatchParts):
-            raise DesynchronizedError(
-                "training_step was given a batch that the private loader did not deliver: leave"
-                " get_train_dataloader and get_batch_samples as they are."
-            )
         run.module.train()
         for part in run.parts(inputs):
             batch = self._prepare_inputs(part)
@@ -156,20 +147,12 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
     def _loss_of(self, model: Any, inputs: Any) -> Tensor:
         """compute_loss of the class, on one row; for TRL's, which gathers statistics, the Trainer's own."""
-        for kind in type(self).__mro__:
-            if "compute_loss" in vars(kind) and not settings.is_trls(kind):
-                before = dict(vars(self))
-                loss: Any = vars(kind)["compute_loss"](self, model, inputs)
-                for name, value in vars(self).items():
-                    if before.get(name, before) is not value:
-                        raise GuaranteeError(
-                            f"compute_loss wrote the trainer's attribute {name}: what it keeps of a row"
-                            " would reach the next one. Nothing was released. Leave it out; statistics of"
-                            " public data can be taken in evaluation."
-                        )
-                found: Tensor = loss[0] if isinstance(loss, tuple) else loss
-                return found
-        raise UnsupportedError(f"{type(self).__name__} has no compute_loss.")
+        kinds = [kind for kind in type(self).__mro__ if "compute_loss" in vars(kind)]
+        own, before = next(kind for kind in kinds if not settings.is_trls(kind)), dict(vars(self))
+        loss: Any = vars(own)["compute_loss"](self, model, inputs)
+        vars(self).clear()  # what it keeps of a row would reach the next one
+        vars(self).update(before)
+        return loss[0] if isinstance(loss, tuple) else loss  # type: ignore[no-any-return]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """0: it would tell how large the batches were, which is secret where they are drawn."""
