@@ -16,19 +16,12 @@ logger = logging.getLogger("anechoic")
 Refused = tuple[str, Callable[[Any], Any], str]
 
 
-class DroppedLogs:
-    """Names that are not logged while training, each reported once.
-
-    Args:
-        names: that go without saying.
-    """
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._said = {*names}
+class DroppedLogs(set[str]):
+    """Names that are not logged while training, each reported once; those given go without saying."""
 
     def tell(self, name: str) -> None:
-        if name not in self._said:
-            self._said.add(name)
+        if name not in self:
+            self.add(name)
             logger.warning(
                 "%s, logged while training, is dropped: nothing protects what is computed from the data"
                 " without noise. Log it in validation, on data that may be seen.",

@@ -123,7 +123,7 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         try:
             self._run = TrainerRun(
                 self._privacy,
-                module=_StepLoss(module, self._loss_of),
+                module=RowLoss(module, self._loss_of),
                 optimizer=self.optimizers[0],
                 loader=loader.plain,
                 steps=int(steps),
@@ -144,7 +144,10 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
             self._trainer.should_stop = True
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        settings.begin_epoch(self._trainer.fit_loop.epoch_progress)
+        """Count the epoch as begun: Lightning forgets to where it goes on from an end, and would repeat it."""
+        progress = self._trainer.fit_loop.epoch_progress
+        for count in (progress.current, progress.total):
+            count.ready, count.started = (max(n, count.processed + 1) for n in (count.ready, count.started))
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         """Parts of a training batch are moved when their turn comes."""
@@ -226,11 +229,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         """Load weights, optimizer, keys and counts from the private file."""
         self._begun.load()
 
-    def on_train_end(self) -> None:
-        """Report a run that ended early by itself."""
-        self._begun.ended(asked=self._trainer.should_stop)
-        super().on_train_end()
-
     def teardown(self) -> None:
         """Restore the Trainer's settings and the module's logs; the run stays."""
         for name, value in self._given.items():
@@ -239,14 +237,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
             self._logs.remove()
         self._given, self._logs, self._loader = {}, None, None
         super().teardown()
-
-
-class _StepLoss(RowLoss):
-    """The training step; which of its layers are in eval() mode is the user's affair, as in Lightning."""
-
-    def train(self, mode: bool = True) -> _StepLoss:
-        self.training = mode
-        return self
 
 
 class EpochLoader:

@@ -117,14 +117,3 @@ def planned_rates(trainer: Any) -> Callable[[int], Any] | None:
     rates = rates_of(scheduler)
     each = int(trainer.num_training_batches) if configs[0].interval == "epoch" else 1
     return None if rates is None else lambda n: np.repeat(rates(-(-n // each)), each)[:n]
-
-
-def begin_epoch(progress: Any) -> None:
-    """Within an epoch, one more is begun than was ended.
-
-    Lightning forgets to count it where it went on from the end of an epoch; it would then take a checkpoint
-    within the epoch for one of its end, and do the whole of it once more.
-    """
-    for count in (progress.current, progress.total):
-        count.ready = max(count.ready, count.processed + 1)
-        count.started = max(count.started, count.processed + 1)

@@ -17,19 +17,15 @@ from anechoic.torch.setup.arguments import Setup
 
 #: Arguments of make_private that follow from what the trainer has.
 OF_THE_TRAINER = {
-    "module": "the trainer's model",
-    "optimizer": "the trainer's optimizer",
+    **dict.fromkeys(("module", "optimizer", "criterion"), "the trainer's model, optimizer and loss"),
     "data_loader": "the trainer's data set and batch size",
-    "criterion": "the trainer's loss",
-    "epochs": "the trainer's number of epochs or steps",
-    "steps": "the trainer's number of epochs or steps",
-    "scheduler": "the trainer's scheduler",
-    "scheduler_interval": "the trainer's scheduler",
-    "loss_reduction": "the trainer, which takes the mean over rows of the loss of each",
-    "batch_first": "the trainer, whose batches have one row an example",
-    "grad_sample_mode": "the trainer, whose whole loss is computed row by row; for ghost clipping write the"
-    " loop yourself (docs/training.md)",
-    "wrap_model": "the trainer",
+    **dict.fromkeys(("epochs", "steps"), "the trainer's number of epochs or steps"),
+    **dict.fromkeys(("scheduler", "scheduler_interval"), "the trainer's scheduler"),
+    **dict.fromkeys(
+        ("loss_reduction", "batch_first", "grad_sample_mode", "wrap_model"),
+        "the trainer, which takes the mean over rows of the loss of each; for ghost clipping write the loop"
+        " yourself (docs/training.md)",
+    ),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -26,8 +25,6 @@ from anechoic.torch.setup.checks import check_one_process
 from anechoic.trainers.checkpoint_files import found_twin, made, private_folder, twin
 from anechoic.trainers.privacy import Privacy
 from anechoic.workloads import exponential_decay
-
-logger = logging.getLogger("anechoic")
 
 #: Names under which trainers log what is computed from the data without noise.
 UNNOISED = ("loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_seen")
@@ -143,7 +140,7 @@ class TrainerRun:
         check_one_process("a trainer")
         make = self.engine.make_private_with_epsilon if privacy.by_epsilon else self.engine.make_private
         self.module, self.optimizer, private = make(
-            module=module.train(), optimizer=optimizer, data_loader=loader, steps=steps, **options
+            module=module, optimizer=optimizer, data_loader=loader, steps=steps, **options
         )
         for one in privacy.charge:
             self.engine.charge(one)
@@ -203,23 +200,6 @@ class TrainerRun:
             self._noise += variance * count
             self._spread += variance**2 * 2 * count
         return made < self.last
-
-    def ended(self, *, asked: bool) -> None:
-        """End training: warn where releases that the noise was planned for were not made.
-
-        Args:
-            asked: whether somebody stopped it, such as a callback. A stop at the budget is known here.
-        """
-        made = self.engine.releases
-        if made < self.last and not asked:
-            logger.warning(
-                "training ended after %d of the %d releases that its noise was planned for, and nothing had"
-                " stopped it: each had more noise than that many need. Give the trainer max_steps=%d, or the"
-                " number of epochs that it goes through.",
-                made,
-                self.mechanism.steps,
-                made,
-            )
 
     # -- what is said ------------------------------------------------------------------------------
 
@@ -285,19 +265,11 @@ class TrainerRun:
 def _check_steps(given: Any, steps: int, resume: str | None) -> None:
     """Refuse another number of releases than a mechanism has, in words of the trainer's settings."""
     mechanism = mechanism_in(given)
-    if not isinstance(mechanism, Mechanism) or mechanism.steps == steps:
-        return
-    whose, remedy = (
-        f"the run of {resume}",
-        (
-            "Keep them. To train on from its weights begin a new run that counts this one: Privacy(…, charge=…),"
-            " with the Mechanism of the old run"
-        ),
-    )
-    if resume is None:
-        whose = "the mechanism in Privacy"
-        remedy = "Set them to what it was made for, or leave it out: one is planned for this trainer then"
-    raise MismatchError(
-        f"{whose} has {mechanism.steps} releases, and this trainer would make {steps}: noise is planned for a"
-        f" whole run, by its number of epochs or steps and its batch size. {remedy}."
-    )
+    if isinstance(mechanism, Mechanism) and mechanism.steps != steps:
+        whose = "the mechanism in Privacy" if resume is None else f"the run of {resume}"
+        raise MismatchError(
+            f"{whose} has {mechanism.steps} releases, and this trainer would make {steps}: noise is planned"
+            " for a whole run, by its number of epochs or steps and its batch size. Keep them; or leave the"
+            " mechanism out, and begin a new run, which counts what was released before:"
+            " Privacy(…, charge=…), with the Mechanism of the old run."
+        )

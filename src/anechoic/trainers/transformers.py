@@ -58,13 +58,13 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         GuaranteeError, MismatchError, …: from train(), as from `PrivacyEngine`.
     """
 
-    _measuring = False
+    _starting = _measuring = False
+    lr_scheduler: Any
 
     def __init__(self, *arguments: Any, privacy: Privacy, **keywords: Any) -> None:
         self._take(privacy)
         given = keywords.get("args", arguments[1] if len(arguments) > 1 else None)
-        if given is not None:
-            check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
+        check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
         settings.check_loss(self)
         self._dropped = DroppedLogs(UNNOISED)
@@ -80,14 +80,13 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         self._resume = keywords.get("resume_from_checkpoint")
         self._starting = True
         try:
-            keywords["args"] = self.args
-            return super()._inner_training_loop(*arguments, **keywords)
+            return super()._inner_training_loop(*arguments, **{**keywords, "args": self.args})
         finally:
             self._starting = False
 
     def get_train_dataloader(self) -> Any:
         """The private loader while train() runs; else the Trainer's."""
-        if not getattr(self, "_starting", False):
+        if not self._starting:
             return super().get_train_dataloader()
         if self._run is None:
             with settings.unprepared(self.accelerator):
@@ -104,11 +103,10 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         steps = self.args.max_steps
         if steps <= 0:
             steps = math.ceil(self.args.num_train_epochs * self._privacy.period(loader))
-        optimizer = self.create_optimizer()
         return TrainerRun(
             self._privacy,
-            module=RowLoss(model, self._loss_of),
-            optimizer=optimizer,
+            module=RowLoss(model.train(), self._loss_of),
+            optimizer=self.create_optimizer(),
             loader=loader,
             steps=steps,
             scheduler=settings.planned_rates(self.args, self.lr_scheduler, steps),
@@ -118,15 +116,14 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         )
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
-        if training and getattr(self, "_starting", False):
+        if training and self._starting:
             return self._begun.module
         return super()._wrap_model(model, training=training, dataloader=dataloader)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
         """bf16 around model and loss, in evaluation too; a cache would keep tensors of other rows."""
-        return torch.autocast(
-            self.args.device.type, dtype=torch.bfloat16, enabled=self.args.bf16, cache_enabled=False
-        )
+        kind, on = self.args.device.type, self.args.bf16
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=on, cache_enabled=False)
 
     # -- one step ------------------------------------------------------------------------------------
 
@@ -174,14 +171,12 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
         What the `log` of other classes adds (TRL's statistics) is left out too.
         """
-        if not getattr(self, "_starting", False) or self._measuring:
+        if not self._starting or self._measuring:
             return super().log(logs, *arguments, **keywords)
         own = self._begun.logs() if any(name in logs for name in UNNOISED) else {}
         Trainer.log(self, settings.public(logs, self._dropped) | own, *arguments, **keywords)
 
     def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
-        early = self.state.global_step < self.state.max_steps
-        self._begun.ended(asked=early and self.control.should_training_stop)
         output = super()._finalize_training(*arguments, **keywords)
         metrics = {name: value for name, value in output.metrics.items() if name not in UNNOISED}
         return output._replace(training_loss=math.nan, metrics=metrics | self._begun.logs())
@@ -190,14 +185,11 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        schedule: Any = self.lr_scheduler
-        self._begun.save(output_dir, scheduler=schedule.state_dict())
+        self._begun.save(output_dir, scheduler=self.lr_scheduler.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            extra = self._begun.load()
-            schedule: Any = self.lr_scheduler
-            schedule.load_state_dict(extra["scheduler"])
+            self.lr_scheduler.load_state_dict(self._begun.load()["scheduler"])
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The plain model, for from_pretrained, with the statement of its guarantee (privacy.txt)."""

@@ -269,7 +269,7 @@ def test_what_a_loss_keeps_on_the_trainer_reaches_no_other_row(tmp_path):
 
 
 def test_noise_on_embeddings_is_that_of_single_rows(tmp_path):
-    """NEFTune, whose hook comes after the run has begun: the same again, and other weights than without it."""
+    """NEFTune, whose hook comes after the run has begun: the same again, and not that of a run without it."""
     found = []
     for alpha in (5.0, 5.0, None):
         trainer = start(tmp_path / str(len(found)), save_strategy="no", neftune_noise_alpha=alpha)
