@@ -144,7 +144,7 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
             self._trainer.should_stop = True
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Count the epoch as begun: Lightning forgets to where it goes on from an end, and would repeat it."""
+        """Count the epoch as begun, which Lightning forgets where it goes on from the end of one."""
         progress = self._trainer.fit_loop.epoch_progress
         for count in (progress.current, progress.total):
             count.ready, count.started = (max(n, count.processed + 1) for n in (count.ready, count.started))
