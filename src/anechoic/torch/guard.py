@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import is_not
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from anechoic.errors import GuaranteeError, MismatchError
@@ -29,7 +30,7 @@ class Guard:
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], optimizer: Optimizer) -> None:
         self._optimizer, self._bound = optimizer, parameters
-        self._layout = [(p.shape, p.dtype, p.device) for p in self._bound]
+        self._layout = self._layouts()
         self._module, self._members = module, ModelMembers(module)
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._read: Any = lambda: {}
@@ -43,7 +44,7 @@ class Guard:
     def released(self) -> None:
         """Take the weights as they are now: step() has changed them, or the run has not begun."""
         self._versions = [(id(p), p._version) for p in self._bound]
-        self._sums = [_sum_of(p) for p in self._bound]
+        self._sums = _sums_of(self._bound)
 
     def check(self) -> None:
         """Refuse a step of a run that is not what it was.
@@ -63,9 +64,10 @@ class Guard:
         Raises:
             GuaranteeError: naming what changed.
         """
-        check_not_mixing(self._mixing)
+        if self._mixing:
+            check_not_mixing(self._mixing)
         if self._versions != [(id(p), p._version) for p in self._bound]:
-            if self._sums != [_sum_of(p) for p in self._bound]:
+            if self._sums != _sums_of(self._bound):
                 raise GuaranteeError(
                     "a trainable parameter was changed by something else than optimizer.step(), which alone"
                     " clips and adds noise: a second optimizer, an edit in place (p.sub_(p.grad)), a layer"
@@ -103,7 +105,7 @@ class Guard:
 
     def _check_parameters(self) -> None:
         now = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if len(now) != len(self._bound) or any(p is not q for p, q in zip(now, self._bound, strict=True)):
+        if len(now) != len(self._bound) or any(map(is_not, now, self._bound)):
             raise MismatchError(
                 f"the optimizer has {len(now)} trainable parameters that are not the {len(self._bound)} of"
                 " make_private: parameters cannot be frozen, unfrozen, added or replaced during a run,"
@@ -111,21 +113,27 @@ class Guard:
                 " all of them, and give those that are to rest for some time a parameter group with lr 0."
             )
         self._members.check()
-        for p, (shape, dtype, device) in zip(self._bound, self._layout, strict=True):
-            if (p.shape, p.dtype, p.device) != (shape, dtype, device):
+        for (shape, dtype, device), made in zip(self._layouts(), self._layout, strict=True):
+            if (shape, dtype, device) != made:
                 raise MismatchError(
-                    f"a parameter is {p.dtype} {tuple(p.shape)} on {p.device}, and was {dtype}"
-                    f" {tuple(shape)} on {device}: move and cast the model before make_private."
+                    f"a parameter is {dtype} {tuple(shape)} on {device}, and was {made[1]} {tuple(made[0])}"
+                    f" on {made[2]}: move and cast the model before make_private."
                 )
 
+    def _layouts(self) -> list[tuple[torch.Size, torch.dtype, torch.device]]:
+        return [(p.shape, p.dtype, p.device) for p in self._bound]
 
-def _sum_of(tensor: Tensor) -> int:
-    """The sum over the words of a tensor: another one where it was changed by a mistake."""
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    whole = len(data) - len(data) % 8
-    if data.storage_offset() % 8:
-        data = data.clone()
-    return int(data[:whole].view(torch.int64).sum()) + int(data[whole:].sum())
+
+def _sums_of(tensors: list[nn.Parameter]) -> list[int]:
+    """Sums over the words of tensors: others where one was changed by a mistake."""
+    found = []
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        size = flat.numel() * flat.element_size()
+        kind = torch.uint8 if size % 4 else torch.int32 if size % 8 else torch.int64
+        flat = flat.clone() if flat.data_ptr() % 8 else flat
+        found.append(int(flat.view(kind).sum(dtype=torch.int64)))
+    return found
 
 
 class ModelMembers:
@@ -175,10 +183,7 @@ class ModelMembers:
 
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-_REPLACING = (
-    "Put nn.GroupNorm in its place before the optimizer is made, as model ="
-    " PrivacyEngine.get_compatible_module(model) does."
-)
+_KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
@@ -188,15 +193,26 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         GuaranteeError: if one of the layers is in train() mode, or keeps no statistics to use in eval() mode.
     """
     found = [layer for layer in layers if isinstance(layer, MIXING)]
-    if any(layer.running_mean is None and layer.running_var is None for layer in found):
+    for layer in found:
+        if layer.running_mean is None and layer.running_var is None:
+            what = (
+                "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"
+                " in eval() mode too"
+            )
+            rest = ""
+        elif layer.training:
+            what = "is in train() mode: it mixes the examples of a batch"
+            rest = "Keep it in eval() mode throughout, or replace it. "
+        else:
+            continue
+        rest += "Put nn.GroupNorm in its place before the optimizer is made, "
+        if type(layer) in _KNOWN:
+            rest += "as model = PrivacyEngine.get_compatible_module(model) does."
+        else:
+            rest += (
+                "by hand and with what else it does (an activation): it is a subclass, which no tool knows."
+            )
         raise GuaranteeError(
-            "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
-            " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            f" what it changes. {_REPLACING}"
-        )
-    if any(layer.training for layer in found):
-        raise GuaranteeError(
-            "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
-            " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
-            f" replace it. {_REPLACING}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's gradient"
+            f" does not bound what it changes. {rest}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,8 @@ class NoiseAdder(NonPicklable):
         self._parameters = parameters
         self._shapes = [p.shape for p in parameters]
         self._dtypes = [p.dtype for p in parameters]
-        self._dimension = sum(p.numel() for p in parameters)
+        self._sizes = [p.numel() for p in parameters]
+        self._dimension = sum(self._sizes)
         self._dtype = noise_dtype(parameters)
         self.storage = "store"
         self._device = parameters[0].device
@@ -176,7 +178,7 @@ class NoiseAdder(NonPicklable):
             self.ranks.add_up(totals, f"release {step}")
         self.agreed = False
         self._row, self._noise = self._stream.next(self._noise, out=self._row)
-        rows = self._row.split([shape.numel() for shape in self._shapes])
+        rows = self._row.split(self._sizes)
         kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
         released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
         with nullcontext() if alone else self.ranks.together(f"the journal of release {step}"):
@@ -187,22 +189,19 @@ class NoiseAdder(NonPicklable):
     def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
         """Return (sum + noise) / divisor as a gradient, in place of the sum where it is as wide.
 
-        On a CPU some numbers after the others: they do not leave its cache in between.
+        On a CPU some numbers after the others: they do not leave its cache in between. Sums on a grid are
+        integers up to here.
         """
         out = total if total.dtype == dtype else torch.empty_like(total, dtype=dtype)
-        if total.device.type != "cpu" or not total.is_contiguous():
-            return out.copy_(self._scaled(total.add_(row.view(total.shape))))
-        parts = total.view(-1).split(PIECE), row.view(-1).split(PIECE), out.view(-1).split(PIECE)
+        parts: Any = [total], [row.view(total.shape)], [out]
+        if total.device.type == "cpu" and total.is_contiguous():
+            parts = total.view(-1).split(PIECE), row.split(PIECE), out.view(-1).split(PIECE)
         for part, noise, made in zip(*parts, strict=True):
             # the same sum of one type, which is much faster
-            made.copy_(self._scaled(part.add_(noise.double() if part.dtype == torch.float64 else noise)))
+            noisy = part.add_(noise.double() if part.dtype == torch.float64 else noise)
+            unit = self._unit
+            made.copy_(noisy.div_(self.divisor) if unit is None else noisy.double().mul_(unit))
         return out
-
-    def _scaled(self, noisy: Tensor) -> Tensor:
-        """Divide a noisy sum. Sums on a grid are integers up to here."""
-        if self._unit is None:
-            return noisy.div_(self.divisor)  # sums may be wider than parameters
-        return noisy.double().mul_(self._unit)
 
 
 def noise_dtype(parameters: Iterable[Tensor]) -> torch.dtype:

@@ -29,20 +29,24 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     Classes are kept: named tuples, dicts of other classes, dataclasses, the outputs of Hugging Face's models.
     What is no such container is taken over as it is.
     """
+    kind = type(value)
     if isinstance(value, Tensor):
         return function(value)
+    if kind in PLAIN:
+        return value
+    if kind is dict:
+        return {key: mapped(part, function) for key, part in value.items()} if value else {}
+    if kind in (list, tuple):
+        return kind([function(p) if isinstance(p, Tensor) else mapped(p, function) for p in value])
     if isinstance(value, Mapping):
-        found = {key: mapped(part, function) for key, part in value.items()}
-        if type(value) is dict:
-            return found
         made: Any = copy.copy(value)
-        for key, part in found.items():
-            made[key] = part
+        for key, part in value.items():
+            made[key] = mapped(part, function)
         return made
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(part, function) for part in value))
+        return kind(*(mapped(part, function) for part in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(part, function) for part in value)
+        return kind(mapped(part, function) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
         for field in fields(value):

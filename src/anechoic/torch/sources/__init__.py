@@ -2,5 +2,6 @@
 
 from anechoic.torch.sources import rows, vmap_loss  # noqa: F401 - each registers its modes
 from anechoic.torch.sources.base import GradientSource, register
+from anechoic.torch.sources.ghost import source  # noqa: F401
 
 __all__ = ["GradientSource", "register"]

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anechoic.noise.grid import spacing
-from anechoic.torch.sources.grid_sums import grid_sums
+from anechoic.torch.sources.grid_sums import add_on_grid
 
 #: Largest norm of each contribution, shape (contributions,); None for the clip norm.
 RowLimits = NDArray[np.float64] | None
@@ -119,32 +118,43 @@ class Clipping:
         return torch.where(sound, factors, torch.zeros_like(norms))
 
     def sums(self, samples: list[Tensor], limits: RowLimits = None) -> list[Tensor]:
-        """Clip contributions and return their sums.
+        """Clip contributions and return their sums, one tensor a parameter, without the first axis.
 
         Args:
-            samples: one tensor a parameter, shape (contributions, *parameter).
-            limits: see `factors`.
+            samples, limits: see `add`.
+        """
+        totals = self.nothing([sample[:1].reshape(sample.shape[1:]) for sample in samples if len(sample)])
+        totals = totals or self.nothing([s.new_zeros(s.shape[1:]) for s in samples])
+        self.add(totals, samples, limits)
+        return totals
 
-        Returns:
-            One tensor a parameter, without the first axis. A contribution that is not finite counts as zero.
+    def add(self, totals: list[Tensor], samples: list[Tensor], limits: RowLimits = None) -> None:
+        """Clip contributions and add them to `totals`, in place.
+
+        Args:
+            totals: as `nothing` makes them.
+            samples: one tensor a parameter, shape (contributions, *parameter). A contribution that is not
+                finite counts as zero.
+            limits: see `factors`.
         """
         if self.parts is not None and samples:
-            return self.parts.sums(samples, limits, self._sums)
-        return side_by_side(samples, lambda few: self._sums(few, self.clip_norm, limits))
+            self.parts.add(totals, samples, limits, self._add)
+        else:
+            side_by_side(totals, samples, partial(self._add, bound=self.clip_norm, limits=limits))
 
-    def _sums(self, samples: list[Tensor], bound: float, limits: RowLimits) -> list[Tensor]:
-        """Return the sums of one part."""
-        flat = [sample.reshape(len(sample), math.prod(sample.shape[1:])) for sample in samples]
+    def _add(self, totals: list[Tensor], samples: list[Tensor], *, bound: float, limits: RowLimits) -> None:
+        """Add those of one part."""
+        flat = [
+            sample.reshape(len(sample), total.numel()) for sample, total in zip(samples, totals, strict=True)
+        ]
         norms = self.norms(flat, bound)
         factors = self.factors(norms, limits, bound=bound)
         finite = torch.isfinite(norms)
         if not bool(finite.all()):
             flat = [torch.where(finite[:, None], part, torch.zeros_like(part)) for part in flat]
         with highest_matmul_precision():
-            return [
-                (rounded_down(factors, part.dtype) @ part).reshape(sample.shape[1:])
-                for part, sample in zip(flat, samples, strict=True)
-            ]
+            for total, part in zip(totals, flat, strict=True):
+                total += (rounded_down(factors, part.dtype) @ part).view(total.shape)
 
     def norms(self, flat: list[Tensor], bound: float | None = None) -> Tensor:
         """Upper bounds on the norms of contributions, shape (contributions,), float64; inf or nan are kept.
@@ -157,18 +167,27 @@ class Clipping:
         if _ORDINARY[0] <= (self.clip_norm if bound is None else bound) <= _ORDINARY[1]:
             for part in flat:
                 total += _squares(part)
-            if bool(torch.isfinite(total).all()):
-                return total.sqrt() * (1 + 2.0**-50)
-        peaks = [part.abs().amax(1).double() for part in flat if part.shape[1]]
-        peak = torch.stack(peaks).amax(0) if peaks else total
-        ordinary = torch.isfinite(peak) & (peak > 0)
-        # a power of two, so that dividing by it rounds nothing
-        unit = torch.where(ordinary, torch.exp2(torch.frexp(peak).exponent.double()), torch.ones_like(peak))
-        total = torch.zeros_like(total)
-        for part in flat:
-            total += _wide_squares(part, unit)
-        norms = total.sqrt() * unit * (1 + 2.0**-30)
-        return torch.where(torch.isfinite(peak), norms, peak)
+            found = total.sqrt() * (1 + 2.0**-50)
+            if bool((finite := torch.isfinite(found)).all()):
+                return found
+            found[~finite] = _wide_norms([part[~finite] for part in flat])  # theirs alone
+            return found
+        return _wide_norms(flat)
+
+
+def _wide_norms(flat: list[Tensor]) -> Tensor:
+    """Upper bounds on norms, in float64, of whatever size; inf or nan are kept."""
+    total = torch.zeros(len(flat[0]), dtype=torch.float64, device=flat[0].device)
+    peaks = [part.abs().amax(1).double() for part in flat if part.shape[1]]
+    peak = torch.stack(peaks).amax(0) if peaks else total
+    ordinary = torch.isfinite(peak) & (peak > 0)
+    # a power of two, so that dividing by it rounds nothing
+    unit = torch.where(ordinary, torch.exp2(torch.frexp(peak).exponent.double()), torch.ones_like(peak))
+    total = torch.zeros_like(total)
+    for part in flat:
+        total += _wide_squares(part, unit)
+    norms = total.sqrt() * unit * (1 + 2.0**-30)
+    return torch.where(torch.isfinite(peak), norms, peak)
 
 
 def rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
@@ -240,8 +259,8 @@ class GridClipping(Clipping):
     def nothing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
 
-    def _sums(self, samples: list[Tensor], bound: float, limits: RowLimits) -> list[Tensor]:
-        return grid_sums(samples, self.clip_norm, self.bits, limits, bound=bound, gamma=self.gamma)
+    def _add(self, totals: list[Tensor], samples: list[Tensor], *, bound: float, limits: RowLimits) -> None:
+        add_on_grid(totals, samples, self.clip_norm, self.bits, limits, bound=bound, gamma=self.gamma)
 
 
 #: Entries of a parameter up to which a copy is cheaper than operations of its own.
@@ -278,25 +297,22 @@ class ClipParts:
         """The parameters of each part."""
         return [[i for i, part in enumerate(self.places) if part == one] for one in range(len(self.bounds))]
 
-    def sums(
-        self, samples: list[Tensor], limits: RowLimits, work: Callable[..., list[Tensor]]
-    ) -> list[Tensor]:
-        """Return the sums over contributions, part by part.
+    def add(
+        self, totals: list[Tensor], samples: list[Tensor], limits: RowLimits, work: Callable[..., None]
+    ) -> None:
+        """Add the contributions to `totals`, part by part.
 
         Args:
-            samples: one tensor a parameter, shape (contributions, *parameter). A contribution that is not
-                finite in one part counts as zero in all of them.
+            totals, samples: one tensor a parameter, see `Clipping.add`. A contribution that is not finite in
+                one part counts as zero in all of them.
             limits: what part of its bounds each may use, shape (contributions,); None for all of them.
-            work: (samples, bound=, limits=) -> sums, of one part.
+            work: (totals, samples, bound=, limits=), of one part.
         """
         keep = finite_rows(samples).cpu().numpy()
         limits = keep.astype(np.float64) if limits is None else np.where(keep, limits, 0.0)
-        found: dict[int, Tensor] = {}
         for bound, members in zip(self.bounds, self.members(), strict=True):
-            mine = [samples[i] for i in members]
-            made = side_by_side(mine, partial(work, bound=bound, limits=limits))
-            found.update(zip(members, made, strict=True))
-        return [found[i] for i in range(len(samples))]
+            mine = [totals[i] for i in members], [samples[i] for i in members]
+            side_by_side(*mine, partial(work, bound=bound, limits=limits))
 
 
 def finite_rows(samples: list[Tensor]) -> Tensor:
@@ -311,20 +327,22 @@ def finite_rows(samples: list[Tensor]) -> Tensor:
     return finite
 
 
-def side_by_side(samples: list[Tensor], sums: Callable[[list[Tensor]], list[Tensor]]) -> list[Tensor]:
-    """sums(samples), where those of small parameters are put into one tensor: each costs several operations.
+def side_by_side(totals: list[Tensor], samples: list[Tensor], work: Callable[..., None]) -> None:
+    """work(totals, samples), where small parameters are put into one tensor: each costs several operations.
 
     Args:
-        samples: one tensor a parameter, shape (contributions, *parameter).
-        sums: of such tensors over contributions, whatever the parameters are.
+        totals: one tensor a parameter, which `work` adds to in place.
+        samples: the same over contributions.
+        work: whatever the parameters are.
     """
-    sizes = [math.prod(sample.shape[1:]) for sample in samples]
-    small = [size <= _SMALL for size in sizes]
+    small = [total.numel() <= _SMALL for total in totals]
     if sum(small) < 2 or len({(sample.dtype, sample.device) for sample in samples}) > 1:
-        return sums(samples)
-    every: list[Any] = list(zip(samples, sizes, small, strict=True))
-    joint = torch.cat([sample.reshape(len(sample), size) for sample, size, few in every if few], 1)
-    first, *others = sums([joint, *(sample for sample, _, few in every if not few)])
-    parts = iter(first.split([size for size, few in zip(sizes, small, strict=True) if few]))
-    rest = iter(others)
-    return [next(parts).reshape(sample.shape[1:]) if few else next(rest) for sample, _, few in every]
+        work(totals, samples)
+        return
+    few = [i for i, is_small in enumerate(small) if is_small]
+    large = [i for i, is_small in enumerate(small) if not is_small]
+    sizes = [totals[i].numel() for i in few]
+    joint = torch.cat([totals[i].view(-1) for i in few])
+    rows = torch.cat([samples[i].reshape(len(samples[i]), n) for i, n in zip(few, sizes, strict=True)], 1)
+    work([joint, *[totals[i] for i in large]], [rows, *[samples[i] for i in large]])
+    torch._foreach_copy_([totals[i].view(-1) for i in few], joint.split(sizes))

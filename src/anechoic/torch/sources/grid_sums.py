@@ -2,7 +2,13 @@
 
 Their sums depend on no order, no number of threads and no size of micro-batches. Everything is worked on in
 pieces that fit into the cache of one core: the norms are one pass over the gradients of all rows, scaling,
-rounding, adding up and the check of what was rounded are a second one.
+rounding and adding up are a second one.
+
+In float32, why a contribution g has integers of norm at most limit * 2**bits * (1 - SPARE): computed squares
+fall short of |g|^2 by a part of 513 * 2**-24 at most in any order of adding, fused or not, and by 2**-26 for
+what underflows, so that |g| <= largest. The factor is 2**bits * limit * (1 - MARGIN) / largest, rounded once,
+and each product is rounded once: both add a part of 2**-24 at most. Rounding to integers goes towards zero.
+Then (1 - 2**-13) * (1 + 2**-24)**2 < 1 - SPARE.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anechoic.noise.grid import SPARE, Integers, largest_square, square_of, to_grid
+from anechoic.noise.grid import SPARE, Integers, square_of, to_grid
 
 #: Entries whose squares are added up in float32: in any order off by 513 * 2**-24 at most, fused or not.
 DOT = 2**9
@@ -33,11 +39,10 @@ _LITTLE = 2**18
 #: Columns and rows that are worked on at once: 0.5 MiB of products, and as many integers.
 COLUMNS, ROWS = 2**12, 32
 Rows = NDArray[np.float32]
-#: What float64 may lose of a number of squares.
-_CLOSE = 1 - 2.0**-40
 
 
-def grid_sums(
+def add_on_grid(
+    totals: list[Tensor],
     samples: list[Tensor],
     clip_norm: float,
     bits: int,
@@ -45,65 +50,59 @@ def grid_sums(
     *,
     bound: float | None = None,
     gamma: float | None = None,
-) -> list[Tensor]:
-    """Sums over contributions, each clipped over all these parameters together, as integers.
+) -> None:
+    """Add contributions as integers, each clipped over all these parameters together.
 
     Args:
-        samples: one tensor a parameter, shape (contributions, *parameter).
+        totals: one int64 tensor a parameter, which is added to in place.
+        samples: one tensor a parameter, shape (contributions, *parameter). A contribution that is not finite
+            counts as zero.
         clip_norm: > 0.
         bits: the spacing is clip_norm * 2**-bits.
         limits: what part of the bound each may use, shape (contributions,); None for all of it.
         bound: to which they are clipped, in (0, clip_norm]; None for `clip_norm`.
         gamma: see `Clipping`.
-
-    Returns:
-        One int64 tensor a parameter, without the first axis, on its device. A contribution that is not finite
-        counts as zero.
     """
-    if not samples:
-        return []
+    if not samples or not len(samples[0]):
+        return
     with torch.inference_mode(False):
-        flat = [
-            sample.detach().cpu().reshape(len(sample), sample[0:1].numel() if len(sample) else 0)
-            for sample in samples
-        ]
+        flat = [s.detach().cpu().reshape(len(s), t.numel()) for s, t in zip(samples, totals, strict=True)]
         parts = [part.numpy() if part.dtype == torch.float64 else part.float().numpy() for part in flat]
-        if len(samples[0]) == 0:
-            return [torch.zeros(s.shape[1:], dtype=torch.int64, device=s.device) for s in samples]
         given = np.ones(len(parts[0])) if limits is None else np.asarray(limits, dtype=np.float64)
         share = 1.0 if bound is None or bound >= clip_norm else bound / clip_norm * (1 - 2.0**-52)
-        totals = _Sums(parts, clip_norm, bits, given * share, gamma).totals()
-        return [
-            torch.from_numpy(total).view(sample.shape[1:]).to(sample.device)
-            for total, sample in zip(totals, samples, strict=True)
-        ]
+        here = [total.cpu() for total in totals]
+        _Sums(parts, [t.view(-1).numpy() for t in here], clip_norm, bits, given * share, gamma).add_up()
+        if totals[0].device.type != "cpu":
+            torch._foreach_copy_(totals, here)
 
 
 class _Sums:
-    """One call of `grid_sums`, over arrays of shape (contributions, entries)."""
+    """One call of `add_on_grid`, over arrays of shape (contributions, entries)."""
 
     def __init__(
-        self, parts: list[Any], clip_norm: float, bits: int, limits: NDArray[np.float64], gamma: float | None
+        self,
+        parts: list[Any],
+        totals: list[Integers],
+        clip_norm: float,
+        bits: int,
+        limits: NDArray[np.float64],
+        gamma: float | None,
     ) -> None:
         self._parts, self._clip_norm, self._bits, self._limits = parts, clip_norm, bits, limits
-        self._gamma = gamma
+        self._totals, self._gamma = totals, gamma
         self._count = len(limits)
-        self._dimension = sum(part.shape[1] for part in parts)
-        self._totals = [np.zeros(part.shape[1], np.int64) for part in parts]
+        self._dimension = sum([part.shape[1] for part in parts])
 
-    def totals(self) -> list[Integers]:
+    def add_up(self) -> None:
         if any(part.dtype != np.float32 for part in self._parts):
             self._one_by_one(np.arange(self._count))
-            return self._totals
+            return
         factors, quick = self._factors()
         rows = np.flatnonzero(quick)
         if len(rows):
-            squares = self._add(rows, factors)
-            most = np.square(self._limits[rows]) * (largest_square(self._bits) * _CLOSE)
-            for row in rows[squares * (1 + SQUARE_ERROR) > most]:
-                self._check(int(row), factors)
-        self._one_by_one(np.flatnonzero(~quick & (self._limits > 0)))
-        return self._totals
+            self._add(rows, factors)
+        if not quick.all():
+            self._one_by_one(np.flatnonzero(~quick & (self._limits > 0)))
 
     def _factors(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """(what each contribution is multiplied with, where float32 is enough for it)."""
@@ -125,48 +124,33 @@ class _Sums:
             quick &= (wanted >= FACTORS[0]) & (wanted <= FACTORS[1])
         return np.where(quick, wanted, 0.0).astype(np.float32), quick
 
-    def _add(self, rows: NDArray[np.int64], factors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Add the contributions `rows`; the sum of squares of each before it is rounded towards zero.
+    def _add(self, rows: NDArray[np.int64], factors: NDArray[np.float32]) -> None:
+        """Add the contributions `rows`.
 
         An integer is below 2**bits, so that 2**(31 - bits) of them fit into 32 bits.
         """
         together = min(ROWS, 2 ** (31 - self._bits))
         whole = len(rows) == self._count
         groups = [rows[i : i + together] for i in range(0, len(rows), together)]
-        squares = [np.zeros(len(group)) for group in groups]
 
-        def add(place: tuple[int, int]) -> list[NDArray[np.float64]]:
+        def add(place: tuple[int, int]) -> None:
             index, start = place
             part = self._parts[index][:, start : start + COLUMNS]
             products = np.empty((together, part.shape[1]), np.float32)
             integers = np.empty((together, part.shape[1]), np.int32)
-            total, found = self._totals[index][start : start + COLUMNS], []
+            total = self._totals[index][start : start + COLUMNS]
             for group in groups:
                 given = part[group[0] : group[-1] + 1] if whole else part[group]
                 product, integer = products[: len(group)], integers[: len(group)]
                 np.multiply(given, factors[group, None], out=product)
                 np.copyto(integer, product, casting="unsafe")  # towards zero
                 total += np.add.reduce(integer, axis=0, dtype=np.int32)
-                found.append(_row_squares(product))
-            return found
 
-        places = [(i, s) for i, part in enumerate(self._parts) for s in range(0, part.shape[1], COLUMNS)]
-        for found in _each(add, places):
-            for known, more in zip(squares, found, strict=True):
-                known += more
-        return np.concatenate(squares)
+        _each(add, [(i, s) for i, part in enumerate(self._parts) for s in range(0, part.shape[1], COLUMNS)])
 
     def _allowed(self, row: int) -> int:
         """What the squares of the integers of one contribution may add up to."""
         return int(Fraction(float(self._limits[row])) ** 2 * 4**self._bits * Fraction(1 - 2 * SPARE))
-
-    def _check(self, row: int, factors: NDArray[np.float32]) -> None:
-        """Count the squares of one contribution in integers, and take it out again if they are too many."""
-        found = [(part[row] * factors[row]).astype(np.int32).astype(np.int64) for part in self._parts]
-        if sum(square_of(integers, self._bits) for integers in found) <= self._allowed(row):
-            return
-        for total, integers in zip(self._totals, found, strict=True):
-            total -= integers
 
     def _one_by_one(self, rows: NDArray[np.int64]) -> None:
         """Add contributions in float64: those of extreme size, and all of float64 models."""

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.structure import full_precision, parts_of
+from anechoic.torch.structure import full_precision
 
 _torch: Any = torch._C._functorch
 
@@ -269,14 +269,12 @@ def is_continuous(tensor: Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-def check_not_packed(value: Any) -> None:
+def check_not_packed(given: Any) -> None:
     """Refuse packed sequences among what the model is called with."""
-    todo = [value]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, PackedSequence):
+    arguments, keywords = given
+    for part in (*arguments, *keywords.values()):
+        if type(part) is PackedSequence:
             raise UnsupportedError(
                 "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
                 " what lies beyond each length."
             )
-        todo += parts_of(part)

@@ -9,6 +9,7 @@ on a mean (or sum) over rows? Then it is pulled back through the model for each 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,13 +105,21 @@ class RowsSource(GradientSource):
     def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
         """model(*arguments, **keywords) in the training loop."""
         delivery, batch = self.ledger.in_hand, self.batch
-        given, tensors = (arguments, keywords), tensors_in((arguments, keywords))
-        check_not_packed(given)
-        followed = any(type(t) is LabelledTensor and t.batch is batch for t in tensors)
-        size = -1 if delivery is None else delivery.size
-        mine = followed or all(len(t) == size and not t.requires_grad for t in tensors if t.dim())
-        if delivery is None or batch is None or not mine:  # other data than the batch in hand
-            return self.setup.module(*arguments, **keywords)
+        if delivery is not None and batch is not None:
+            check_not_packed((arguments, keywords))
+            with torch._C.DisableTorchFunctionSubclass():
+                tensors, followed = tensors_in((arguments, keywords)), False
+                for tensor in tensors:
+                    followed |= type(tensor) is LabelledTensor and tensor.batch is batch
+                own = [len(t) == delivery.size and not t.requires_grad for t in tensors if t.dim()]
+                if followed or all(own):
+                    return self._by_rows(delivery, batch, (arguments, keywords), tensors, followed)
+        return self.setup.module(*arguments, **keywords)  # other data than the batch in hand
+
+    def _by_rows(
+        self, delivery: Delivery, batch: LabelledBatch, given: Any, tensors: list[Tensor], followed: bool
+    ) -> Any:
+        """The same for rows of the batch in hand."""
         if not followed and delivery.units is not None:
             raise DesynchronizedError(
                 "the model was called with tensors that do not come from the batch in hand by torch's"
@@ -119,18 +128,17 @@ class RowsSource(GradientSource):
             )
         self.before_call()
         axes = [self.axis_of(t, batch) for t in tensors]
-        lengths = {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None}
-        if lengths != {batch.rows}:
+        if {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None} != {batch.rows}:
             raise DesynchronizedError(
-                f"the model was called with {sorted(lengths)} rows, and the batch in hand has {batch.rows}:"
-                " feed it the delivered batch, one row an example."
+                f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}, and the"
+                f" batch in hand has {batch.rows} rows: feed it the delivered batch, one row an example."
             )
         slots = self.slots(delivery)
         if not self._model.tried:
             self._model.try_out(given, axes, slots)
         order = None if delivery.units is None else _by_items(delivery)
         numbers = delivery.numbers if delivery.parts is not None else None
-        seeds = [self.seed("rows", len(self._calls), number) for number in numbers or ()]
+        seeds = [partial(self.seed, "rows", len(self._calls), number) for number in numbers or ()]
         passes = RowPasses(
             *(self._model, given, axes, batch.rows),
             slots=slots,
@@ -145,12 +153,11 @@ class RowsSource(GradientSource):
             tensor = output.movedim(0, own).contiguous() if own else output
             leaf = LabelledTensor(tensor, OnAxis(own), batch, requires_grad=is_continuous(tensor))
             leaves.append(leaf)
-            with torch._C.DisableTorchFunctionSubclass():  # what is handed out may be changed in place
-                if axis is not None:
-                    handed.append(leaf.clone())
-                else:
-                    handed.append(leaf.mean(0) if self.means else leaf.sum(0))
-                    handed[-1].of_rows = leaf  # for a criterion, which is given one row
+            if axis is None:
+                handed.append(leaf.mean(0) if self.means else leaf.sum(0))
+                handed[-1].of_rows = leaf  # for a criterion, which is given one row
+            else:  # a copy, which may be changed in place
+                handed.append(leaf.clone())
         batch.outputs += leaves
         self._calls.append(PendingCall(passes, leaves))
         return passes.filled(handed)
@@ -162,8 +169,8 @@ class RowsSource(GradientSource):
             raise UnsupportedError(
                 f"an input of the {called} requires a gradient, and those of rows end at the model's inputs:"
                 " take gradients with respect to inputs in the model's forward, by torch.autograd.grad, and"
-                " return what follows from them; put the module that made the input into the model; or"
-                " detach() it."
+                " return what follows from them; put the module that made the input into the model; do it"
+                " after optimizer.step() (a generator's turn); or detach() it."
             )
         label = tensor.label if type(tensor) is LabelledTensor and tensor.batch is batch else None
         if type(tensor) is LabelledTensor and tensor.batch is not batch:
@@ -207,8 +214,7 @@ class RowsSource(GradientSource):
                 for part, limits in (
                     [(vectors, None)] if whole else self._contributions(rows, vectors, delivery)
                 ):
-                    sums = self.clipping.sums(part, limits)
-                    totals = [total + one for total, one in zip(totals, sums, strict=True)]
+                    self.clipping.add(totals, part, limits)
         return totals
 
     def _cotangents(self, call: PendingCall, batch: LabelledBatch) -> list[Tensor]:
