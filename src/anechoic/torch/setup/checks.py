@@ -242,8 +242,8 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     for name, p in module.named_parameters():
         if p.requires_grad and p.is_complex():
             raise UnsupportedError(
-                f"parameter {name} is {p.dtype}: gradients are clipped as real numbers. Make it a real one with"
-                " a last axis of 2, and let forward take torch.view_as_complex of it."
+                f"parameter {name} is {p.dtype}: gradients are clipped as real numbers. Make it a real one"
+                " with a last axis of 2, and let forward take torch.view_as_complex of it."
             )
         if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(
