@@ -109,7 +109,7 @@ WAYS = (
     "'nd,ne->nde', o, x | torch.ones(6, 2, 2), m, m | o[:, None], (6, 3, 4) | m, 2 | o, "
     "torch.tensor([0.2]) | o, (1, 2) | o, [4] | o[:, None], torch.ones(2, 1, 2) | o, 0, 1 | o, 1, "
     "torch.tensor([0, 2]), x[:, :2] | [m, m, m]"
-).split(" | ")
+).split(" | ")  # noqa: SIM905
 #: Functions whose rows are apart in what is called here, which are refused all the same.
 REFUSED = {
     "F.embedding_bag", "torch.block_diag", "torch.diagonal_scatter", "torch.slice_scatter", "torch.slice_inverse",
@@ -129,7 +129,7 @@ RANDOM = {
 
 
 def reduced(made, whole=False):
-    """A loss of what a function made: its first tensor that has rows and a gradient, or `whole` has one."""
+    """A loss of what a function made: its first tensor with rows and a gradient; a number if `whole`."""
     parts = [made] if isinstance(made, torch.Tensor) else made if isinstance(made, (tuple, list)) else ()
     for part in parts:
         if isinstance(part, torch.Tensor) and part.requires_grad:
