@@ -100,7 +100,7 @@ for _d, _i in _IMAGES.items():
     if _d > 1:
         GIVEN[f"fractional_max_pool{_d}d"] = GIVEN[f"fractional_max_pool{_d}d_with_indices"] = f"{_i}, 1, 1"
 #: How other functions are called: the first way that runs.
-WAYS = (
+WAYS = (  # noqa: SIM905
     "o, dim=1 | o, 1 | o | p | o, x | p, x.abs() + 1 | o, 2, 1 | m | m, m | m, v | o, 1, 0 | 1, o | "
     "o, [1] | m, x.reshape(6, 2, 2) | o, x, x | o, 0.5 | o, 0.5, 1 | o > 0, o, x | [o, x], 1 | [o, x] "
     "| q | o, 1, y[:, None] | o, 1, torch.tensor([0, 2]) | o, x > 0, 0.0 | o, (6, 2, 2) | o, 1, (2, "
@@ -109,10 +109,11 @@ WAYS = (
     "'nd,ne->nde', o, x | torch.ones(6, 2, 2), m, m | o[:, None], (6, 3, 4) | m, 2 | o, "
     "torch.tensor([0.2]) | o, (1, 2) | o, [4] | o[:, None], torch.ones(2, 1, 2) | o, 0, 1 | o, 1, "
     "torch.tensor([0, 2]), x[:, :2] | [m, m, m]"
-).split(" | ")  # noqa: SIM905
+).split(" | ")
 #: Functions whose rows are apart in what is called here, which are refused all the same.
 REFUSED = {
-    "F.embedding_bag", "torch.block_diag", "torch.diagonal_scatter", "torch.slice_scatter", "torch.slice_inverse",
+    "F.embedding_bag", "torch.block_diag",
+    "torch.diagonal_scatter", "torch.slice_scatter", "torch.slice_inverse",
     "torch.flipud", "torch.msort", "torch.pca_lowrank", "torch.rot90",
 }  # fmt: skip
 RANDOM = {

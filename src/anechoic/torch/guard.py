@@ -211,6 +211,6 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         else:
             rest += "by hand, with what else the layer does (an activation): no tool knows subclasses."
         raise GuaranteeError(
-            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's gradient"
-            f" does not bound what it changes. {rest}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's"
+            f" gradient does not bound what it changes. {rest}"
         )
