@@ -88,8 +88,7 @@ class BackpropRecorder(torch.autograd.Function):
         (given,), (layer, batch, expected) = ctx.saved_tensors, ctx.call
         if torch.is_grad_enabled():
             raise UnsupportedError(
-                "create_graph=True: ghost clipping does not measure gradients of gradients, so"
-                f" {OTHERWISE}."
+                f"create_graph=True: ghost clipping does not measure gradients of gradients, so {OTHERWISE}."
             )
         if batch.passing:  # else a gradient that the script takes for itself
             batch.calls.append(NotedCall(layer, given, backprop, expected))
