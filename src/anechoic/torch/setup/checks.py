@@ -90,12 +90,11 @@ _NOT_PLAIN = dict.fromkeys(
 }
 
 
-def check_module(module: Any, *, by_layers: bool = True) -> None:
+def check_module(module: Any) -> None:
     """Refuse modules whose per-example gradients cannot be had or bounded.
 
     Args:
         module: the user's.
-        by_layers: whether gradients are found layer by layer, by rules for each.
 
     Raises:
         GuaranteeError, UnsupportedError, ValueError: naming the part, and what to do.
@@ -106,7 +105,7 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         for cls in type(part).__mro__:
             if cls.__name__ in _NOT_PLAIN:
                 raise UnsupportedError(f"{name or 'module'} is {cls.__name__}: {_NOT_PLAIN[cls.__name__]}")
-        _check_embedding(name, part, by_layers)
+        _check_embedding(name, part)
     if any(hasattr(tensor, "placements") for tensor in (*module.parameters(), *module.buffers())):
         raise UnsupportedError(
             "module has parameters that torch.distributed has cut up (DTensor, as of fully_shard or"
@@ -117,17 +116,16 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     check_not_mixing(module.modules())
 
 
-def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
+def _check_embedding(name: str, layer: nn.Module) -> None:
     if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or not layer.weight.requires_grad:
         return
     for option, allowed, why in (
         ("max_norm", (None,), "renormalises the rows of a batch in the forward pass, without noise"),
         ("sparse", (False,), "has no dense gradient to add noise to"),
         ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
-        ("mode", ("mean", "sum"), "has no rule for single rows here (grad_sample_mode='rows' needs none)"),
     ):
         value = getattr(layer, option, allowed[0])
-        if value not in allowed and (by_layers or option != "mode"):
+        if value not in allowed:
             remedy = " or ".join(map(repr, allowed))
             raise UnsupportedError(
                 f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"

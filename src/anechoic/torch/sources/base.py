@@ -84,8 +84,6 @@ class GradientSource(ABC):
     mode: ClassVar[str]
     #: Whether it has single contributions, which can be rounded to a grid before they are added up.
     takes_grid: ClassVar[bool] = True
-    #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
-    by_layers: ClassVar[bool] = True
     #: What to do where rows mix.
     remedy: ClassVar[str] = REMEDY
 
@@ -99,8 +97,8 @@ class GradientSource(ABC):
         self.ledger = setup.ledger
         #: asked before the model works on a batch in hand
         self.before_call: Callable[[], None] = lambda: None
-        #: (domain, *numbers) -> 32 secret bytes of the batch in hand
-        self.seed: Callable[..., bytes] = lambda *_: bytes(32)
+        #: (domain, *numbers) -> None: sets the generators by secret bytes of the batch in hand
+        self.seed: Callable[..., None] = lambda *_: None
         self.batch: LabelledBatch | None = None
 
     @property

@@ -9,6 +9,7 @@ on a mean (or sum) over rows? Then it is pulled back through the model for each 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class RowsModule(ModelWrapper):
     A copy is another model, which is called as it is.
     """
 
-    def __init__(self, source: RowsSource, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
+    def __init__(self, source: Any, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
         super().__init__(module, loss_reduction, batch_first)
         self.__dict__["_source"] = source
         # under torch.compile(model) too, rows are run as they are: compiled code would not see single ones
@@ -83,7 +84,6 @@ class RowsSource(GradientSource):
     """
 
     mode = "rows"
-    by_layers = False
     memory = MEMORY
 
     def __init__(self, setup: SourceSetup) -> None:
@@ -137,7 +137,7 @@ class RowsSource(GradientSource):
             self._model.try_out(given, axes, slots)
         order = None if delivery.units is None else _by_items(delivery)
         numbers = delivery.numbers if delivery.parts is not None else None
-        seeds = [self.seed("rows", len(self._calls), number) for number in numbers or ()]
+        seeds = [partial(self.seed, "rows", len(self._calls), number) for number in numbers or ()]
         passes = RowPasses(
             *(self._model, given, axes, batch.rows),
             slots=slots,
