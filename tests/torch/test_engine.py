@@ -1,6 +1,9 @@
 """make_private: what it returns, what it plans, and everything that it refuses."""
 
 import logging
+import re
+import subprocess
+import sys
 from inspect import signature
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from torch.utils.data import (
 )
 
 import anechoic as an
+import anechoic.torch
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
@@ -26,7 +30,7 @@ from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.setup.arguments import ByEpsilon, ByNoise
+from anechoic.torch.setup.arguments import ByEpsilon, ByNoise, Setup
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train
@@ -101,9 +105,51 @@ def test_a_workload_can_be_given():
     ("method", "options"),
     [(PrivacyEngine.make_private, ByNoise), (PrivacyEngine.make_private_with_epsilon, ByEpsilon)],
 )
-def test_type_checkers_know_every_argument(method, options):
-    known = {*signature(method).parameters} - {"self", "grad_sample_mode", "wrap_model"}
-    assert options.__required_keys__ | options.__optional_keys__ == known
+def test_type_checkers_and_help_know_every_argument(method, options):
+    known = {*signature(method).parameters} - {"self"}
+    typed = options.__required_keys__ | options.__optional_keys__
+    assert typed | {"grad_sample_mode", "wrap_model"} == known
+    entries = re.findall(r"^    (\w+) \(([^)].*?)\): \S", method.__doc__, re.MULTILINE)
+    assert {name for name, _ in entries} == known and len(entries) == len(known)
+    assert dict(entries)["max_grad_norm"] == "float | list | dict | None"
+    assert "Returns:" in method.__doc__ and "Raises:" in method.__doc__ and "ARGUMENTS" not in method.__doc__
+
+
+def in_a_process(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_each_name_is_imported_when_it_is_asked_for():
+    count = "sum(name.split('.')[0] == 'anechoic' for name in sys.modules)"
+    script = f"""
+import sys, anechoic.torch
+print({count})
+anechoic.torch.PrivacyEngine
+print({count}, [room for room in ("audit", "optimize", "lower_bounds") if f"anechoic.{{room}}" in sys.modules])
+"""
+    alone, engine = in_a_process(script).splitlines()
+    assert int(alone) <= 10 and int(engine.split()[0]) <= 260 and engine.endswith("[]")
+    with pytest.raises(AttributeError, match="no attribute 'Engine'"):
+        anechoic.torch.Engine
+    assert dir(anechoic.torch) == sorted(anechoic.torch.__all__)
+
+
+def test_a_plan_knows_the_optimizers_and_schedulers_of_torch_before_the_engine_is_imported():
+    printed = in_a_process("""
+import torch
+from anechoic.planning.update import rates_of, update_of
+sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+print(update_of(sgd).momentum, rates_of(torch.optim.lr_scheduler.StepLR(sgd, 1))(2).round(3).tolist())
+for rule in (update_of, rates_of):
+    try:
+        rule(torch.nn.Linear if rule is update_of else torch.nn.Identity)
+        print("taken")
+    except ValueError as error:
+        print(error)
+""")
+    assert printed.startswith("0.9 [0.1, 0.01]\noptimizer=") and "torch optimizer" in printed
 
 
 @pytest.mark.slow
@@ -253,11 +299,22 @@ def test_two_engines_draw_different_keys():
     assert torch.equal(train(start(), 2), train(start(), 2))
 
 
-def test_nothing_secret_is_shown():
+def test_an_engine_says_what_it_is_and_nothing_secret():
+    assert (
+        repr(PrivacyEngine()) == "PrivacyEngine(no run yet: call make_private or make_private_with_epsilon)"
+    )
     run = start()
+    train(run, 2)
+    shown, spent = repr(run.engine), run.engine.get_epsilon(run.mechanism.delta)
+    assert shown.startswith("PrivacyEngine(grad_sample_mode='rows', Mechanism(BandedToeplitz")
+    assert shown.endswith(f"2 of 15 releases made, epsilon={spent:.4g} so far at delta=1e-06)")
     key = bytes(range(32)).hex()
     for shown in (repr(run.engine), repr(run.optimizer), run.mechanism.to_json(), run.mechanism.report()):
         assert key not in shown
+
+
+class NormAct(nn.BatchNorm1d):
+    """As timm's, with an activation of its own."""
 
 
 def test_opacus_helpers():
@@ -270,6 +327,27 @@ def test_opacus_helpers():
     fixed = PrivacyEngine.get_compatible_module(bad)
     assert isinstance(fixed[1], nn.GroupNorm)
     engine.validate(module=fixed, optimizer=None, data_loader=None)
+    bad[1] = NormAct(4)
+    with pytest.raises(
+        UnsupportedError, match=r"1 is NormAct.*set_submodule\('1', nn.Sequential\(nn.GroupNorm"
+    ):
+        PrivacyEngine.get_compatible_module(bad)
+
+
+@pytest.mark.parametrize("zeroed", ["before", "after", "never"])
+def test_a_script_that_clips_p_grad_is_told_once(zeroed, caplog):
+    for clips in (False, True):
+        run = start(keys=False)
+        for x, y in run.loader:
+            if zeroed == "before":
+                run.optimizer.zero_grad()
+            run.criterion(run.forward(x), y).backward()
+            if clips:
+                nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+            run.optimizer.step()
+            if zeroed == "after":
+                run.optimizer.zero_grad()
+        assert caplog.text.count("nobody reads it there") == clips
 
 
 # Batches of somebody else.
@@ -338,11 +416,6 @@ def test_a_refused_call_leaves_everything_as_it_was():
             {"mechanism": mechanism("poisson"), "poisson_sampling": False},
             MismatchError,
             "poisson_sampling=False, but the mechanism's guarantee rests on Poisson",
-        ),
-        (
-            {"grad_sample_mode": "ghost", "criterion": nn.MSELoss(reduction="sum")},
-            ValueError,
-            "criterion.reduction",
         ),
     ],
 )
@@ -415,6 +488,12 @@ def test_a_mechanism_over_budget_is_refused():
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([])
+
+
+def test_a_stream_of_examples_has_no_length_to_plan_from():
+    setup = Setup.of({"module": None, "optimizer": None, "data_loader": DataLoader(Stream(), batch_size=8)})
+    with pytest.raises(UnsupportedError, match=r"IterableDataset.*DataLoader\(list\(dataset\), …\)"):
+        setup.period
 
 
 def refused_loaders():
