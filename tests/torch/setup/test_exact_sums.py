@@ -161,15 +161,11 @@ def test_without_a_grid_the_reason_is_said(why, options):
     assert why in str(engine.arithmetic) and str(engine.arithmetic).startswith("sums in floating point: ")
 
 
-def test_on_another_device_there_is_no_grid_by_default():
+def test_of_a_given_mechanism_the_grid_is_its_own_and_on_another_device_there_is_none():
+    assert start(mech=exact(), keys=False).engine.arithmetic.exact
+    assert "calibrate(…, grid_bits=…)" in start(keys=False).engine.arithmetic.reason
     found = against_grid("rows", [nn.Parameter(torch.empty(2, device="meta"))])
     assert "on the CPU" in found and not against_grid("rows", [nn.Parameter(torch.empty(2))])
-
-
-def test_of_a_given_mechanism_the_grid_is_its_own():
-    assert start(mech=exact(), keys=False).engine.arithmetic.exact
-    floats = start(keys=False).engine
-    assert "calibrate(…, grid_bits=…)" in floats.arithmetic.reason and floats.mechanism.grid_bits is None
 
 
 @pytest.mark.parametrize(("strategy", "budget"), [("banded_toeplitz", 800), ("blt", 440)])
