@@ -432,6 +432,18 @@ def test_a_mechanism_over_budget_is_refused():
     private(target_epsilon=mech.epsilon(1e-5), **options)
 
 
+class DistributedDataParallel(nn.Module):
+    """Stands for torch's, which needs a process group to be made."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+class OptimizedModule(DistributedDataParallel):
+    """Stands for torch.compile's, which takes seconds to make."""
+
+
 def mixing():
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
@@ -444,7 +456,7 @@ def mixing():
             UnsupportedError,
             "is DistributedDataParallel: pass the",
         ),
-        (lambda: nn.Sequential(torch.compile(network())), UnsupportedError, "put its _orig_mod in its place"),
+        (lambda: OptimizedModule(network()), UnsupportedError, "put its _orig_mod in its place"),
         (lambda: torch.jit.script(network()), UnsupportedError, "ScriptModule: its compiled code"),
         (lambda: network().eval(), UnsupportedError, r"call model.train\(\)"),
         (
@@ -538,14 +550,6 @@ def test_data_that_were_sampled_count_as_all_there_are():
     with pytest.raises(MismatchError, match=r"has 20 examples, the mechanism's sampling 40"):
         private(loader=loader, mechanism=mechanism("poisson"))
     private(loader=loader, mechanism=mechanism("poisson", examples=20))
-
-
-class DistributedDataParallel(nn.Module):
-    """Stands for torch's, which needs a process group to be made."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
 
 
 def test_optimizers_that_do_not_fit_are_refused():
