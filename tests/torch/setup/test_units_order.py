@@ -78,6 +78,10 @@ def second_sorted(items):
     return second(sorted(items, key=lambda item: -len(item[0])))
 
 
+def second_alone_sorted(items):
+    return {"x": second_sorted(items)[0]}
+
+
 class Ascending(Sequences):
     def __getitems__(self, indices):  # as fancy indexing of HDF5 asks for
         return [self[i] for i in sorted(indices)]
@@ -108,6 +112,7 @@ BY_COLLATE, BY_GETITEMS = (
         (Sequences, by_length, {}, BY_COLLATE.format("by_length")),
         (Sequences, reversing, {}, BY_COLLATE.format("reversing")),
         (Sequences, second_sorted, {"batch_first": False}, BY_COLLATE.format("second_sorted")),
+        (Sequences, second_alone_sorted, {"batch_first": False}, BY_COLLATE.format("second_alone_sorted")),
         (Ascending, padded, {}, BY_GETITEMS),
         (Sequences, by_length, {"owned": False}, None),  # each example its own unit
         (Sequences, padded, {}, None),
