@@ -339,11 +339,6 @@ def test_a_refused_call_leaves_everything_as_it_was():
             MismatchError,
             "poisson_sampling=False, but the mechanism's guarantee rests on Poisson",
         ),
-        (
-            {"grad_sample_mode": "ghost", "criterion": nn.MSELoss(reduction="sum")},
-            ValueError,
-            "criterion.reduction",
-        ),
     ],
 )
 def test_options_that_are_refused(options, error, message):
