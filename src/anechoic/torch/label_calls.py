@@ -36,6 +36,8 @@ INSTEAD: dict[str, Callable[[Any, list[Any]], Any]] = {
     "_conj": lambda _, args: args[0].conj_physical(),  # bits of a view are unseen on the tensor outside
     "_neg_view": lambda _, args: args[0].neg(),
 }
+#: What takes numbers out of tensors, or makes shapes of them.
+_TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 _EARLIER = Mixing(
     "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
 )
@@ -49,6 +51,7 @@ class Operation(NamedTuple):
     in_place: bool
     writes: tuple[int, ...]
     by_entry: bool
+    taking: bool
     arguments: dict[str, tuple[int, Any]]
     instead: Any
     turns: Any
@@ -73,8 +76,9 @@ def operation(func: Any) -> Operation:
         turns = getattr(torch.ops.aten, base) if in_place and torch.Tag.inplace_view in func.tags else None
         if turns is not None:
             turns = getattr(turns, func._overloadname, None) or getattr(turns, "int", None)
-        found = Operation(base, rule, in_place, writes, by_entry, arguments, INSTEAD.get(name), turns)
-        _KNOWN[func] = found
+        found = _KNOWN[func] = Operation(
+            base, rule, in_place, writes, by_entry, base in _TAKING, arguments, INSTEAD.get(name), turns
+        )
     return found
 
 
@@ -106,6 +110,8 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     call.args, call.kwargs, call.out = bare, named, out
     if op.writes:
         return written(call, args)
+    if op.taking and call.seen:
+        call.batch.numbers += 1
     if isinstance(out, Tensor):
         label = _entry_by_entry(call) if op.by_entry else call.label()
         if callable(label):

@@ -128,6 +128,19 @@ def _embedding(c: OpCall) -> Label:
     return places if weight is None else c.mixed("rows as its table")
 
 
+@rule("_embedding_bag _embedding_bag_forward_only")
+def _bag(c: OpCall) -> Any:
+    """Bags of one length, one after the other: offsets are public then."""
+    places, offsets, label = c.args[1], c.args[2], c.of(c.args[1])
+    bags = len(offsets) - bool(c.get("include_last_offset"))
+    words = len(places) // max(bags, 1)
+    alone = isinstance(label, OnAxis) and len(c.seen) == 1 and label.inner % max(words, 1) == 0
+    if alone and bags * words == len(places) and offsets.tolist()[:bags] == [i * words for i in range(bags)]:
+        found = OnAxis(0, label.inner // max(words, 1))
+        return lambda place, _: label if place == 1 else found
+    return c.mixed("bags of several lengths, or rows as its table or weights")
+
+
 @rule("embedding_dense_backward")
 def _table(c: OpCall) -> Label:
     return OverRows()

@@ -86,6 +86,8 @@ class GradientSource(ABC):
     takes_grid: ClassVar[bool] = True
     #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
     by_layers: ClassVar[bool] = True
+    #: What to do where rows mix.
+    remedy: ClassVar[str] = REMEDY
 
     module: Any
     criterion: Any = None
@@ -97,8 +99,8 @@ class GradientSource(ABC):
         self.ledger = setup.ledger
         #: asked before the model works on a batch in hand
         self.before_call: Callable[[], None] = lambda: None
-        #: (domain, *numbers) -> 32 secret bytes of the batch in hand
-        self.seed: Callable[..., bytes] = lambda *_: bytes(32)
+        #: (domain, *numbers) -> None: sets the generators by secret bytes of the batch in hand
+        self.seed: Callable[..., None] = lambda *_: None
         self.batch: LabelledBatch | None = None
 
     @property
@@ -175,7 +177,7 @@ class GradientSource(ABC):
         if root == wanted or batch.rows <= 1:
             return
         if isinstance(root, Mixing):
-            raise GuaranteeError(f"the loss mixes rows. {root.why}. {REMEDY}.")
+            raise GuaranteeError(f"the loss mixes rows. {root.why}. {self.remedy}.")
         what = "mean" if batch.means else "sum"
         said = "one of single rows"
         if isinstance(root, OverRows):
@@ -212,7 +214,7 @@ class GradientSource(ABC):
     def zero_grad(self) -> None:
         """Forget backward passes; outputs of the model stay."""
         if self.batch is not None:
-            self.batch.roots, self.batch.fault = [], ""
+            self.batch.roots, self.batch.calls, self.batch.fault = [], [], ""
             for leaf in self.batch.outputs:
                 leaf.grad = None
 

@@ -30,6 +30,7 @@ class RowModel:
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
 
     Attributes:
+        called: what it is, in messages.
         places: of its parameters.
         recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
@@ -37,6 +38,8 @@ class RowModel:
         asks: whether it was seen to ask for gradients of what it computes.
         keeps: whether a call was seen to change its attributes or buffers.
     """
+
+    called = "model"
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
         self.module, self.parameters = module, parameters
@@ -71,8 +74,9 @@ class RowModel:
         """vmap could not run it: say so once."""
         if not self.loops:
             logger.warning(
-                "torch.func.vmap cannot run this model, so its rows are taken one after another, which is"
+                "torch.func.vmap cannot run this %s, so its rows are taken one after another, which is"
                 " right and slow: %s",
+                self.called,
                 reason.strip().split("\n")[0],
             )
         self.loops = reason
