@@ -100,6 +100,23 @@ def test_a_mean_is_over_all_targets_whatever_a_batch_holds(name):
     assert torch.allclose(grad, cotangent(meant, *numbers(0)), atol=1e-6)
 
 
+def test_products_along_three_rows_mix():
+    public = torch.linspace(-1, 1, 9).reshape(3, 3)
+    o, y, x = torch.randn(3, 3), torch.zeros(3, dtype=torch.long), torch.randn(3, 3)
+    assert verdict(lambda o, y, x: torch.linalg.cross(o, public, dim=0).square().mean(), o, y, x, rows=3)[0]
+    assert not verdict(lambda o, y, x: torch.linalg.cross(o, x).square().mean(), o, y, x, rows=3)[0]
+
+
+def test_views_in_place_keep_their_rows():
+    def program(o, y, x):
+        z = x.clone().unsqueeze_(1).transpose_(0, 1)
+        return (o * z.squeeze_(0) * y.clone().unsqueeze_(1).t_().T).sum(1).square().mean()
+
+    why, grad = verdict(program, *numbers(0))
+    assert why == ""
+    assert torch.allclose(grad, cotangent(program, *numbers(0)), atol=1e-5)
+
+
 FUZZED, SIDE = 250, 4
 
 
