@@ -31,13 +31,13 @@ Rule = Callable[["OpCall"], Any]
 RULES: dict[str, Rule] = {}
 #: Operations whose rules are those of entry by entry: of any, of one tensor, of sums and products.
 BY_ENTRY = ("clamp", "clone", "add")
+#: What takes numbers out of tensors, or makes shapes of them.
+_TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 #: What is computed in the place of an operation, as a function of it and its arguments.
 INSTEAD: dict[str, Callable[[Any, list[Any]], Any]] = {
     "_conj": lambda _, args: args[0].conj_physical(),  # bits of a view are unseen on the tensor outside
     "_neg_view": lambda _, args: args[0].neg(),
 }
-#: What takes numbers out of tensors, or makes shapes of them.
-_TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 _EARLIER = Mixing(
     "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
 )
@@ -72,13 +72,12 @@ def operation(func: Any) -> Operation:
         base = name[:-1] if in_place and name not in RULES else name
         rule = RULES.get(base) or (RULES[BY_ENTRY[0]] if torch.Tag.pointwise in func.tags else _without_rule)
         arguments = {a.name: (i, a.default_value) for i, a in enumerate(own)}
-        by_entry = rule in map(RULES.get, BY_ENTRY)
+        by_entry, taking = rule in map(RULES.get, BY_ENTRY), base in _TAKING
         turns = getattr(torch.ops.aten, base) if in_place and torch.Tag.inplace_view in func.tags else None
         if turns is not None:
             turns = getattr(turns, func._overloadname, None) or getattr(turns, "int", None)
-        found = _KNOWN[func] = Operation(
-            base, rule, in_place, writes, by_entry, base in _TAKING, arguments, INSTEAD.get(name), turns
-        )
+        found = Operation(base, rule, in_place, writes, by_entry, taking, arguments, INSTEAD.get(name), turns)
+        _KNOWN[func] = found
     return found
 
 

@@ -130,10 +130,10 @@ def _bag(c: OpCall) -> Any:
     places, offsets, label = c.args[1], c.args[2], c.of(c.args[1])
     bags = len(offsets) - bool(c.get("include_last_offset"))
     words = len(places) // max(bags, 1)
-    alone = isinstance(label, OnAxis) and len(c.seen) == 1 and label.inner % max(words, 1) == 0
-    if alone and bags * words == len(places) and offsets.tolist()[:bags] == [i * words for i in range(bags)]:
+    if isinstance(label, OnAxis) and len(c.seen) == 1 and label.inner % max(words, 1) == 0:
         found = OnAxis(0, label.inner // max(words, 1))
-        return lambda place, _: label if place == 1 else found
+        if bags * words == len(places) and offsets.tolist()[:bags] == [i * words for i in range(bags)]:
+            return lambda place, _: label if place == 1 else found
     return c.mixed("bags of several lengths, or rows as its table or weights")
 
 
