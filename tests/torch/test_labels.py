@@ -100,6 +100,23 @@ def test_a_mean_is_over_all_targets_whatever_a_batch_holds(name):
     assert torch.allclose(grad, cotangent(meant, *numbers(0)), atol=1e-6)
 
 
+def test_products_along_three_rows_mix():
+    public = torch.linspace(-1, 1, 9).reshape(3, 3)
+    o, y, x = torch.randn(3, 3), torch.zeros(3, dtype=torch.long), torch.randn(3, 3)
+    assert verdict(lambda o, y, x: torch.linalg.cross(o, public, dim=0).square().mean(), o, y, x, rows=3)[0]
+    assert not verdict(lambda o, y, x: torch.linalg.cross(o, x).square().mean(), o, y, x, rows=3)[0]
+
+
+def test_views_in_place_keep_their_rows():
+    def program(o, y, x):
+        z = x.clone().unsqueeze_(1).transpose_(0, 1)
+        return (o * z.squeeze_(0) * y.clone().unsqueeze_(1).t_().T).sum(1).square().mean()
+
+    why, grad = verdict(program, *numbers(0))
+    assert why == ""
+    assert torch.allclose(grad, cotangent(program, *numbers(0)), atol=1e-5)
+
+
 FUZZED, SIDE = 250, 4
 
 
@@ -282,6 +299,72 @@ def test_a_row_that_takes_another_way_moves_nobody_elses_kernels(number):
     assert found[0][0].abs().sum() > 0
     assert torch.equal(found[0][0], found[1][0])  # its own gradient is that of the same product
     assert torch.equal(found[0][1], found[1][1])
+
+
+class Counted(Gate):
+    """What it counts weighs later calls, as in a warm-up."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x, n):
+        self.calls += 1
+        self.seen += 1
+        if int(n) == 99:
+            raise ValueError("a row that fails")
+        return super().forward(x, n) * self.calls / (1 + self.seen)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_call_counts_once_however_many_ways_its_rows_take(exact):
+    torch.manual_seed(0)
+    x, found = torch.randn(12, 24), []
+    for n in (torch.zeros(12), torch.arange(12.0), torch.tensor([99.0, *[2.0] * 11])):
+        model, optimizer, loader = private(Counted(), (x, n.long(), torch.zeros(12)), 6, lr=0.0, exact=exact)
+        for a, b, _ in loader:
+            model(a, b).mean().backward()
+            last = optimizer.source.sums(optimizer.ledger.in_hand)[0].clone()
+            optimizer.step()
+        assert (model.calls, float(model.seen)) == (2, 2.0)
+        found.append(last)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+HOSTILE = {
+    "not a number": (float("nan"), 0),
+    "infinite": (float("inf"), 3),
+    "huge": (1e38, 1),
+    "tiny": (1e-40, 1),
+    "empty": (0.0, 0),
+    "another way": (1.0, 40),
+    "below zero": (1.0, -3),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_record_moves_its_own_contribution_alone(name):
+    """The sum moves by the same integers whoever else is there, and in the next batch by nothing."""
+    (value, way), moved = HOSTILE[name], []
+    for seed in (1, 2):
+        draw, sums = torch.Generator().manual_seed(seed), []
+        x, n = torch.randn(12, 24, generator=draw), torch.arange(12) % 5
+        x[2] = torch.linspace(-1, 1, 24)
+        for hostile in (False, True):
+            if hostile:
+                x[2] = x[2] * 0 + value if value in (0.0, 1e-40) else x[2] * value
+                n[2] = way
+            model, optimizer, loader = private(Gate(), (x, n, torch.zeros(12)), 6, lr=0.0, exact=True)
+            mine = []
+            for a, b, _ in loader:
+                model(a, b).mean().backward()
+                mine.append(optimizer.source.sums(optimizer.ledger.in_hand)[0].clone())
+                optimizer.step()
+            sums.append(mine)
+        assert torch.equal(sums[0][1], sums[1][1])
+        moved.append(sums[1][0] - sums[0][0])
+    assert torch.equal(*moved)
 
 
 class Drops(nn.Module):
@@ -544,3 +627,31 @@ def test_a_generator_trained_beside_a_private_discriminator():
         bce(out, torch.ones_like(out)).backward()
         other.step()
     assert optimizer.ledger.releases == 2 and not torch.equal(g.weight, before)
+
+
+def test_two_runs_in_one_loop_and_a_batch_that_is_given_up():
+    (one, first, a), (two, second, b) = linear(), linear()
+    for (x, y, _), (z, t, _) in zip(a, b, strict=True):
+        first.zero_grad()
+        second.zero_grad()
+        out = one(x)
+        F.cross_entropy(two(z), t).backward()
+        F.cross_entropy(out, y).backward()
+        first.step()
+        second.step()
+    assert (first.ledger.releases, second.ledger.releases) == (2, 2)
+    (one, first, a), (two, second, b) = linear(), linear()
+    x, y, _ = next(iter(a))
+    z, t, _ = next(iter(b))
+    (F.cross_entropy(one(x), y) + F.cross_entropy(two(z), t)).backward()
+    with pytest.raises(GuaranteeError, match="earlier batch|other"):
+        first.step()
+    first.abandon_batch()
+    for x, y, _ in a:
+        try:
+            F.cross_entropy(one(x), y[:3]).backward()
+        except ValueError:
+            first.zero_grad()
+            F.cross_entropy(one(x), y).backward()
+        first.step()
+    assert first.ledger.releases == 2
