@@ -36,7 +36,6 @@ navigation = {
         "Time order": ["choosing", "app"],
         "Training": [
             "training",
-            "gradients",
             "losses",
             "users",
             "resuming",
@@ -81,8 +80,7 @@ short_titles = {
     "api/index": "API",
     "choosing": "Choosing a mechanism",
     "app": "The planner",
-    "gradients": "Gradients",
-    "losses": "Losses and models",
+    "losses": "Models and losses",
     "selecting": "Selecting by trial",
     "many-devices": "Many processes",
     "frameworks": "Training frameworks",

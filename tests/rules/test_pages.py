@@ -33,7 +33,7 @@ ELSEWHERE = {
 }
 #: What people read first; a page that they come to from there belongs here too.
 READ = """
-    training losses gradients resuming users sharp-edges choosing measured selecting guarantees statement
+    training losses resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
     theory extending federated-study many-devices start from-opacus reviewer
 """
