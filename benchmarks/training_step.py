@@ -1,31 +1,27 @@
-"""Cost of a training step with correlated noise, against the same step with Opacus's independent noise.
+"""Cost of a training step with correlated noise, beside the same step with Opacus's independent noise.
 
-    python benchmarks/training_step.py [--json PATH] [--batch-size 256] [--bands 32] [--repeats 15]
-        [--modes rows rows+exact ghost] [--networks small large]
+    python benchmarks/training_step.py [--json PATH] [--batch-sizes 32 256] [--bands 32] [--repeats 15]
+        [--modes rows rows+exact ghost] [--networks mlp small large lora]
 
-Both train the same convolutional network, of 3,118 and of 1,060,576 parameters, on the same batches in one
-process, by turns, so that a noisy machine disturbs both: forward pass, backward pass with per-example
-gradients, clipping, noise, update. "rows" is the default, and "rows+exact" has exact sums; Opacus's step is
-that of its hooks, and for "ghost" of its ghost clipping. Every safeguard of the default is on, and a journal;
-what each takes is measured in the same steps, by timers around its functions. The stream's buffer is full
-from the start. Processor time is what other work on the machine disturbs least. Delivery of the batch is
-timed on its own.
+Both train the same network on batches of the same size in one process, by turns, so that a noisy machine
+disturbs both: forward pass, backward pass with per-example gradients, clipping, noise, update. "rows" is the
+default, and "rows+exact" has exact sums; Opacus's step is that of its hooks, and for "ghost" of its ghost
+clipping. The stream's buffer is full from the start. Processor time is what other work on the machine
+disturbs least. "beside" is what another network costs in the loop after our step(), over what it costs after
+Opacus's.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 import warnings
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -33,91 +29,72 @@ from opacus import GradSampleModule
 from opacus.grad_sample import GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.grid import default_bits
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Toeplitz
-from anechoic.torch import PrivacyEngine, noise_adder
-from anechoic.torch.randomness.modes import paused
+from anechoic.torch import PrivacyEngine
 from anechoic.workloads import prefix_sum
 
-#: Of the ratio of processor times, by the project's own rule.
-TARGETS = {"rows": 1.3, "rows+exact": 1.4, "ghost": 1.1}
-NOISE_STD = 1.0
+NOISE_STD, CLASSES = 1.0, 10
 
 
-def network() -> nn.Module:
-    """A small CNN for 28 x 28 images with 1,060,576 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(2304, 450),
-        nn.ReLU(),
-        nn.Linear(450, 10),
-    )
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, CLASSES))
 
 
-def small_network() -> nn.Module:
+def small() -> nn.Module:
     """A CNN for 28 x 28 images with 3,118 parameters."""
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(8, 16, 3, stride=2),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(3),
-        nn.Flatten(),
-        nn.Linear(144, 12),
-        nn.Linear(12, 10),
+        nn.Unflatten(1, (1, 28, 28)),
+        *(nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(144, 12), nn.Linear(12, CLASSES)),
     )
 
 
-NETWORKS = {"small": small_network, "large": network}
+def large() -> nn.Module:
+    """A small CNN with 1,060,576 parameters."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
+        *(nn.Conv2d(1, 32, 3, stride=2), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(2304, 450), nn.ReLU(), nn.Linear(450, CLASSES)),
+    )
 
 
-class Shares:
-    """Processor time of the safeguards: timers around their functions, of which the outermost counts.
+class Adapter(nn.Module):
+    """A frozen linear layer with a trained update of low rank."""
 
-    Args:
-        optimizer: ours.
-    """
+    def __init__(self, inputs: int, outputs: int, rank: int = 8) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
 
-    def __init__(self, optimizer: Any) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inside = False
-        source = optimizer.source
-        for title, owner, names in (
-            ("what must be as it was", optimizer.guard, ("check", "released")),
-            ("journal", optimizer.noise_adder.journal, ("record",)),
-            ("journal", noise_adder, ("digest",)),
-            ("rows by themselves", source, ("_alone",)),
-            ("rows by themselves", getattr(source, "single", None), ("rows", "row", "compare")),
-            ("rules of layers against autograd", source, ("_compare",)),
-            ("random numbers of the step", optimizer._surroundings, ("deliver", "take", "settle")),
-        ):
-            for name in names:
-                if callable(getattr(owner, name, None)):
-                    setattr(owner, name, self._timed(title, getattr(owner, name)))
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.up(self.down(x))
 
-    def _timed(self, title: str, function: Any) -> Any:
-        self.seconds.setdefault(title, 0.0)
 
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            if self._inside:
-                return function(*arguments, **keywords)
-            self._inside, begun = True, time.process_time()
-            try:
-                return function(*arguments, **keywords)
-            finally:
-                self.seconds[title] += time.process_time() - begun
-                self._inside = False
+def lora() -> nn.Module:
+    """Frozen layers of 1.8 million parameters, adapters of 49,000."""
+    layers = [layer for _ in range(3) for layer in (Adapter(784, 784), nn.ReLU())]
+    return nn.Sequential(*layers, Adapter(784, CLASSES))
 
-        return timed
+
+NETWORKS = {"mlp": mlp, "small": small, "large": large, "lora": lora}
+#: Of the ratio of processor times, by network, batch size and mode.
+TARGETS = {
+    ("mlp", 32, "rows"): 1.7,
+    ("small", 32, "rows"): 1.1,
+    ("small", 32, "rows+exact"): 1.25,
+    ("small", 256, "rows"): 0.9,
+    ("small", 256, "rows+exact"): 1.0,
+    ("large", 32, "rows"): 0.75,
+    ("large", 32, "rows+exact"): 1.0,
+    ("large", 256, "rows"): 0.56,
+    ("large", 256, "rows+exact"): 0.74,
+}
 
 
 def fill(optimizer: Any, loader: Any, bands: int) -> None:
@@ -137,7 +114,7 @@ def opacus(model: nn.Module, batch_size: int, mode: str) -> tuple[Any, Any, Any]
     module: Any = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0) if ghost else None
     module = module or GradSampleModule(model)
     optimizer = (DPOptimizerFastGradientClipping if ghost else DPOptimizer)(
-        torch.optim.SGD(model.parameters(), lr=0.01),
+        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01),
         noise_multiplier=NOISE_STD,
         max_grad_norm=1.0,
         expected_batch_size=batch_size,
@@ -146,120 +123,111 @@ def opacus(model: nn.Module, batch_size: int, mode: str) -> tuple[Any, Any, Any]
     return module, optimizer, DPLossFastGradientClipping(module, optimizer, criterion) if ghost else criterion
 
 
-def measure(
-    batch_size: int, bands: int, repeats: int, mode: str, folder: str, size: str = "large"
-) -> dict[str, Any]:
-    """Seconds of single steps, by turns."""
+def correlated(model: nn.Module, batch_size: int, bands: int, repeats: int, mode: str) -> Any:
+    """Our module, optimizer and loader, with the buffer of the noise full."""
     kind, _, exact = mode.partition("+")
-    steps = bands + repeats + 1
-    features = torch.randn(4 * batch_size, 1, 28, 28)
-    dataset = TensorDataset(features, torch.randint(10, (4 * batch_size,)))
-    ours, theirs = NETWORKS[size](), NETWORKS[size]()
-    theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
-    strategy = BandedToeplitz(steps, Toeplitz.square_root(prefix_sum(bands)).coefficients)
-    sampling = FixedOrder(len(dataset), batch_size, steps=steps)
-    grid_bits = default_bits(sum(p.numel() for p in ours.parameters())) if exact else None
-    mechanism = Mechanism(strategy, sampling, NOISE_STD, grid_bits=grid_bits)
-    made = PrivacyEngine(journal=Path(folder) / f"{mode}-{size}.journal").make_private(
-        module=ours,
-        optimizer=torch.optim.SGD(ours.parameters(), lr=0.01),
+    steps, own = bands + repeats + 1, [p for p in model.parameters() if p.requires_grad]
+    dataset = TensorDataset(torch.randn(4 * batch_size, 784), torch.randint(CLASSES, (4 * batch_size,)))
+    mechanism = Mechanism(
+        BandedToeplitz(steps, Toeplitz.square_root(prefix_sum(bands)).coefficients),
+        FixedOrder(len(dataset), batch_size, steps=steps),
+        NOISE_STD,
+        grid_bits=default_bits(sum(p.numel() for p in own)) if exact else None,
+    )
+    module, optimizer, *_, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(own, lr=0.01),
+        criterion=nn.CrossEntropyLoss(),
         data_loader=DataLoader(dataset, batch_size=batch_size, shuffle=True),
         mechanism=mechanism,
         grad_sample_mode=kind,
-        exact_sums=bool(exact),
     )
-    module, optimizer, loader = made[0], made[1], made[-1]
-    criterion = made[2] if kind == "ghost" else nn.CrossEntropyLoss()
-    other, independent, their_criterion = opacus(theirs, batch_size, kind)
     fill(optimizer, loader, bands)
-    shares = Shares(optimizer)
-    seconds: dict[str, list[float]] = {"correlated": [], "independent": [], "delivery": []}
-    processor: dict[str, list[float]] = {"correlated": [], "independent": []}
-    made, first = 0, {}
-    while made <= repeats:
-        start = time.perf_counter()
-        for x, y in loader:
-            seconds["delivery"].append(time.perf_counter() - start)
-            turns = [
-                ("correlated", module, optimizer, criterion),
-                ("independent", other, independent, their_criterion),
-            ]
-            # the first of a pair finds other memory than the second: change places
-            for name, model, private, judge in turns if made % 2 else reversed(turns):
-                # with a batch of ours in hand, every operation is looked at: not theirs
-                with paused() if model is other else nullcontext():
-                    begun, used = time.perf_counter(), time.process_time()
-                    private.zero_grad()
-                    judge(model(x), y).backward()
-                    private.step()
-                    seconds[name].append(time.perf_counter() - begun)
-                    processor[name].append(time.process_time() - used)
-            made += 1
-            first = first or dict(shares.seconds)  # the first step checks more than the others
-            start = time.perf_counter()
-            if made > repeats:
-                break
-    timed = {name: values[1:] for name, values in seconds.items()}  # the first warms up
-    middle = {name: statistics.median(values) for name, values in timed.items()}
-    used_middle = {name: statistics.median(values[1:]) for name, values in processor.items()}
+    return module, optimizer, loader
+
+
+def timed(work: Callable[[], Any]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def measure(name: str, batch_size: int, mode: str, bands: int, repeats: int) -> dict[str, Any]:
+    """Processor seconds of single steps, by turns; the median of each."""
+    ours, theirs, plain = NETWORKS[name](), NETWORKS[name](), NETWORKS[name]()
+    theirs.load_state_dict(ours.state_dict())
+    module, optimizer, loader = correlated(ours, batch_size, bands, repeats, mode)
+    other, independent, their_criterion = opacus(theirs, batch_size, mode)
+    fixed = torch.randn(batch_size, 784), torch.randint(CLASSES, (batch_size,))
+    judge: Any = nn.CrossEntropyLoss()
+
+    def step(model: Any, private: Any, criterion: Any, x: Tensor, y: Tensor) -> None:
+        private.zero_grad()
+        criterion(model(x), y).backward()
+        private.step()
+
+    def evaluate() -> None:
+        judge(plain(fixed[0]), fixed[1]).backward()
+
+    seconds: dict[str, list[float]] = {key: [] for key in ("correlated", "independent", "alone", "beside")}
+    for turn, (x, y) in zip(range(repeats + 1), endless(loader), strict=False):
+        both = [
+            ("correlated", lambda x=x, y=y: step(module, optimizer, judge, x, y)),
+            ("independent", lambda: step(other, independent, their_criterion, *fixed)),
+        ]
+        # the first of a pair finds other memory than the second: change places
+        for key, work in both if turn % 2 else both[::-1]:
+            seconds[key].append(timed(work))
+            seconds["beside" if key == "correlated" else "alone"].append(timed(evaluate))
+    middle = {key: statistics.median(values[1:]) for key, values in seconds.items()}  # the first warms up
     return {
-        "parameters": sum(p.numel() for p in ours.parameters()),
-        "mode": mode,
-        "batch_size": batch_size,
-        "bands": bands,
-        "repeats": repeats,
-        "seconds": middle,
-        "processor_seconds": used_middle,
-        "ratio": middle["correlated"] / middle["independent"],
-        "processor_ratio": used_middle["correlated"] / used_middle["independent"],
-        "shares": {
-            title: (spent - first[title]) / sum(processor["correlated"][1:])
-            for title, spent in shares.seconds.items()
-        },
-        "spread": {name: [min(values), max(values)] for name, values in timed.items()},
+        **{"network": name, "parameters": sum(p.numel() for p in ours.parameters()), "mode": mode},
+        **{"batch_size": batch_size, "bands": bands, "repeats": repeats, "processor_seconds": middle},
+        "processor_ratio": middle["correlated"] / middle["independent"],
+        "beside_ratio": middle["beside"] / middle["alone"],
+        "target": TARGETS.get((name, batch_size, mode), 1.1 if mode == "ghost" else None),
     }
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Measure, print, write JSON where asked to; returns what the JSON holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[32, 256])
     parser.add_argument("--bands", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=15, help="timed steps of each")
     parser.add_argument("--networks", choices=NETWORKS, nargs="+", default=list(NETWORKS))
     parser.add_argument("--json", help="file for the figures")
-    parser.add_argument("--modes", choices=TARGETS, nargs="+", default=list(TARGETS))
+    modes = ("rows", "rows+exact", "ghost")
+    parser.add_argument("--modes", choices=modes, nargs="+", default=list(modes))
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
-
     about = {
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "torch_threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        results = [
-            measure(options.batch_size, options.bands, options.repeats, mode, folder, size)
-            for size in options.networks
-            for mode in options.modes
-        ]
-    print(
-        f"Training step, batch {options.batch_size},"
-        f" {options.bands} bands, torch {about['torch']}, {about['torch_threads']} threads; medians of"
-        f" {options.repeats}; processor time in ms"
-    )
-    for result in results:
-        used, mode = result["processor_seconds"], result["mode"]
-        print(
-            f"  {result['parameters']:9,} {mode:10}"
-            f" Opacus {used['independent'] * 1e3:8.1f}   anechoic {used['correlated'] * 1e3:8.1f}"
-            f"   ratio {result['processor_ratio']:6.3f} (wall {result['ratio']:6.3f}, target"
-            f" {TARGETS[mode]:.2f}); delivery {result['seconds']['delivery'] * 1e3:.1f} ms"
-        )
-        for title, share in result["shares"].items():
-            print(f"      {title:34} {100 * share:6.2f} %")
-    figures = {"benchmark": "training_step", "targets": TARGETS, "setting": about, "results": results}
+    print(f"Processor time of a step in ms, medians of {options.repeats}; {options.bands} bands; {about}")
+    results = []
+    for name in options.networks:
+        for size in options.batch_sizes:
+            for mode in options.modes:
+                found = measure(name, size, mode, options.bands, options.repeats)
+                used = {key: 1e3 * value for key, value in found["processor_seconds"].items()}
+                target = "" if found["target"] is None else f", target {found['target']:.2f}"
+                print(
+                    f"  {name:6} B={size:<4} {mode:10} Opacus {used['independent']:8.2f}   anechoic"
+                    f" {used['correlated']:8.2f}   ratio {found['processor_ratio']:.2f}{target}; another"
+                    f" network beside it {found['beside_ratio']:.2f}",
+                    flush=True,
+                )
+                results.append(found)
+    figures = {"benchmark": "training_step", "setting": about, "results": results}
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=2)

@@ -181,7 +181,7 @@ REFUSED = [
     ({"workload": STEPPED}, "Toeplitz workload"),
     ({"workload": lambda n: n}, "Toeplitz workload"),
     ({"optimizer": "Adam"}, "Momentum is read from torch.optim.SGD. CorrectedAdam"),
-    ({"optimizer": 3}, "import anechoic.torch first"),
+    ({"optimizer": 3}, "or a torch optimizer, such as"),
     ({"scheduler": "warm"}, "scheduler='warm' is unknown"),
     ({"scheduler": 3}, "scheduler=3 must be a torch scheduler"),
     ({"scheduler": [1.0, 0.5]}, "scheduler"),

@@ -169,8 +169,8 @@ def losses(d, t, o):
             lambda: F.multi_margin_loss(t, y, reduction=kind),
             lambda: F.cosine_embedding_loss(t, x, y * 2.0 - 1, reduction=kind),
             lambda: F.triplet_margin_loss(t, x, x.T, reduction=kind),
-            lambda: F.nll_loss(t, y, ignore_index=0, reduction=kind),
-            lambda: F.cross_entropy(t, y, torch.ones(n) * 2, reduction=kind),
+            lambda: F.nll_loss(t, y, ignore_index=0, reduction=kind.replace("mean", "sum")),
+            lambda: F.cross_entropy(t, y, torch.ones(n) * 2, reduction=kind.replace("mean", "sum")),
             lambda: F.gaussian_nll_loss(t, target, x.exp(), reduction=kind),
         ]
     )()

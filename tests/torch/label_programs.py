@@ -341,9 +341,6 @@ APART = {
 MIXED = {
     "a target beside a column": lambda o, y, x: ((o[:, :1] - y.float()) ** 2).mean(),
     "MSELoss broadcast": lambda o, y, x: nn.MSELoss()(o[:, :1], y.float()),
-    "class weights": lambda o, y, x: F.cross_entropy(o, y, weight=PUBLIC.exp()),
-    "ignored targets": lambda o, y, x: F.cross_entropy(o, y, ignore_index=0),
-    "nll ignored": lambda o, y, x: F.nll_loss(o.log_softmax(1), y, ignore_index=1),
     "each against each": lambda o, y, x: F.cross_entropy(o @ o.T, torch.arange(len(o))),
     "contrastive": lambda o, y, x: F.cross_entropy(F.normalize(o) @ F.normalize(x).T, torch.arange(len(o))),
     "centred": lambda o, y, x: F.cross_entropy(o - o.mean(0), y),
@@ -424,5 +421,30 @@ def written(o, x):
     return w
 
 
-#: Losses of MIXED that numeric dependence does not show on six rows, and why they stand there.
-NOT_SEEN = {"ignored targets", "nll ignored", "class weights"}
+#: Means that torch divides by what other rows have, and what is taken in their place.
+DIVIDED = {
+    "class weights": (
+        lambda o, y, x: F.cross_entropy(o, y, weight=PUBLIC.exp()),
+        lambda o, y, x: F.cross_entropy(o, y, weight=PUBLIC.exp(), reduction="none").mean(),
+    ),
+    "ignored targets": (
+        lambda o, y, x: nn.CrossEntropyLoss(ignore_index=0, label_smoothing=0.1)(o, y),
+        lambda o, y, x: F.cross_entropy(o, y, ignore_index=0, label_smoothing=0.1, reduction="none").mean(),
+    ),
+    "weights, smoothed": (
+        lambda o, y, x: F.cross_entropy(o, y, PUBLIC.exp(), label_smoothing=0.2),
+        lambda o, y, x: F.cross_entropy(o, y, PUBLIC.exp(), label_smoothing=0.2, reduction="none").mean(),
+    ),
+    "nll ignored": (
+        lambda o, y, x: F.nll_loss(o.log_softmax(1), y, ignore_index=1),
+        lambda o, y, x: (-o.log_softmax(1).gather(1, y[:, None])[:, 0] * (y != 1)).mean(),
+    ),
+    "below functions": (
+        lambda o, y, x: torch.ops.aten.cross_entropy_loss(o, y, PUBLIC.exp(), 1, 2),
+        lambda o, y, x: F.cross_entropy(o, y, PUBLIC.exp(), ignore_index=2, reduction="none").mean(),
+    ),
+    "the default ignored label": (
+        lambda o, y, x: F.cross_entropy(o, torch.where(y == 0, -100, y)),
+        lambda o, y, x: (F.cross_entropy(o, y, reduction="none") * (y != 0)).mean(),
+    ),
+}

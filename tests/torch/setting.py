@@ -15,7 +15,7 @@ from tests.marks import mostly_slow
 
 NOISE_KEY = bytes(range(32))
 SAMPLING_KEY = bytes(range(32, 64))
-MODES = ("rows",)
+MODES = ("rows", "ghost")
 #: For what a loop or a ledger does whatever the source of gradients is.
 ONE_MODE = mostly_slow(MODES, quick=("rows",))
 FEATURES = 6

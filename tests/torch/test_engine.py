@@ -319,7 +319,6 @@ def test_a_refused_call_leaves_everything_as_it_was():
         ({"noise_generator": torch.Generator()}, UnsupportedError, "noise_generator"),
         ({"rand_on_empty": True}, UnsupportedError, "rand_on_empty"),
         ({"grad_sample_mode": "ghost_fsdp"}, UnsupportedError, "grad_sample_mode='ghost_fsdp'"),
-        ({"grad_sample_mode": "ew"}, UnsupportedError, "grad_sample_mode='ew'"),
         ({"grad_sample_mode": "magic"}, ValueError, "grad_sample_mode='magic'"),
         ({"loss_reduction": "none"}, ValueError, "loss_reduction='none'"),
         ({"poisson_sampling": "no"}, ValueError, "poisson_sampling='no' must be True or False"),

@@ -20,7 +20,7 @@ from anechoic.torch import (  # noqa: E402
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, OverRows, plain  # noqa: E402
 from tests.torch.label_fuzz import program  # noqa: E402
 from tests.torch.label_models import MODELS  # noqa: E402
-from tests.torch.label_programs import APART, MIXED, ROWS, WIDTH  # noqa: E402
+from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 #: Losses that keep rows apart, and are refused all the same.
@@ -89,6 +89,14 @@ def test_losses_that_mix_are_refused(name):
     why, _ = verdict(MIXED[name], *numbers(0))
     assert why
     assert depends(MIXED[name], *numbers(0)), "the table is wrong"
+
+
+@pytest.mark.parametrize("name", sorted(DIVIDED))
+def test_a_mean_is_over_all_targets_whatever_a_batch_holds(name):
+    said, meant = DIVIDED[name]
+    why, grad = verdict(said, *numbers(0))
+    assert why == ""
+    assert torch.allclose(grad, cotangent(meant, *numbers(0)), atol=1e-6)
 
 
 FUZZED, SIDE = 250, 4
@@ -419,15 +427,6 @@ def test_statistics_of_earlier_batches_are_refused(how):
             else:
                 kept[:] = x
     assert optimizer.ledger.releases == 1
-
-
-def test_the_default_ignored_label_is_a_zero_in_a_mean_over_all_targets():
-    o, y, _ = numbers(0)
-    y = torch.where(y == 0, -100, y)
-    why, grad = verdict(lambda o, y, x: F.cross_entropy(o, y), o, y, o)
-    assert why == "" and bool((y == -100).any())
-    expected = cotangent(lambda o, y, x: F.cross_entropy(o, y, reduction="none").mean(), o, y, o)
-    assert torch.allclose(grad, expected, atol=1e-6)
 
 
 def test_numbers_leave_a_batch_freely(tmp_path):

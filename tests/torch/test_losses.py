@@ -207,16 +207,6 @@ def test_a_mean_over_all_counted_tokens_is_refused_and_the_helper_named():
         released("rows", by_number_of_tokens)
 
 
-def test_ghost_takes_functions_with_a_reduction():
-    def tokens(logits, labels, reduction="mean", ignore_index=-100):
-        return F.cross_entropy(logits.transpose(1, 2), labels, reduction=reduction, ignore_index=ignore_index)
-
-    want = clipped(gradients_of_rows(shift=False))
-    assert float((released("ghost", tokens) - want).norm()) <= 1e-3 * float(want.norm())
-    with pytest.raises(UnsupportedError, match="causal_lm_loss"):
-        released("ghost", over_all_tokens)
-
-
 class Sentences(Dataset):
     def __len__(self):
         return 8

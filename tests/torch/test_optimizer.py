@@ -173,21 +173,6 @@ def test_the_horizon_is_kept(mode):
 # Ghost clipping: p.grad plays no part before the release.
 
 
-def test_a_plain_loss_is_refused_in_ghost_mode():
-    run = start("ghost")
-    _, (x, y) = first(run)
-    before = weights(run.model)
-    for first_too in (False, True):  # beside the criterion's it would be left out
-        run.optimizer.zero_grad()
-        if first_too:
-            backward(run, (x, y))
-        nn.functional.cross_entropy(run.forward(x), y).backward()
-        with pytest.raises(DesynchronizedError, match="something else than the losses of the criterion"):
-            run.optimizer.step()
-        unharmed(run, 0, before)
-    step(run, (x, y))
-
-
 def test_a_forward_pass_without_a_backward_pass_in_ghost_mode():
     run, other = start("ghost"), start("ghost")
     run.forward(torch.randn(3, 6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -64,15 +65,24 @@ class UpdateRule:
         return momentum(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
 
 
+def _has_rule(rule: Any, thing: Any) -> bool:
+    """Whether `rule` knows an object of torch, whose rules are imported with the first one."""
+    if any(cls.__module__.split(".")[0] == "torch" for cls in type(thing).__mro__):
+        import_module("anechoic.torch.optimizer_kinds")
+    return rule.dispatch(type(thing)) is not rule.dispatch(object)
+
+
 @singledispatch
 def update_of(optimizer: Any) -> UpdateRule:
-    """What is known of an optimizer: "sgd", "adam", or an object of a framework whose module is imported.
+    """What is known of an optimizer: "sgd", "adam", or one of torch.
 
     Raises:
         ValueError: for anything else.
     """
+    if _has_rule(update_of, optimizer):
+        return update_of(optimizer)
     raise ValueError(
-        f"optimizer={optimizer!r} must be 'sgd', 'adam', or a torch optimizer (import anechoic.torch first)."
+        f"optimizer={optimizer!r} must be 'sgd', 'adam', or a torch optimizer, such as torch.optim.SGD(…)."
         " Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
     )
 
@@ -94,17 +104,19 @@ def rates_of(scheduler: Any) -> Callable[[int], Array] | None:
     """Learning rates of so many steps, or epochs, as a scheduler has them; None for a constant one.
 
     Takes the name of a schedule, the rates themselves, a function that returns those of n steps, or a
-    scheduler of a framework whose module is imported.
+    scheduler of torch.
 
     Raises:
         ValueError: for anything else.
     """
+    if _has_rule(rates_of, scheduler):
+        return rates_of(scheduler)
     if callable(scheduler):
         return lambda count: _checked(scheduler(count), count)
     if isinstance(scheduler, (Sequence, np.ndarray)):
         return lambda count: _checked(scheduler, count)
     raise ValueError(
-        f"scheduler={scheduler!r} must be a torch scheduler (import anechoic.torch first), 'cooldown',"
+        f"scheduler={scheduler!r} must be a torch scheduler, 'cooldown',"
         " 'cosine', 'linear', the learning rates, or a function that returns those of n steps."
     )
 

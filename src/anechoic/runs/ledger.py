@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
@@ -132,8 +131,8 @@ class ReleaseLedger(NonPicklable):
             return self._fault
         if self.unapplied:
             return (
-                f"release {self.releases - 1} was made, and its update failed before it changed anything (call"
-                " optimizer.step() again, or go on from the last checkpoint)"
+                f"release {self.releases - 1} was made, and its update failed before it changed anything"
+                " (call optimizer.step() again, or go on from the last checkpoint)"
             )
         if self._summing:
             return f"summing a micro-batch of release {self.releases} was interrupted"

@@ -55,35 +55,22 @@ class CorrectedAdam(optim.Optimizer):
             raise ValueError(f"lr={lr}, eps={eps}, weight_decay={weight_decay}: all must be >= 0.")
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas={betas} must lie in [0, 1).")
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, defaults)
+        options = {"weight_decay": weight_decay, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, **options})
         self._variances: Array | None = None
         self._reference = 0.0
 
     def expect_noise(self, variances: Array, reference: float) -> None:
-        """Take the variances of the noise in the gradients, from `PrivacyEngine`.
-
-        Args:
-            variances: of one entry of the noise in the mean gradient of each step, shape (n,).
-            reference: that of independent noise with the same guarantee, > 0.
-        """
+        """Take the variances of an entry of the noise in the mean gradients, shape (n,), and r^2 > 0."""
         self._variances = np.asarray(variances, dtype=np.float64)
         self._reference = positive_float("reference", reference)
 
     def _mean_of_variances(self, beta: float, step: int) -> float:
         """Return the bias-corrected running mean of s^2 after `step` steps."""
-        if self._variances is None:
-            return 0.0
-        if step > len(self._variances):
+        if self._variances is None or step > len(self._variances):
             raise MismatchError(
-                f"step {step} of CorrectedAdam, whose noise is known for {len(self._variances)} steps: make a"
-                " new optimizer for another run."
+                f"step {step} of CorrectedAdam, whose noise is known for {np.size(self._variances)} steps:"
+                " make a new optimizer for another run."
             )
         weights = beta ** np.arange(step - 1, -1, -1.0)
         return float(weights @ self._variances[:step] / weights.sum())

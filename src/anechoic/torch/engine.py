@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from torch import nn, optim
 
 from anechoic._validate import one_of, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.planning.result import Plan
 from anechoic.runs.fork_guard import NonPicklable
-from anechoic.torch.checkpoints.resumable import EngineAccountant, Resumable
+from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.distributed import Ranks, RanksError
+from anechoic.torch.guard import MIXING
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.setup.agreement import check_agreement, facts_of, unwrapped
 from anechoic.torch.setup.arguments import (
@@ -26,10 +26,13 @@ from anechoic.torch.setup.arguments import (
     Three,
     WithCriterion,
     WithoutCriterion,
-    with_signature,
+    with_arguments,
 )
 from anechoic.torch.setup.build_run import build_run, check, checks, mechanism_of, noise_storage, share_of
 from anechoic.torch.sources.base import AUTO
+
+if TYPE_CHECKING:
+    from anechoic.planning.result import Plan
 
 logger = logging.getLogger("anechoic")
 
@@ -55,9 +58,10 @@ class PrivacyEngine(Resumable, NonPicklable):
     in spite of floating point; without, the statement bounds what rounding adds to a sum.
     A loss that mixes examples is refused, as far as torch's operations show it. Not covered: decisions by the
     batch, numbers that reach the loss by float(), int() or NumPy (in "vmap_loss" mode a loss is given one row
-    at a time), padding to the longest of a batch where gradients depend on it, which floats can be released
-    without exact sums, side channels, copies of a run that go on apart, training losses in a log, and choices
-    made by looking at private data (learning rates, a validation set).
+    at a time), padding to the longest of a batch where gradients depend on it, a data set or `collate_fn`
+    that computes one example from others, which floats can be released without exact sums, side channels,
+    copies of a run that go on apart, training losses in a log, and choices made by looking at private data
+    (learning rates, a validation set).
 
     Args:
         accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the
@@ -137,66 +141,16 @@ class PrivacyEngine(Resumable, NonPicklable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByNoise]
     ) -> tuple[Any, ...]: ...
 
-    @with_signature(ByNoise)
+    @with_arguments(ByNoise)
     def make_private(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
-        """Private counterparts of module, optimizer and loader.
+        """Make private counterparts of module, optimizer and loader, with noise of a given multiplier.
 
         The loader's batch sampler is replaced by the one of the mechanism's sampling, which is logged: a
         SequentialSampler keeps its order, a RandomSampler becomes one permutation for the whole run, and
         Poisson sampling replaces either. Under External sampling the loader's own batches are used.
 
         Args:
-            module: plain module on its final device, in train() mode.
-            optimizer: over the trainable parameters of `module`.
-            criterion: loss, used where grad_sample_mode is "ghost" or "vmap_loss".
-            data_loader: over a map-style data set, with a batch_size. Each example keeps its index for the
-                whole run: no `set_epoch` that permutes the data.
-            noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
-                sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
-                whatever mechanism is planned; mechanism="identity" takes this very noise.
-            max_grad_norm: clip norm of a whole gradient, > 0; or one for each trainable parameter, or by
-                patterns of their names: see `clipping`.
-            batch_first: whether the batch is the first dimension of tensors.
-            loss_reduction: "mean" or "sum", as the criterion's.
-            poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
-            grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself.
-                "ghost": less memory, for models of listed layers. "vmap_loss": the loss too, row by row.
-            wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
-            mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
-                ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto"
-                looks at the optimizer: the least error of sums for SGD, with momentum too, and
-                `CorrectedAdam`; the least noise of a step for others, whose learning rates then stay what
-                they are (docs/choosing.md).
-            epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
-                noise_multiplier and Poisson sampling make a run of independent noise, which may stop after
-                any step: correlated noise is planned for a known number of them.
-            steps: n.
-            target_delta: delta of the printed guarantee; None for 1 / (100 N).
-            adjacency, unit: see Mechanism.
-            participation: what is promised of the loader's own batches, which are then used as they are.
-            scheduler: of the learning rates, as in `plan`; or the rates. Momentum and weight decay of the
-                optimizer are planned for without it.
-            scheduler_interval: whether it is stepped once a "step" or once an "epoch".
-            keep: which iterates matter, as in `plan`: "last" (default), "all", "average" or a weight.
-            workload: instead of what the optimizer adds up to, as in `plan`.
-            memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`.
-                Rows of noise that do not fit, of a given Mechanism too, are made again from the keys in each
-                step where they are sums of few fresh ones (`BandedInverse`, `Output`).
-            unit_ids: who owns each example of the data set: one label an example, or a list of labels, or
-                `Units`. Then units are what is sampled, clipped and counted: batch_size is the expected
-                number of units in a step, and a batch holds all their examples.
-            exact_sums: whether contributions and noise are added up as integers, so that a release is what
-                the proof says in spite of floating point (docs/proofs/float-safe.md). None: as a given
-                Mechanism has it; a planned one has a grid where that is possible, and `arithmetic` says why
-                where it has none (grad_sample_mode="ghost", parameters on a GPU or in float64, noise or a
-                clip norm out of its range; with a warning, a memory_budget that nothing fits into on a grid).
-                False: none. True: refused where it is impossible.
-            clipping: "flat": over all parameters together. "per_layer": each parameter to its own norm: a
-                list in the optimizer's order, or one number, of which each has an equal part. "per_group": by
-                the first pattern that its name matches, {"embedding.*": 0.5, "*": 1.0}. "automatic": every
-                gradient g becomes clip norm * g / (|g| + 0.01), a list or patterns for parts of it. The clip
-                norm of the mechanism is the root of the sum of squares (docs/proofs/clipping.md).
-            noise_generator, rand_on_empty: only Opacus's defaults.
+            ARGUMENTS
 
         Returns:
             (module, optimizer, data_loader), or (module, optimizer, criterion, data_loader) for "ghost" and
@@ -225,21 +179,21 @@ class PrivacyEngine(Resumable, NonPicklable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByEpsilon]
     ) -> tuple[Any, ...]: ...
 
-    @with_signature(ByEpsilon, "target_epsilon", "target_delta")
+    @with_arguments(ByEpsilon, "target_epsilon", "target_delta")
     def make_private_with_epsilon(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
-        """Like `make_private`, with as much noise as (target_epsilon, target_delta) needs over the whole run.
+        """Make private counterparts with as much noise as (target_epsilon, target_delta) needs over the run.
 
         Args:
-            target_epsilon: > 0.
-            target_delta: in (0, 1).
-            mechanism: "auto" or a name plans one for the target; a Mechanism must keep within it.
+            ARGUMENTS
+
+        Returns:
+            As `make_private`.
 
         Raises:
-            MismatchError: also if a given Mechanism's epsilon(target_delta) exceeds target_epsilon.
+            MismatchError: also if a given Mechanism's epsilon(target_delta) exceeds target_epsilon. The rest
+                is as for `make_private`.
         """
         return self._make(self.make_private_with_epsilon, positional, options)
-
-    # What Opacus says of a module before anything is made private.
 
     def is_compatible(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
@@ -255,18 +209,25 @@ class PrivacyEngine(Resumable, NonPicklable):
 
     @classmethod
     def get_compatible_module(cls, module: nn.Module) -> nn.Module:
-        """A copy of `module` with the layers replaced that mix examples (BatchNorm by GroupNorm)."""
+        """Copy `module` with the layers replaced that mix examples (BatchNorm by GroupNorm).
+
+        Raises:
+            UnsupportedError: for a subclass of BatchNorm, which Opacus leaves as it is.
+        """
         validator = _opacus_validator()
         fixed: nn.Module = validator.fix(module)
+        for name, layer in fixed.named_modules():
+            if isinstance(layer, MIXING):
+                raise UnsupportedError(
+                    f"{name or 'module'} is {type(layer).__name__}, a subclass of BatchNorm that may do more"
+                    " than normalise, so Opacus's converter leaves it: put a layer in its place by hand, as"
+                    f" model.{name} = nn.Sequential(nn.GroupNorm(1, {layer.num_features}), nn.ReLU()) with"
+                    " the activation that it has."
+                )
         validator.validate(fixed, strict=True)
         return fixed
 
     # -- beyond Opacus -------------------------------------------------------------------------
-
-    @property
-    def accountant(self) -> EngineAccountant:
-        """Opacus's accountant: `get_epsilon(delta)`, and the number of steps."""
-        return EngineAccountant(self)
 
     def _make(
         self, method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]

@@ -168,7 +168,7 @@ def seeded(seed: bytes) -> Iterator[None]:
 
 
 def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
-    """Fill every generator from `seed`: whole states, because torch.manual_seed keeps 32 bits on the CPU.
+    """Fill every generator from `seed`; torch's whole state, because torch.manual_seed keeps 32 bits of it.
 
     Args:
         seed: 32 bytes.
@@ -176,14 +176,13 @@ def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
         secret: mark torch's state as one that is to be kept secret; see `is_secret`.
     """
     check_layout()
-    drawn = derive(seed, "generators", size=12 * WORDS + 8)
-    words, others, third = np.frombuffer(drawn[:-8], dtype="<u4").reshape(3, WORDS)
-    random.setstate((3, (*words.tolist(), WORDS), None))
-    with _numpy() as numpy:
-        numpy.set_state(("MT19937", others, WORDS, 0, 0.0))
+    drawn = derive(seed, "generators", size=4 * WORDS + 72)
+    random.seed(int.from_bytes(drawn[:32], "little"))
+    np.random.seed(np.frombuffer(drawn[32:64], dtype="<u4"))  # noqa: NPY002 - it is the global one
+    words = np.frombuffer(drawn[64:-8], dtype="<u4")
     number = int.from_bytes(drawn[-8:-1], "little")
     number = marked(number) if secret else number
-    torch.set_rng_state(cpu_state(third, number))
+    torch.set_rng_state(cpu_state(words, number))
     if cuda and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             # Philox: 64 bits of seed, and as many of position but for those that must stay free

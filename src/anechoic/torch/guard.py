@@ -126,12 +126,14 @@ class Guard:
 
 def _sums_of(tensors: list[nn.Parameter]) -> list[int]:
     """Sums over the words of tensors: others where one was changed by a mistake."""
-    return [
-        int(p.detach().view(torch.int64).sum())
-        if p.dim() and p.is_contiguous() and not (p.shape[-1] * p.element_size() | p.data_ptr()) % 8
-        else int(p.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64))
-        for p in tensors
-    ]
+    found = []
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        size = flat.numel() * flat.element_size()
+        kind = torch.uint8 if size % 4 else torch.int32 if size % 8 else torch.int64
+        flat = flat.clone() if flat.data_ptr() % 8 else flat
+        found.append(int(flat.view(kind).sum(dtype=torch.int64)))
+    return found
 
 
 class ModelMembers:
@@ -181,10 +183,7 @@ class ModelMembers:
 
 #: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
 MIXING = (nn.modules.batchnorm._BatchNorm,)
-_REPLACING = (
-    "Put nn.GroupNorm in its place before the optimizer is made, as model ="
-    " PrivacyEngine.get_compatible_module(model) does."
-)
+_KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
@@ -194,15 +193,26 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         GuaranteeError: if one of the layers is in train() mode, or keeps no statistics to use in eval() mode.
     """
     found = [layer for layer in layers if isinstance(layer, MIXING)]
-    if any(layer.running_mean is None and layer.running_var is None for layer in found):
+    for layer in found:
+        if layer.running_mean is None and layer.running_var is None:
+            what = (
+                "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"
+                " in eval() mode too"
+            )
+            rest = ""
+        elif layer.training:
+            what = "is in train() mode: it mixes the examples of a batch"
+            rest = "Keep it in eval() mode throughout, or replace it. "
+        else:
+            continue
+        rest += "Put nn.GroupNorm in its place before the optimizer is made, "
+        if type(layer) in _KNOWN:
+            rest += "as model = PrivacyEngine.get_compatible_module(model) does."
+        else:
+            rest += (
+                "by hand and with what else it does (an activation): it is a subclass, which no tool knows."
+            )
         raise GuaranteeError(
-            "a batch normalisation layer keeps no running statistics (track_running_stats=False), so it mixes"
-            " the examples of a batch in eval() mode too, and clipping one example's gradient does not bound"
-            f" what it changes. {_REPLACING}"
-        )
-    if any(layer.training for layer in found):
-        raise GuaranteeError(
-            "a batch normalisation layer is in train() mode: it mixes the examples of a batch, so clipping"
-            " one example's gradient does not bound what it changes. Keep it in eval() mode throughout, or"
-            f" replace it. {_REPLACING}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's gradient"
+            f" does not bound what it changes. {rest}"
         )

@@ -15,21 +15,19 @@ Key = bytes | Callable[[], bytes] | None
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of one run.
-
-    Attributes:
-        noise, sampling: 32 secret bytes each.
-        given: whether the caller knows both, and can give them again.
-        by_caller: those that the caller gave, by name.
-    """
+    """Keys of one run: 32 secret bytes each, and the names of those that the caller gave."""
 
     noise: bytes = field(repr=False)
     sampling: bytes = field(repr=False)
-    given: bool
     by_caller: tuple[str, ...] = ()
 
+    @property
+    def given(self) -> bool:
+        """Whether the caller knows both, and can give them again."""
+        return len(self.by_caller) == 2
+
     def __str__(self) -> str:
-        """Where they come from, and who answers for them."""
+        """Say where they come from, and who answers for them."""
         if not self.by_caller:
             return "from the operating system"
         theirs = " and ".join(self.by_caller)
@@ -51,43 +49,35 @@ class KeySource:
     """
 
     def __init__(self, noise_key: Key, sampling_key: Key) -> None:
-        self._noise, self._sampling = _checked(noise_key, "noise"), _checked(sampling_key, "sampling")
-        _check_different(self._noise, self._sampling)
+        self.given: dict[str, Key] = {
+            name: key if key is None or callable(key) else checked_key(key, name)
+            for name, key in (("noise_key", noise_key), ("sampling_key", sampling_key))
+        }
+        _check_different(**self.given)
         self._process = os.getpid()
 
-    @property
-    def given(self) -> dict[str, Key]:
-        """Return the caller's keys, by name."""
-        return {"noise_key": self._noise, "sampling_key": self._sampling}
-
     def draw(self) -> Keys:
-        """The keys of the run that begins now, in this process.
+        """Draw the keys of the run that begins now, in this process.
 
         Raises:
             GuaranteeError: for given keys in a fork of the process that they were given to: its siblings
                 have them too.
         """
-        fixed = [key for key in (self._noise, self._sampling) if isinstance(key, bytes)]
-        if fixed and os.getpid() != self._process:
+        if os.getpid() != self._process and any(isinstance(key, bytes) for key in self.given.values()):
             raise GuaranteeError(
                 f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it:"
                 " every fork would make its releases with the same noise. Make the engine in the fork, with"
                 " keys of its own (or none)."
             )
-        noise, sampling = _drawn(self._noise, "noise"), _drawn(self._sampling, "sampling")
-        _check_different(noise, sampling)
+        drawn = {
+            name: new_key() if key is None else checked_key(key() if callable(key) else key, name)
+            for name, key in self.given.items()
+        }
+        _check_different(**drawn)
         theirs = tuple(name for name, key in self.given.items() if key is not None)
-        return Keys(noise, sampling, len(theirs) == 2, theirs)
+        return Keys(drawn["noise_key"], drawn["sampling_key"], theirs)
 
 
-def _drawn(key: Key, name: str) -> bytes:
-    return new_key() if key is None else checked_key(key() if callable(key) else key, f"{name}_key")
-
-
-def _checked(key: Key, name: str) -> Key:
-    return key if key is None or callable(key) else checked_key(key, f"{name}_key")
-
-
-def _check_different(noise: Key, sampling: Key) -> None:
-    if noise is not None and noise == sampling:
+def _check_different(noise_key: Key, sampling_key: Key) -> None:
+    if noise_key is not None and noise_key == sampling_key:
         raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -22,11 +24,14 @@ from anechoic.torch.labels import (
 )
 from anechoic.torch.labels import RULES as KNOWN
 
+logger = logging.getLogger("anechoic")
 Rule = Callable[["OpCall"], Any]
 RULES: dict[str, Rule] = {}
 #: Operations whose rules are those of entry by entry: of any, of one tensor, of sums and products.
 BY_ENTRY = ("clamp", "clone", "add")
 _MEANS = ("nll_loss_forward", "nll_loss2d_forward")
+#: What takes numbers out of tensors, or makes shapes of them.
+_TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 _EARLIER = Mixing(
     "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
 )
@@ -40,6 +45,7 @@ class Operation(NamedTuple):
     in_place: bool
     writes: tuple[int, ...]
     by_entry: bool
+    taking: bool
     arguments: dict[str, tuple[int, Any]]
 
 
@@ -59,7 +65,7 @@ def operation(func: Any) -> Operation:
         rule = RULES.get(base) or (RULES[BY_ENTRY[0]] if torch.Tag.pointwise in func.tags else _without_rule)
         arguments = {a.name: (i, a.default_value) for i, a in enumerate(own)}
         found = _KNOWN[func] = Operation(
-            base, rule, in_place, writes, rule in map(RULES.get, BY_ENTRY), arguments
+            base, rule, in_place, writes, rule in map(RULES.get, BY_ENTRY), base in _TAKING, arguments
         )
     return found
 
@@ -89,6 +95,8 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     call.args, call.kwargs, call.out = plain, named, out
     if op.writes:
         return written(call, args)
+    if op.taking and call.seen:
+        call.batch.numbers += 1
     if isinstance(out, Tensor):
         label = _entry_by_entry(call) if op.by_entry else call.label()
         if callable(label):
@@ -283,15 +291,28 @@ def _public_mean(func: Any, args: list[Any]) -> Any:
     """The mean of a cross entropy, by the number of targets, which is public.
 
     An ignored label, of which the default is one that nobody need have thought of, then counts as 0 in a mean
-    over all targets, whether a batch has one or not; torch would divide by the number of the others. Where
-    the script names a label to ignore, or weighs classes, the loss is refused for what it is.
+    over all targets, whether a batch has one or not; torch would divide by the number of the others.
     """
     outputs, targets, weight, reduction, ignored = args
-    if reduction != 1 or weight is not None or ignored != -100:
+    if reduction != 1:
         return func(*args)
+    if weight is not None or ignored != -100:
+        divided_by_all("cross_entropy")
     total, _ = func(outputs, targets, weight, 2, ignored)
     count = max(targets.numel(), 1)
     return total / count, torch.full_like(total, count)
+
+
+@cache
+def divided_by_all(name: str) -> None:
+    """Say once that a mean is taken by a public number."""
+    logger.warning(
+        "F.%s with weights or ignore_index= under a mean divides by what other rows have. Here it is a mean"
+        " over all targets, as with reduction='none' and then .mean(). For a mean over each row's own tokens"
+        " (or pixels, flatten(1)) write: losses = F.%s(…, reduction='none'); ((losses * mask).sum(1) /"
+        " mask.sum(1).clamp(min=1)).mean()",
+        *(name, name),
+    )
 
 
 KNOWN.follow = follow

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
-from anechoic.torch.label_calls import OpCall, aligned, place_of, rule
+from anechoic.torch.label_calls import OpCall, aligned, divided_by_all, place_of, rule
 from anechoic.torch.label_rules import _pointwise
 from anechoic.torch.labels import RULES as KNOWN
 from anechoic.torch.labels import Label, Mixing, OfRow, OnAxis, OverRows
@@ -129,6 +129,19 @@ def _embedding(c: OpCall) -> Label:
     return places if weight is None else c.mixed("rows as its table")
 
 
+@rule("_embedding_bag _embedding_bag_forward_only")
+def _bag(c: OpCall) -> Any:
+    """Bags of one length, one after the other: offsets are public then."""
+    places, offsets, label = c.args[1], c.args[2], c.of(c.args[1])
+    bags = len(offsets) - bool(c.get("include_last_offset"))
+    words = len(places) // max(bags, 1)
+    alone = isinstance(label, OnAxis) and len(c.seen) == 1 and label.inner % max(words, 1) == 0
+    if alone and bags * words == len(places) and offsets.tolist()[:bags] == [i * words for i in range(bags)]:
+        found = OnAxis(0, label.inner // max(words, 1))
+        return lambda place, _: label if place == 1 else found
+    return c.mixed("bags of several lengths, or rows as its table or weights")
+
+
 @rule("embedding_dense_backward")
 def _table(c: OpCall) -> Label:
     return OverRows()
@@ -156,7 +169,7 @@ def _index(c: OpCall) -> Label:
     used = [(i, t) for i, t in enumerate(given) if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for _, t in used):
         alone = len(used) == 1 and used[0][1].dim() == tensor.dim()
-        if puts and alone and value is None and c.args[2].numel() == 1:  # masked_fill
+        if puts and alone and value is None and not c.args[2].dim():  # masked_fill
             return aligned(c, [(tensor, label), (used[0][1], c.of(used[0][1]))], tensor)
         return c.mixed("what a mask picks has no row an example: multiply by the mask, or torch.where")
     places = [c.of(t) for _, t in used]
@@ -232,11 +245,6 @@ def _chosen(c: OpCall) -> Label:
 
 # -- losses ---------------------------------------------------------------------------------------
 
-_DIVISOR = (
-    "the mean of a cross entropy divides by other rows' targets (class weights, ignored labels): write"
-    " reduction='none', and then .mean() over rows"
-)
-
 
 def _loss(c: OpCall) -> Any:
     found, reduction = aligned(c, out=c.args[0] if c.args[0].dim() else None), c.get("reduction")
@@ -279,8 +287,6 @@ def _nll(c: OpCall) -> Any:
     found = one or two
     if not isinstance(found, OnAxis) or c.of(weight) is not None:
         return c.mixed("rows as its weights")
-    if reduction == 1 and (weight is not None or ignored != -100):
-        return Mixing(_DIVISOR)
     return lambda place, _: None if place else (found, OverRows(-1), OverRows())[reduction]
 
 
@@ -326,16 +332,19 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
     if given.get("size_average") is not None or given.get("reduce") is not None:
         reduction = _reduction.legacy_get_string(given.pop("size_average", None), given.pop("reduce", None))
         given["reduction"] = reduction
-    weights = name in ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-    if weights and (given.get("weight") is not None or given.get("ignore_index", -100) != -100):
-        return (), given, None
     if reduction != "mean":
         return (), given, None
+    if name in _DIVIDING and (given.get("weight") is not None or given.get("ignore_index", -100) != -100):
+        divided_by_all(name)
     given["reduction"] = "none"
     if name == "ctc_loss":
         lengths = given["target_lengths"]
         return (), given, lambda out: (out / torch.as_tensor(lengths).clamp(min=1)).mean()
     return (), given, torch.mean
+
+
+#: Whose means divide by what weights and labels sum up to.
+_DIVIDING = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
 def _losses() -> dict[Any, Any]:

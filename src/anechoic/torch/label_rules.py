@@ -72,6 +72,9 @@ def viewed(c: OpCall, tensor: Tensor, label: Label, out: Tensor) -> Label:
     """The same entries in the same order, in another shape."""
     if not isinstance(label, OnAxis) or tuple(tensor.shape) == tuple(out.shape):
         return label
+    if not out.numel():
+        same = tuple(out.shape[: label.axis + 1]) == tuple(tensor.shape[: label.axis + 1])
+        return label if same else OnAxis(0)
     stride = label.inner * math.prod(tensor.shape[label.axis + 1 :])
     after = out.numel()
     for axis, size in enumerate(out.shape):
@@ -79,8 +82,6 @@ def viewed(c: OpCall, tensor: Tensor, label: Label, out: Tensor) -> Label:
         whole = after <= stride and stride % max(after, 1) == 0
         if whole and (after * size) % (stride * max(c.rows, 1)) == 0 and (size > 1 or c.rows <= 1):
             return OnAxis(axis, stride // max(after, 1))
-    if not out.numel():
-        return OnAxis(0)
     return c.mixed(f"from {tuple(tensor.shape)} to {tuple(out.shape)} takes rows to pieces")
 
 

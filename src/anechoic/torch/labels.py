@@ -78,6 +78,8 @@ class LabelledBatch:
     Attributes:
         live: whether its tensors are followed still.
         outputs: of the model, where backward() ends.
+        calls: of layers, which note themselves here while backward() is `passing`, where it goes through the model.
+        numbers: how often something was taken out of its tensors (`.item()`, `if`, `.numpy()`).
         roots: labels of what backward() was called on, as far as it reached an output.
         fault: what was wrong with a backward(), or "".
     """
@@ -86,13 +88,15 @@ class LabelledBatch:
         self.rows, self.means, self.parameters = rows, means, parameters
         self.live = True
         self.outputs: list[LabelledTensor] = []
+        self.calls: list[Any] = []
+        self.passing, self.numbers = False, 0
         self.roots: list[Label] = []
         self.fault = ""
 
     def end(self) -> None:
         """Ask no rule any more: what is computed from its tensors is of an earlier batch."""
         self.live = False
-        self.outputs, self.parameters = [], []
+        self.outputs, self.parameters, self.calls = [], [], []
 
     def begin(self, root: LabelledTensor, gradient: Any, options: dict[str, Any]) -> None:
         """Call backward() on a loss: from the number of rows, which the mean divides by, so that 1 is left.
@@ -101,14 +105,23 @@ class LabelledBatch:
         """
         with _unseen():
             ends = [*self.outputs, *self.parameters]
-            before, outputs = _marks(ends), len(self.outputs)
+            before, outputs, calls = _marks(ends), len(self.outputs), len(self.calls)
             mean = self.live and self.means and root.label == OverRows(-1)
             start = torch.full_like(root.raw, self.rows if mean else 1) if gradient is None else gradient
-        torch.autograd.backward(root, start if root.dim() == 0 or gradient is not None else None, **options)
+        self.passing = True
+        try:
+            torch.autograd.backward(
+                root, start if root.dim() == 0 or gradient is not None else None, **options
+            )
+        except BaseException:
+            del self.calls[calls:]
+            raise
+        finally:
+            self.passing = False
         with _unseen():
             after = _marks(ends)
             others = self._reaches_others(root)
-        if after[:outputs] != before[:outputs]:
+        if after[:outputs] != before[:outputs] or len(self.calls) > calls:
             self.roots.append(root.label)
             if gradient is not None:
                 self.fault = "backward() was given a gradient=, which may know other rows: call it without"
@@ -120,9 +133,10 @@ class LabelledBatch:
                 )
             elif after[outputs:] != before[outputs:]:
                 self.fault = (
-                    "the loss reaches a parameter past the outputs of the model, as a penalty on weights"
-                    " does, and what it adds there is dropped. Use the optimizer's weight_decay, or put the"
-                    " term into the model's outputs"
+                    "the loss reaches a parameter past the outputs of the model (in ghost clipping, past the call"
+                    " of its layer), as a penalty on weights does, and what it adds there is dropped. Use the"
+                    " optimizer's weight_decay; or put the term into the model's outputs, under"
+                    " grad_sample_mode='rows'"
                 )
 
     def _reaches_others(self, root: LabelledTensor) -> bool:
@@ -209,17 +223,21 @@ class LabelledTensor(Tensor):
         options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
         self.batch.begin(self, gradient, options)
 
+    def _out(self) -> Tensor:
+        self.batch.numbers += 1
+        return self.raw
+
     def numpy(self, *, force: bool = False) -> Any:
-        return self.raw.numpy(force=force)
+        return self._out().numpy(force=force)
 
     def tolist(self) -> Any:
-        return self.raw.tolist()
+        return self._out().tolist()
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.raw.__array__(*args, **kwargs)
+        return self._out().__array__(*args, **kwargs)
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.raw.__dlpack__(*args, **kwargs)
+        return self._out().__dlpack__(*args, **kwargs)
 
     def __dlpack_device__(self) -> Any:
         return self.raw.__dlpack_device__()

@@ -37,36 +37,6 @@ def causal_lm_loss(
     >>> causal_lm_loss(torch.zeros(2, 3, 4), labels, reduction="none")
     tensor([1.3863, 1.3863])
     """
-    _check(logits, labels, reduction)
-    if shift:  # labels move, not logits: a part of these would be a copy
-        labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)
-    return _reduced(logits, labels, ignore_index, reduction)
-
-
-def seq2seq_loss(
-    logits: Tensor, labels: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
-) -> Tensor:
-    """Cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
-
-    The rest is as in `causal_lm_loss`. Masked language models and tags of tokens are of this kind too.
-
-    Args:
-        logits: shape (rows, tokens, words).
-        labels: shape (rows, tokens), integers: in [0, words), or `ignore_index`.
-        ignore_index: the label of what does not count.
-        reduction: over rows: "mean", "sum" (with loss_reduction="sum"), or "none" for one loss a row.
-
-    Returns:
-        A number, in nats a token; shape (rows,) for "none".
-
-    Raises:
-        ValueError: for tensors of other shapes, or another reduction.
-    """
-    _check(logits, labels, reduction)
-    return _reduced(logits, labels, ignore_index, reduction)
-
-
-def _check(logits: Tensor, labels: Tensor, reduction: str) -> None:
     one_of("reduction", reduction, ("mean", "sum", "none"))
     if logits.dim() != 3 or labels.shape != logits.shape[:2]:
         raise ValueError(
@@ -75,9 +45,8 @@ def _check(logits: Tensor, labels: Tensor, reduction: str) -> None:
             " loader return them, without view(-1, …) and without shifting one of them; shift=False where"
             " labels are shifted already."
         )
-
-
-def _reduced(logits: Tensor, labels: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    if shift:  # labels move, not logits: a part of these would be a copy
+        labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)
     wide = logits if logits.element_size() >= 4 else logits.float()
     flat = F.cross_entropy(wide.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=ignore_index)
     # a row of ignored labels alone has a sum of 0, and 0 / 1
@@ -85,3 +54,14 @@ def _reduced(logits: Tensor, labels: Tensor, ignore_index: int, reduction: str) 
     if reduction == "none":
         return rows
     return rows.sum() if reduction == "sum" else rows.mean()
+
+
+def seq2seq_loss(
+    logits: Tensor, labels: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
+
+    Arguments, result and errors are those of `causal_lm_loss`, which without `shift` is this loss. Masked
+    language models and tags of tokens are of this kind too.
+    """
+    return causal_lm_loss(logits, labels, ignore_index=ignore_index, shift=False, reduction=reduction)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -192,9 +193,9 @@ class NoiseAdder(NonPicklable):
         integers up to here.
         """
         out = total if total.dtype == dtype else torch.empty_like(total, dtype=dtype)
-        parts = [total.view(-1)], [row], [out.view(-1)]
-        if total.device.type == "cpu" and total.numel() > PIECE:
-            parts = tuple(one[0].split(PIECE) for one in parts)  # type: ignore[assignment]
+        parts: Any = [total], [row.view(total.shape)], [out]
+        if total.device.type == "cpu" and total.is_contiguous():
+            parts = total.view(-1).split(PIECE), row.split(PIECE), out.view(-1).split(PIECE)
         for part, noise, made in zip(*parts, strict=True):
             # the same sum of one type, which is much faster
             noisy = part.add_(noise.double() if part.dtype == torch.float64 else noise)

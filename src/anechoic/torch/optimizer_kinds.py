@@ -35,17 +35,10 @@ def optimizer_kind(optimizer: optim.Optimizer) -> OptimizerKind:
     return "adam"
 
 
-@optimizer_kind.register(optim.SGD)
-@optimizer_kind.register(optim.ASGD)
-@optimizer_kind.register(CorrectedAdam)
-def _(optimizer: optim.Optimizer) -> OptimizerKind:
-    return "sgd"
-
-
-if hasattr(optim, "Muon"):  # torch 2.9
-    # its matrices are orthogonal whatever the noise of a step: it was as good as momentum with noise planned
-    # for sums, and better than with noise planned for its buffer (docs/measured.md)
-    optimizer_kind.register(optim.Muon, lambda optimizer: "sgd")
+# Muon's (torch 2.9) matrices are orthogonal whatever the noise of a step: it was as good as momentum with
+# noise planned for sums, and better than with noise planned for its buffer (docs/measured.md)
+for _linear in (optim.SGD, optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else [])):
+    optimizer_kind.register(_linear, lambda optimizer: "sgd")
 
 
 @singledispatch
@@ -65,8 +58,7 @@ def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
     """Log which learning rates are worth trying where noise is correlated and the optimizer divides by it.
 
     With noise r times as large in a step and e times as large in sums as independent noise, a plain Adam
-    takes steps 1 / r as long, and bears steps up to 1 / e as long as before: rates from r to r / e times as
-    large. docs/measured.md has what was measured.
+    takes steps 1 / r as long, and bears steps up to 1 / e as long as before (docs/measured.md).
     """
     if optimizer_kind(optimizer) == "sgd" or mechanism.strategy.structure.bands == 1:
         return
@@ -85,10 +77,7 @@ def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
 
 
 def against_independent(mechanism: Mechanism) -> tuple[float, float]:
-    """Noise in a step, and error of prefix sums, over those of independent noise with the same guarantee.
-
-    Both root mean squares over the steps.
-    """
+    """Return root mean squares of noise in a step and of prefix sums over those of independent noise."""
     ratio, n = mechanism.noise_std / independent_noise_std(mechanism), mechanism.steps
     step = error(exponential_decay(n, 0.0), mechanism.strategy).rms
     sums = error(prefix_sum(n), mechanism.strategy).rms

@@ -73,9 +73,7 @@ class PrivateRun(BatchHooks, NonPicklable):
 
     def stamped(self, state: dict[str, Any]) -> dict[str, Any]:
         """Stamp an optimizer's state with the run that it belongs to."""
-        return self.history.stamp(
-            state, run=self.identity, releases=self.ledger.releases, journal=self.recorder.path
-        )
+        return self.history.stamp(state, run=self.identity, releases=self.ledger.releases)
 
     def admitted(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Check and remove the stamp of an optimizer's state."""

@@ -93,7 +93,7 @@ class TrainingStep(NonPicklable):
                         hook()
                     return self._apply()
                 finally:
-                    self.ledger.unapplied = self.update.failed == "before"
+                    self._note_failure()
 
     def _apply(self) -> Any:
         """Update the model with the last release, whose noise row is taken."""
@@ -101,7 +101,10 @@ class TrainingStep(NonPicklable):
             return self.update.run()
         finally:
             self.guard.released()
-            self.ledger.unapplied = self.update.failed == "before"
+            self._note_failure()
+
+    def _note_failure(self) -> None:
+        self.ledger.unapplied = self.update.failed == "before"
 
     def detach(self) -> None:
         """Detach from the user's optimizer, which may be stepped by anyone then."""
@@ -123,14 +126,15 @@ class OptimizerUpdate:
 
     def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         self.optimizer = optimizer
-        self.failed = ""
+        self.failed: str = ""
         self._parameters = parameters
         self._allowed = self._done = False
         self._hooks = [
             optimizer.register_step_pre_hook(self._check),
             optimizer.register_step_post_hook(self._note),
         ]
-        optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
+        after: Any = optimizer._optimizer_step_post_hooks
+        after.move_to_end(self._hooks[1].id, last=False)
 
     def put(self, gradients: list[Tensor]) -> None:
         """Write released gradients into p.grad, of which the update is due."""

@@ -13,7 +13,7 @@ from anechoic.runs import ledger
 from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.checkpoints.replay import plain, unplain
+from anechoic.torch.checkpoints.checkpoint import plain, unplain
 from anechoic.torch.run_journal import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights

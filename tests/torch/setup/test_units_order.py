@@ -2,6 +2,7 @@
 
 import logging
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -9,13 +10,13 @@ import torch
 from opacus.layers import DPLSTM
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler, default_collate
 
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.sampling import BallsInBins, FixedOrder, Poisson
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.loading.selftest import check_keeps_order
+from anechoic.torch.loading.selftest import check_repeats
 from anechoic.torch.setup.mechanism_fit import fitting_batch
 from anechoic.units.ownership import Units
 from tests.torch.setting import data, network
@@ -49,10 +50,6 @@ def reversing(items):
     return padded(items[::-1])
 
 
-def rotating(items):
-    return padded([*items[1:], items[0]])
-
-
 def with_positions(items):
     x, lengths, y = padded(items)
     return {
@@ -72,70 +69,67 @@ def raising(items):
     raise KeyError("no batch of five")
 
 
-def lists(items):
-    return [x for x, _ in items], [str(y) for _, y in items]
+def second(items):
+    x, lengths, y = padded(items)
+    return x.transpose(0, 1), lengths, y
 
 
-def sorted_lists(items):
-    return [sorted((x for x, _ in items), key=len), "constant"]
+def second_sorted(items):
+    return second(sorted(items, key=lambda item: -len(item[0])))
+
+
+class Ascending(Sequences):
+    def __getitems__(self, indices):  # as fancy indexing of HDF5 asks for
+        return [self[i] for i in sorted(indices)]
+
+
+class Asked(Sequences):
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+class Noisy(Sequences):
+    def __getitem__(self, i):
+        random.random(), np.random.random(), torch.rand(1)  # noqa: NPY002
+        return super().__getitem__(i)
 
 
 UNITS = Units(np.arange(24) % 6)
+BY_COLLATE, BY_GETITEMS = (
+    r"collate_fn \({}\) .* without sorting",
+    "Ascending.__getitems__ hands out rows in another",
+)
 
 
-@pytest.mark.parametrize("collate", [by_length, reversing, rotating, sorted_lists])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_collate_fn_that_moves_rows_is_refused(collate, workers):
-    loader = DataLoader(Sequences(), batch_size=6, collate_fn=collate, num_workers=workers)
-    with pytest.raises(UnsupportedError, match=rf"collate_fn \({collate.__name__}\) .* without sorting"):
-        check_keeps_order(loader, UNITS, True)
-    check_keeps_order(loader, Units(range(24)), True)  # each example its own unit
-
-
-@pytest.mark.parametrize("collate", [padded, with_positions, augmented, raising, lists])
-def test_a_collate_fn_that_keeps_rows_or_cannot_be_tried_is_not(collate):
-    check_keeps_order(DataLoader(Sequences(), batch_size=6, collate_fn=collate), UNITS, True)
-    check_keeps_order(DataLoader(data(2), batch_size=2), Units([0, 0]), True)
-
-
-def test_rows_in_the_second_dimension():
-    def second(items):
-        x, lengths, y = padded(items)
-        return x.transpose(0, 1), lengths, y
-
-    def second_sorted(items):
-        return second(sorted(items, key=lambda item: -len(item[0])))
-
-    check_keeps_order(DataLoader(Sequences(), collate_fn=second), UNITS, False)
-    with pytest.raises(UnsupportedError, match="second_sorted"):
-        check_keeps_order(DataLoader(Sequences(), collate_fn=second_sorted), UNITS, False)
-
-
-def test_getitems_in_ascending_order_is_refused():
-    class Ascending(Sequences):
-        def __getitems__(self, indices):  # as fancy indexing of HDF5 asks for
-            return [self[i] for i in sorted(indices)]
-
-    class Asked(Sequences):
-        def __getitems__(self, indices):
-            return [self[i] for i in indices]
-
-    with pytest.raises(UnsupportedError, match=r"Ascending.__getitems__ hands out rows in another order"):
-        check_keeps_order(DataLoader(Ascending(), batch_size=6, collate_fn=padded), UNITS, True)
-    check_keeps_order(DataLoader(Asked(), batch_size=6, collate_fn=padded), UNITS, True)
-
-
-def test_make_private_tries_the_loader_and_touches_no_random_state():
-    class Noisy(Sequences):
-        def __getitem__(self, i):
-            random.random(), np.random.random(), torch.rand(1)  # noqa: NPY002
-            return super().__getitem__(i)
-
+@pytest.mark.parametrize(
+    ("dataset", "collate", "options", "moved"),
+    [
+        (Sequences, by_length, {}, BY_COLLATE.format("by_length")),
+        (Sequences, reversing, {}, BY_COLLATE.format("reversing")),
+        (Sequences, second_sorted, {"batch_first": False}, BY_COLLATE.format("second_sorted")),
+        (Ascending, padded, {}, BY_GETITEMS),
+        (Sequences, by_length, {"owned": False}, None),  # each example its own unit
+        (Sequences, padded, {}, None),
+        (Sequences, second, {"batch_first": False}, None),
+        (Sequences, with_positions, {}, None),
+        (Sequences, augmented, {}, None),
+        (Noisy, augmented, {}, None),
+        (Sequences, raising, {}, None),
+        (Asked, padded, {}, None),
+        (lambda: data(2), default_collate, {}, None),
+    ],
+)
+def test_who_moves_rows_is_refused_and_no_random_state_touched(dataset, collate, options, moved, workers):
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
-    for workers in (0, 1):
-        check_keeps_order(DataLoader(Noisy(), collate_fn=augmented, num_workers=workers), UNITS, True)
+    loader = DataLoader(dataset(), batch_size=6, collate_fn=collate, num_workers=workers)
+    with pytest.raises(UnsupportedError, match=moved) if moved else nullcontext():
+        check_repeats(loader, **{"batch_first": True, "owned": True, **options})
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     assert before[:2] == after[:2] and torch.equal(before[2], after[2])
+
+
+def test_make_private_tries_the_loader():
     with pytest.raises(UnsupportedError, match=r"collate_fn \(by_length\)"):
         packed_run(by_length)
 

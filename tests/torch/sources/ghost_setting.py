@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 
 from anechoic.runs.ledger import Delivery
+from anechoic.torch.sources.base import SourceSetup
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.factored_gradients import (
     LayerFactors,
@@ -13,28 +14,33 @@ from anechoic.torch.sources.ghost.factored_gradients import (
     OuterProducts,
     norms,
 )
-from anechoic.torch.sources.ghost.gradients import GhostGradients
+from anechoic.torch.sources.ghost.source import GhostSource
 
 
-def ghost(model, rows, *, clip=1.0, batch_first=True):
-    """A source over the trainable parameters of `model`, with a batch of `rows` in hand."""
-    ledger = SimpleNamespace(in_hand=Delivery(0, rows))
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    source = GhostGradients(model, parameters, ledger, Clipping(clip), batch_first=batch_first)
-    return source, ledger.in_hand
+def ghost(model, rows, *, clip=1.0, batch_first=True, **clipping):
+    """A source over the trainable parameters of `model`, for sums over rows, with a batch of `rows` in hand."""
+    setup = SourceSetup(
+        module=model,
+        parameters=[p for p in model.parameters() if p.requires_grad],
+        clipping=Clipping(clip, **clipping),
+        ledger=SimpleNamespace(),
+        batch_first=batch_first,
+        loss_reduction="sum",
+    )
+    source, delivery = GhostSource(setup), Delivery(0, rows)
+    source.on_delivery(delivery)
+    return source, delivery
 
 
 def row_norms(source):
     """The upper bounds of the norms that the source clips by."""
-    return norms(list(source._gradients(source._trace.calls).values()))
+    calls = [call.by_rows(source.batch.rows) for call in source.batch.calls]
+    return norms(list(source._gradients(calls).values()))
 
 
 def plain(model):
     """A float64 copy without ghost clipping."""
-    twin = copy.deepcopy(model).double()
-    for layer in twin.modules():
-        layer.__dict__.pop("forward", None)
-    return twin
+    return copy.deepcopy(model).double()
 
 
 def single_rows(model, x, loss, *, rows=None, axis=0):

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from anechoic.torch.sources.ghost import blocks, factored_gradients, gradients
+from anechoic.torch.sources.ghost import blocks, factored_gradients
+from anechoic.torch.sources.ghost import source as sources
 from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance
 from tests.torch.sources.ghost_setting import clipped, flat, ghost, plain, row_norms
 
@@ -152,7 +153,7 @@ def ghostly(model, calls, axes, loss, clip, memory):
     options = MEMORY[memory]
     with pytest.MonkeyPatch.context() as patched:
         if "budget" in options:
-            patched.setattr(gradients, "MemoryAllowance", lambda: MemoryAllowance(options["budget"]))
+            patched.setattr(sources, "MemoryAllowance", lambda: MemoryAllowance(options["budget"]))
         if "piece" in options:
             patched.setattr(factored_gradients, "PIECE", options["piece"])
         if "block" in options:
@@ -160,10 +161,11 @@ def ghostly(model, calls, axes, loss, clip, memory):
             patched.setattr(blocks, "SIDE", options["side"])
         count = calls[0].shape[axes[0]]
         source, delivery = ghost(model, count, clip=clip, batch_first=axes[0] == 0)
-        source.backward(loss(model, calls, axes))
-        lengths = row_norms(source) if source._trace.calls else torch.zeros(count)
+        given = [source.labelled(x) for x in calls]
+        loss(model, given, axes).sum().backward()
+        lengths = row_norms(source) if source.batch.calls else torch.zeros(count)
         made = lengths, flat(source.sums(delivery)), source.excess
-        source.tracer.detach()
+        source.detach()
         return made
 
 

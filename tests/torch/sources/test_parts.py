@@ -13,7 +13,6 @@ from anechoic.noise.grid import largest_square
 from anechoic.torch.setup.clip_norms import fitted
 from anechoic.torch.sources import grid_sums as grid
 from anechoic.torch.sources.clipping import ClipParts, Clipping, GridClipping, finite_rows
-from anechoic.torch.sources.ghost.gradients import GhostGradients
 from tests.marks import in_turn, slow
 from tests.torch.sources.ghost_setting import flat, ghost, single_rows
 
@@ -194,14 +193,11 @@ def test_ghost_clipping_has_the_sums_of_the_rows_one_by_one(places, gamma):
 
     count = max(places) + 1
     parts = ClipParts((0.99 / count**0.5,) * count, places)
-    source, delivery = ghost(model, rows)
-    source = GhostGradients(
-        model, source._parameters, source.tracer.ledger, Clipping(1.0, parts=parts, gamma=gamma)
-    )
-    source.backward(loss(model(x), torch.arange(rows)))
+    source, delivery = ghost(model, rows, parts=parts, gamma=gamma)
+    loss(model(source.labelled(x)), torch.arange(rows)).sum().backward()
     found = flat(source.sums(delivery)).numpy()
     alone = single_rows(model, x, loss)
-    sizes = [p.numel() for p in source._parameters]
+    sizes = [p.numel() for p in source.parameters]
     samples = [part.reshape(rows, -1) for part in alone.split(sizes, 1)]
     expected = by_hand(samples, 1.0, parts, gamma)
     assert np.linalg.norm(found - expected) <= 2e-4 * np.linalg.norm(expected)

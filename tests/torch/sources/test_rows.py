@@ -231,39 +231,3 @@ def test_wrong_loops_are_refused():
     step(run, (x, y))
     batch = next(iter(run.loader))
     run.criterion(run.module(batch[0]), batch[1]).backward()
-
-
-@pytest.mark.parametrize("spoil", ["scaled", "other", "mixed", "vector"])
-def test_only_the_criterion_gives_gradients_in_vmap_loss(spoil):
-    run = start("vmap_loss")
-    x, y = next(iter(run.loader))
-    output = run.module(x)
-    if spoil == "scaled":
-        with pytest.raises(GuaranteeError, match=r"multiplied by 0\.5"):
-            (run.criterion(output, y) / 2).backward()
-    elif spoil == "other":
-        with pytest.raises(DesynchronizedError, match="past the criterion"):
-            nn.functional.cross_entropy(output, y).backward()
-    elif spoil == "mixed":
-        with pytest.raises(DesynchronizedError, match="flip goes along the rows"):
-            run.criterion(0.5 * output + 0.5 * output.flip(0), y)
-    else:
-        with pytest.raises(DesynchronizedError, match="takes a part of the rows"):
-            run.criterion(output, y[:3])
-
-
-@pytest.mark.slow
-def test_class_weights_do_not_mix_in_vmap_loss():
-    x, y = data(8)[:]
-    sums = []
-    for keep in (range(8), range(1, 8)):
-        keep = list(keep)
-        mech = Mechanism(Identity(1), FixedOrder(len(keep), len(keep), steps=1), 1e-9, 1e3)
-        dataset = torch.utils.data.TensorDataset(x[keep], y[keep])
-        run = start("vmap_loss", mech=mech, dataset=dataset, shuffle=False)
-        run.criterion._criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 30.0]))
-        sums.append(released(run, next(iter(run.loader))))
-    model = network()
-    loss = nn.functional.cross_entropy(model(x[:1]), y[:1])
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
-    assert torch.allclose(sums[0] - sums[1], expected, atol=1e-5)

@@ -11,12 +11,15 @@ import json
 import os
 import pickle
 import re
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
@@ -24,7 +27,7 @@ from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.noise import derive
 from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.checkpoints.replay import check_place, environment, plain, unplain
+from anechoic.torch.checkpoints.environment import check_place, environment
 from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
 from anechoic.torch.run import PrivateRun
@@ -36,16 +39,7 @@ _OF_UNITS = ", of units with digest "
 def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
     """Write `run` and the user's `extra` to `path`, atomically; of several ranks the first one does.
 
-    Args:
-        keys: False seals the file: neither keys nor noise are in it.
-
-    Raises:
-        CheckpointError: if the folder is missing, or `path` is one.
-        DesynchronizedError: if the run is between two releases.
-        GuaranteeError: if the journal cannot be written, or another process has it; if something else than
-            step() changed the model: the resumed run would take it as it is.
-        ValueError: if `extra` could not be read back safely, `path` is no file name, or a file is to be
-            sealed and nobody could give the keys again.
+    With keys=False neither keys nor noise are in the file. Errors are those of `save_checkpoint`.
     """
     target = _target(run, path, keys)
     extra = plain("checkpoint_dict", extra)
@@ -111,15 +105,15 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
 def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
     """Load the checkpoint at `path` into `run`, and return the user's extra.
 
-    Raises:
-        CheckpointError, MismatchError, ReplayError: see `PrivacyEngine.load_checkpoint`; `run` is as before.
+    Where it is refused, as `load_checkpoint` says, `run` is as before.
     """
     planned, source, said = run.mechanism, _path(path), dict[str, Any]()
     try:
         with run.noise_adder.ranks.together("load_checkpoint", said) as words:
             content = _admitted(run, source)
             journal, earlier, resume = _prepared(run, source, content, adopt_journal)
-            said |= {"file": _digest_in(source), "releases": content["releases"]}
+            with source.open("rb") as file:  # its first two lines: the format, and the digest
+                said |= {"file": file.readlines(len(MAGIC) + 1)[1], "releases": content["releases"]}
             said["end"] = 0 if journal is None else journal.end
         if any(word["file"] != said["file"] for word in words):
             raise RanksError(
@@ -149,17 +143,12 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
     content = read(source)
     begun, fingerprint = pin_to_saved(run.mechanism, content["mechanism"]), content["fingerprint"]
     if fingerprint != begun.fingerprint:
-        bits = json.loads(content["mechanism"]).get("grid_bits")
-        grid = "" if bits == run.mechanism.grid_bits else f" (grid_bits={bits})"
-        own = (
-            ""
-            if not grid
-            else (f" (grid_bits={run.mechanism.grid_bits}), as with another memory_budget= or exact_sums=")
-        )
+        here, there = run.mechanism, json.loads(content["mechanism"])
         raise MismatchError(
-            f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…{grid}, this run's is"
-            f" {run.mechanism.fingerprint[:12]}…{own}: pass mechanism=anechoic.torch.read_mechanism(path) to"
-            " make_private."
+            f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…"
+            f" (grid_bits={there.get('grid_bits')}), this run's is {here.fingerprint[:12]}…"
+            f" (grid_bits={here.grid_bits}), as with other arguments, memory_budget= and exact_sums= too: pass"
+            " mechanism=anechoic.torch.read_mechanism(path) to make_private."
         )
     if begun is not run.mechanism:
         if run.ledger.releases:
@@ -233,33 +222,6 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return cast("dict[str, Any]", unplain(content))
 
 
-def _digest_in(source: Path) -> str:
-    """Return the digest that a checkpoint names, after it was checked."""
-    with source.open("rb") as file:
-        file.readline()
-        return file.readline().decode().strip()
-
-
-def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """Return the keys of a checkpoint, or the run's own where it is sealed."""
-    if content["noise_key"] is not None:
-        return bytes.fromhex(content["noise_key"]), bytes.fromhex(content["sampling_key"])
-    own = {"noise": run.keys.noise, "sampling": run.keys.sampling}
-    for name, key in own.items():
-        if _check_of(key) != content[f"{name}_check"]:
-            raise MismatchError(
-                f"the checkpoint is sealed, and {name}_key is not the one that it was written under: pass"
-                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run (or functions that return"
-                " them)."
-            )
-    return own["noise"], own["sampling"]
-
-
-def _check_of(key: bytes) -> str:
-    """Return a digest that recognises a key without showing it."""
-    return derive(key, "checkpoint key check", size=16).hex()
-
-
 def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
     """Return the mechanism of the run that wrote the checkpoint at `path`, to resume with.
 
@@ -270,24 +232,37 @@ def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
     return Mechanism.from_json(read(path)["mechanism"])
 
 
+def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Return the keys of a checkpoint, or the run's own where it is sealed."""
+    if content["noise_key"] is not None:
+        return bytes.fromhex(content["noise_key"]), bytes.fromhex(content["sampling_key"])
+    for name, key in (("noise", run.keys.noise), ("sampling", run.keys.sampling)):
+        if _check_of(key) != content[f"{name}_check"]:
+            raise MismatchError(
+                f"the checkpoint is sealed, and {name}_key is not the one that it was written under: pass"
+                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run (or functions that return"
+                " them)."
+            )
+    return run.keys.noise, run.keys.sampling
+
+
+def _check_of(key: bytes) -> str:
+    """Return a digest that recognises a key without showing it."""
+    return derive(key, "checkpoint key check", size=16).hex()
+
+
 def check_same(run: PrivateRun, module: Any, optimizer: Any) -> None:
-    """Refuse objects of another run.
-
-    Raises:
-        MismatchError: if `module` or `optimizer` is given and not the run's.
-    """
-    if module is not None and module is not run.module and module is not run.plain:
-        raise MismatchError("module is not the one that this engine's make_private returned.")
-    if optimizer is not None and optimizer is not run.optimizer:
-        raise MismatchError("optimizer is not the one that this engine's make_private returned.")
+    """Refuse a module or an optimizer that is given and belongs to another run."""
+    for name, given, own in (
+        ("module", module, (run.module, run.plain)),
+        ("optimizer", optimizer, (run.optimizer,)),
+    ):
+        if given is not None and not any(given is one for one in own):
+            raise MismatchError(f"{name} is not the one that this engine's make_private returned.")
 
 
-def only_none(**options: Any) -> None:
-    """Refuse options of Opacus that have no meaning here.
-
-    Raises:
-        ValueError: naming the first that is given.
-    """
+def check_only_none(**options: Any) -> None:
+    """Refuse options of Opacus that have no meaning here."""
     for name, value in options.items():
         if value is not None:
             raise ValueError(
@@ -316,43 +291,30 @@ def _check_batches(own: str, saved: str) -> None:
     """Compare the names of batches, of which those over units end in the digest of who owns what."""
     if own == saved:
         return
-    mine, _, digest = own.partition(_OF_UNITS)
-    theirs, _, other = saved.partition(_OF_UNITS)
-    if mine == theirs and digest and other:
+    (mine, _, digest), (theirs, _, other) = own.partition(_OF_UNITS), saved.partition(_OF_UNITS)
+    if mine != theirs:
+        mine, theirs = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
         raise MismatchError(
-            f"unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
-            f" {other[:12]}…, this run's have {digest[:12]}…: pass unit_ids=Units(…) with the same owners in"
-            " the order of the data, the same combine and the same max_examples."
-        )
-    if mine == theirs:
-        here, there = ("", "out") if digest else ("out", "")
-        raise MismatchError(
-            f"this run was set up with{here} unit_ids, the checkpoint's with{there}: pass the same unit_ids"
-            " to make_private."
+            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was (shuffle,"
+            " data, batch sampler)."
         )
     raise MismatchError(
-        f"the checkpoint has batches {_short(saved)}, this run {_short(own)}: set up the loader as it was"
-        " (shuffle, data, batch sampler)."
+        "unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
+        f" {other[:12] or 'none'}…, this run's have {digest[:12] or 'none'}…: pass unit_ids=Units(…) with the"
+        " same owners in the order of the data, the same combine and the same max_examples."
     )
-
-
-def _short(name: str) -> str:
-    """Shorten the digests in a name of batches."""
-    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name)
 
 
 def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
     """Compare names and shapes before anything is changed."""
     own, saved = run.plain.state_dict(), content["module"]
     for name in own.keys() | saved.keys():
-        mine, theirs = own.get(name), saved.get(name)
-        if _shape(mine) != _shape(theirs):
+        mine, theirs = _shape(own.get(name)), _shape(saved.get(name))
+        if mine != theirs:
             raise MismatchError(
-                f"module: {name} is {_shape(mine)} here and {_shape(theirs)} in the checkpoint: build the"
-                " model as it was."
+                f"module: {name} is {mine} here and {theirs} in the checkpoint: build the model as it was."
             )
-    groups = run.optimizer.param_groups
-    sizes = [len(group["params"]) for group in groups]
+    sizes = [len(group["params"]) for group in run.optimizer.param_groups]
     if sizes != [len(group["params"]) for group in content["optimizer"]["param_groups"]]:
         raise MismatchError(
             "the optimizer has other parameter groups than in the checkpoint: build it as it was."
@@ -369,3 +331,47 @@ def _path(path: Any) -> Path:
             f"path={type(path).__name__} must be a file name: only a file can be replaced atomically."
         )
     return Path(path)
+
+
+#: NumPy's numbers are written as (mark, type, hexadecimal bytes), and read as what they were: a float32 that
+#: came back as a Python float would round differently.
+_NUMBER = "anechoic numpy number"
+
+
+def plain(name: str, value: Any) -> Any:
+    """Return `value`, which stands at `name`, in types that weights_only=True reads.
+
+    Raises:
+        ValueError: naming the place of anything else than tensors, numbers, strings, None and containers.
+    """
+    if type(value) in (dict, OrderedDict, Counter):
+        items = {plain(f"{name} key", key): plain(f"{name}[{key!r}]", item) for key, item in value.items()}
+        return _like(value, items)
+    if type(value) in (list, tuple, torch.Size):
+        found = [plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        return found if type(value) is list else type(value)(found)
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        return _NUMBER, value.dtype.str, value.tobytes().hex()
+    if type(value) not in (Tensor, Parameter, str, int, float, bool, type(None)):
+        raise ValueError(
+            f"{name} is a {type(value).__name__}, which could not be read back without running code from the"
+            " file: keep tensors, numbers, strings, lists, tuples and dicts."
+        )
+    return value
+
+
+def unplain(value: Any) -> Any:
+    """Return what was given to `plain`."""
+    if type(value) in (dict, OrderedDict, Counter):
+        return _like(value, {unplain(key): unplain(item) for key, item in value.items()})
+    if type(value) is tuple and len(value) == 3 and value[0] == _NUMBER:
+        return np.frombuffer(bytes.fromhex(value[2]), dtype=value[1])[0]
+    return type(value)(map(unplain, value)) if type(value) in (list, tuple) else value
+
+
+def _like(value: Any, items: dict[Any, Any]) -> Any:
+    if type(value) is dict:
+        return items
+    found = type(value)(items)
+    vars(found).update(vars(value))  # a module's state dict carries the versions of its layers there
+    return found

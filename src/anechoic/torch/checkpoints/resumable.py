@@ -1,4 +1,4 @@
-"""Checkpoints and earlier releases of a PrivacyEngine."""
+"""What an engine says of its run, what it charges to it, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from anechoic.mechanism.composition import Composition, compose
+from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.noise_adder import SumArithmetic
@@ -38,6 +38,11 @@ class Resumable:
     _run: PrivateRun | None = None
 
     @property
+    def accountant(self) -> EngineAccountant:
+        """Opacus's accountant: `get_epsilon(delta)`, and the number of steps."""
+        return EngineAccountant(self)
+
+    @property
     def mechanism(self) -> Mechanism:
         """The mechanism of the run; `print(engine.mechanism)` states its guarantee."""
         return self._current().mechanism
@@ -65,6 +70,18 @@ class Resumable:
         """Releases (steps) made so far."""
         return self._current().ledger.releases
 
+    def __repr__(self) -> str:
+        """Say what it is: mode, mechanism, releases, and the epsilon that they have."""
+        run = self._run
+        if run is None:
+            return f"{type(self).__name__}(no run yet: call make_private or make_private_with_epsilon)"
+        delta = run.mechanism.delta
+        return (
+            f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {self.releases}"
+            f" of {run.mechanism.steps} releases made, epsilon={self.get_epsilon(delta):.4g} so far at"
+            f" delta={delta:.3g})"
+        )
+
     def _current(self) -> PrivateRun:
         if self._run is None:
             raise ValueError(
@@ -73,7 +90,7 @@ class Resumable:
         return self._run
 
     def get_epsilon(self, delta: float) -> float:
-        """Epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
+        """Compute epsilon at `delta` of the releases made so far, with what was charged: 0 before the first.
 
         Releases that the journal knows of count from the start, also where a resumed run has not repeated
         them yet. Without charges never above the mechanism's. It holds for a number of releases that was
@@ -95,8 +112,8 @@ class Resumable:
             what: the state of a private optimizer, with the runs that it belongs to; or the Mechanism of
                 another run.
             mechanisms: of those runs, where they are not this run's.
-            releases: how many were made, on the caller's word. None: what the run's journal knows; without
-                one all of its mechanism's, because more may have been made after the state was saved.
+            releases: how many were made, on the caller's word. None: all of its mechanism's, because more may
+                have been made after the state was saved.
 
         Raises:
             CheckpointError: for the state of an optimizer that was not private.
@@ -112,7 +129,7 @@ class Resumable:
     @property
     def composition(self) -> Composition:
         """The mechanism of the run, composed with what was charged; printing it states the guarantee."""
-        return compose(self._current().mechanism, *(one.part for one in self._current().history.earlier))
+        return self._current().history.composition(self.mechanism.steps)
 
     def save_checkpoint(
         self,
@@ -148,7 +165,7 @@ class Resumable:
             GuaranteeError: if something else than step() changed the model since the last one.
             ValueError: if something in checkpoint_dict could not be read back safely.
         """
-        checkpoint.only_none(
+        checkpoint.check_only_none(
             noise_scheduler=noise_scheduler,
             grad_clip_scheduler=grad_clip_scheduler,
             module_state_dict_kwargs=module_state_dict_kwargs,
@@ -181,9 +198,11 @@ class Resumable:
 
         Args:
             path: of the checkpoint, with its journal beside it.
+            module, optimizer: those that `make_private` returned, or None.
             adopt_journal: take a journal that was moved, copied or put back. It is the caller's word that no
                 other copy of the run is continued, and that nothing was released after this copy was taken:
                 otherwise rows of noise are used twice unseen.
+            noise_scheduler, grad_clip_scheduler, module_load_dict_kwargs, torch_load_kwargs: only None.
 
         Returns:
             The `checkpoint_dict` that was saved.
@@ -196,7 +215,7 @@ class Resumable:
                 may lack releases (journal_sync_every) that another machine would round differently; if this
                 process has made them already; if the journal is a copy.
         """
-        checkpoint.only_none(
+        checkpoint.check_only_none(
             noise_scheduler=noise_scheduler,
             grad_clip_scheduler=grad_clip_scheduler,
             module_load_dict_kwargs=module_load_dict_kwargs,

@@ -104,38 +104,20 @@ def empty_like(batch: Any, batch_first: bool = True) -> Any:
         TypeError: for anything else, which could not be emptied and so would carry data.
     """
     if isinstance(batch, torch.Tensor):
-        if batch.dim() == 0:
-            return batch.new_empty(0)
-        shape = list(batch.shape)
-        shape[0 if batch_first or batch.dim() == 1 else 1] = 0
+        shape = list(batch.shape) or [0]
+        shape[0 if batch_first or len(shape) == 1 else 1] = 0
         return batch.new_empty(shape)
     if isinstance(batch, Mapping):
         return {key: empty_like(value, batch_first) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(empty_like(value, batch_first) for value in batch))
-    if isinstance(batch, (list, tuple)) and not all(isinstance(value, (str, bytes)) for value in batch):
-        return type(batch)(empty_like(value, batch_first) for value in batch)
-    if isinstance(batch, (list, tuple)):  # a field of strings, one an example
-        return type(batch)()
+    if isinstance(batch, (list, tuple)):
+        words = all(isinstance(value, (str, bytes)) for value in batch)  # a field of strings, one an example
+        return type(batch)(() if words else (empty_like(value, batch_first) for value in batch))
     raise TypeError(
         f"a batch holds a {type(batch).__name__}, of which no empty one can be made, and Poisson sampling"
         " may draw no example: let collate_fn return tensors, dicts, lists and tuples."
     )
-
-
-class _Once(Dataset[Any]):
-    """Data set of one item: what `work` returns."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> Any:
-        if index:
-            raise IndexError(index)
-        return self._work()
 
 
 def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
@@ -146,9 +128,9 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
     """
     workers = min(1, loader.num_workers)
     found: DataLoader[Any] = DataLoader(
-        _Once(work),
+        [work],  # type: ignore[arg-type] # what has a length and items is a data set
         batch_size=None,
-        collate_fn=unchanged,
+        collate_fn=_returned,
         num_workers=workers,
         timeout=loader.timeout if workers else 0,
         worker_init_fn=loader.worker_init_fn,
@@ -159,5 +141,9 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
 
 
 def unchanged(batch: Any) -> Any:
-    """collate_fn of the inner loader: the fetcher has collated already."""
+    """Return what the fetcher has collated: collate_fn of the inner loader."""
     return batch
+
+
+def _returned(work: Callable[[], Any]) -> Any:
+    return work()

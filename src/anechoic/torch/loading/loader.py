@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch._compile import _disable_dynamo
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, default_collate
 
 from anechoic._validate import positive_int
 from anechoic.batches.base import Batches
@@ -37,7 +37,7 @@ class BatchSource:
         examples: N, which the data set must keep; None where nobody counted them.
         stability_check: looks whether examples keep their places.
         share: how batches are cut into parts; None where they are not.
-        label: labels what is handed out.
+        label: labels what is handed out, whose rows are on the axis that it is given.
     """
 
     batches: Batches
@@ -45,7 +45,7 @@ class BatchSource:
     examples: int | None = None
     stability_check: SameExamples = field(default_factory=SameExamples)
     share: BatchPartition | None = None
-    label: Callable[[Any], Any] = lambda batch: batch
+    label: Callable[[Any, int], Any] = lambda batch, _: batch
 
 
 class PrivateDataLoader(DataLoader[Any]):
@@ -103,11 +103,12 @@ class PrivateDataLoader(DataLoader[Any]):
         self.ledger = ledger
         self.max_physical_batch_size = max_physical_batch_size
         self.feed = feed
-        self._source, self._requests, self._batch_first = source, requests, batch_first
+        self._source, self._requests = source, requests
+        self._batch_first = batch_first or source.collate_fn is default_collate  # which stacks on axis 0
         # a generator of its own: seeding the workers must not draw from the training loop's
         own = torch.Generator()
         own.manual_seed(int.from_bytes(derive(feed.key, "workers", size=4), "little"))
-        self._fetcher = Fetcher(source.dataset, source.collate_fn, batch_first)
+        self._fetcher = Fetcher(source.dataset, source.collate_fn, self._batch_first)
         self._inner: DataLoader[Any] = DataLoader(
             self._fetcher,
             batch_sampler=cast("Any", requests),  # the fetcher understands what it yields
@@ -133,7 +134,7 @@ class PrivateDataLoader(DataLoader[Any]):
         period, ledger = self.feed.batches.period, self.ledger
         if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
             self.feed.stability_check.look(self._fetcher.examples, now, ledger.derived)
-        return BatchIterator(iter(self._inner), self.ledger, turn, self.feed)
+        return BatchIterator(iter(self._inner), self.ledger, turn, self.feed, int(not self._batch_first))
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
         """Return a loader of micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
@@ -211,15 +212,17 @@ class _IndexSampler(Sampler[list[int]]):
 class BatchIterator(Iterator[Any]):
     """Iterate over batches in the main process; each is reported to the ledger as it is delivered."""
 
-    def __init__(self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int, feed: BatchSource) -> None:
-        self._fetched, self._ledger, self._turn, self._feed = fetched, ledger, turn, feed
+    def __init__(
+        self, fetched: Iterator[Any], ledger: ReleaseLedger, turn: int, feed: BatchSource, axis: int
+    ) -> None:
+        self._fetched, self._ledger, self._turn, self._feed, self._axis = fetched, ledger, turn, feed, axis
 
     @_disable_dynamo
     def __next__(self) -> Any:
         self._ledger.check_turn(self._turn)
         asked, batch = next(self._fetched)
         self._ledger.deliver(self._turn, asked.delivery)
-        return self._feed.label(batch)
+        return self._feed.label(batch, self._axis)
 
 
 def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:

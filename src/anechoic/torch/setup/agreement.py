@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
 from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.torch.checkpoints.replay import environment
+from anechoic.torch.checkpoints.environment import environment
 from anechoic.torch.generators import seeded
 from anechoic.torch.keys import Key
 from anechoic.torch.loading.fetching import Fetcher, tried
@@ -38,18 +37,10 @@ _OTHERWISE = "Start every rank with the same script, arguments and software."
 
 
 def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **others: Any) -> dict[str, str]:
-    """Return what this rank would begin with, by name.
-
-    Args:
-        setup: as asked for.
-        mechanism: given or planned.
-        keys: as given to the engine, by name.
-        others: numbers and strings that must be the same too.
-    """
-    loader = setup.data_loader
-    found = {"mechanism": mechanism.fingerprint, "optimizer": type(setup.optimizer).__name__}
-    device = next(iter(setup.module.parameters())).device
-    found |= {f"software {name}": str(value) for name, value in environment(device).items()}
+    """Return what this rank would begin with, by name; `others` must be the same too."""
+    loader, device = setup.data_loader, next(iter(setup.module.parameters())).device
+    found: dict[str, Any] = {"mechanism": mechanism.fingerprint, "optimizer": type(setup.optimizer).__name__}
+    found |= {f"software {name}": value for name, value in environment(device).items()}
     plain = {name: value for name, value in vars(setup).items() if type(value) in PLAIN}
     plain |= others | {"max_grad_norm": setup.max_grad_norm}  # several, where there are groups
     plain["unit_ids"] = "none" if setup.units is None else setup.units.digest
@@ -57,18 +48,20 @@ def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **othe
     for place, group in enumerate(setup.optimizer.param_groups):
         options = {name: value for name, value in group.items() if type(value) in PLAIN}
         found[f"optimizer group {place}"] = f"{len(group['params'])} parameters, {options}"
-    layers = [f"{name} {type(layer).__name__}" for name, layer in setup.module.named_modules()]
-    found["model"] = _digest([text.encode() for text in layers])
+    found["model"] = _digest(
+        [f"{name} {type(layer).__name__}" for name, layer in setup.module.named_modules()]
+    )
     for name, tensor in (*setup.module.named_parameters(), *setup.module.named_buffers()):
-        how = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}"
-        found[f"weight {name}"] = f"{how} {_digest([_octets(tensor)])}"
+        found[f"weight {name}"] = (
+            f"{tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad} {_digest(tensor)}"
+        )
     found["data loader"] = f"batch_size={loader.batch_size}, drop_last={loader.drop_last}"
     found["data sampler"] = type(loader.sampler).__name__
-    found["data length"] = str(setup.examples)
+    found["data length"] = setup.examples
     found["data"] = _data(setup)
     for name, key in keys.items():
-        found[f"key {name}"] = _digest([key]) if isinstance(key, bytes) else "none" if key is None else "made"
-    return found
+        found[f"key {name}"] = _digest(key) if isinstance(key, bytes) else "none" if key is None else "made"
+    return {name: str(value) for name, value in found.items()}
 
 
 def check_agreement(every: list[dict[str, str]]) -> None:
@@ -97,52 +90,42 @@ def check_agreement(every: list[dict[str, str]]) -> None:
         )
 
 
-def _digest(parts: Iterable[Any]) -> str:
+def _digest(content: Any) -> str:
+    """Digest of the tensors, arrays and plain values in a structure; of other things by their type."""
     found = hashlib.sha256()
-    for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
+    for leaf in tree_leaves(content):
+        head = f"{getattr(leaf, 'dtype', type(leaf))} {tuple(getattr(leaf, 'shape', ()))} "
+        if isinstance(leaf, Tensor):
+            part = bits(leaf.detach().cpu()).numpy().tobytes()
+        elif isinstance(leaf, (np.ndarray, np.generic)):
+            part = leaf.tobytes()
+        else:
+            part = repr(leaf).encode() if type(leaf) in PLAIN else b""
+        found.update(f"{head}{len(part)} ".encode() + part)
     return found.hexdigest()[:16]
-
-
-def _octets(tensor: Tensor) -> Any:
-    return bits(tensor.detach().cpu()).numpy().data
 
 
 def _data(setup: Setup) -> str:
     """Return a digest of the data set: whole where it is tensors in memory, else of some examples."""
     dataset, loader = setup.data_loader.dataset, setup.data_loader
-    if type(dataset) is TensorDataset and "__getitems__" not in vars(dataset):
-        tensors = list(dataset.tensors)
-        if sum(t.numel() * t.element_size() for t in tensors) <= _WHOLE:
-            return _digest(_parts_of(tensors))
+    if (
+        type(dataset) is TensorDataset
+        and sum(t.numel() * t.element_size() for t in dataset.tensors) <= _WHOLE
+    ):
+        return _digest(dataset.tensors)
     chosen = sorted({int(place) for place in np.linspace(0, setup.examples - 1, _EXAMPLES)})
     fetcher = Fetcher(dataset, loader.collate_fn, setup.batch_first)
 
     def digest() -> str:
         with seeded(bytes(32)):
-            return _digest(_parts_of(fetcher.examples(chosen)))
+            return _digest(fetcher.examples(chosen))
 
     found: str = tried(loader, digest)
     return found
 
 
-def _parts_of(examples: Any) -> list[Any]:
-    parts: list[Any] = []
-    for leaf in tree_leaves(examples):
-        if isinstance(leaf, Tensor):
-            parts += [f"{leaf.dtype} {tuple(leaf.shape)}".encode(), _octets(leaf)]
-        elif isinstance(leaf, (np.ndarray, np.generic)):
-            parts += [f"{leaf.dtype} {leaf.shape}".encode(), np.ascontiguousarray(leaf).tobytes()]
-        else:
-            parts.append((repr(leaf) if type(leaf) in PLAIN else type(leaf).__name__).encode())
-    return parts
-
-
 def unwrapped(module: Any) -> Any:
     """Return the module inside of torch's or Opacus's DistributedDataParallel: the engine adds sums up."""
-    names = {cls.__name__ for cls in type(module).__mro__}
-    if isinstance(module, DistributedDataParallel) or "DifferentiallyPrivateDistributedDataParallel" in names:
-        inner: nn.Module = module.module
-        return inner
-    return module
+    wraps = {"DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"}
+    inner: nn.Module = module.module if wraps & {cls.__name__ for cls in type(module).__mro__} else module
+    return inner

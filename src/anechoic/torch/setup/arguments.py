@@ -1,23 +1,24 @@
-"""Arguments of make_private: their values with defaults, and their types for a type checker."""
+"""Arguments of make_private: what each means, its type and its default, for help() and type checkers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
-from inspect import Parameter, Signature
-from typing import Any, Literal, Required, TypedDict, TypeVar
+from inspect import Parameter, Signature, cleandoc
+from textwrap import indent, wrap
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar
 
 from torch import nn, optim
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from anechoic._validate import byte_count, fraction, positive_float
-from anechoic.errors import MismatchError
+from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation.base import Participation
 from anechoic.planning.families import StrategyName
 from anechoic.planning.objective import Kept
-from anechoic.planning.result import Plan, mechanism_in
 from anechoic.planning.update import Interval
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
@@ -25,6 +26,9 @@ from anechoic.torch.setup.clip_norms import ClippingName, MaxGradNorm, flat_norm
 from anechoic.torch.sources.base import ALIASES, AUTO
 from anechoic.units.ownership import Units
 from anechoic.workloads.base import Workload
+
+if TYPE_CHECKING:
+    from anechoic.planning.result import Plan
 
 #: Modes that return (module, optimizer, criterion, data_loader).
 WithCriterion = Literal["ghost", "vmap_loss"]
@@ -34,7 +38,59 @@ Three = tuple[nn.Module, CorrelatedOptimizer, PrivateDataLoader]
 Four = tuple[nn.Module, CorrelatedOptimizer, Any, PrivateDataLoader]
 
 
-class _Common(TypedDict, total=False):
+class Common(TypedDict, total=False):
+    """Arguments of both methods.
+
+    module: plain module on its final device, in train() mode.
+    optimizer: over the trainable parameters of `module`.
+    data_loader: over a map-style data set, with a batch_size. Each example keeps its index for the whole run:
+        no `set_epoch` that permutes the data.
+    criterion: loss, used where grad_sample_mode is "ghost" or "vmap_loss".
+    max_grad_norm: clip norm of a whole gradient, > 0; or one for each trainable parameter, or by patterns of
+        their names: see `clipping`.
+    batch_first: whether the batch is the first dimension of tensors.
+    loss_reduction: "mean" or "sum", as the criterion's.
+    poisson_sampling: whether batches may be sampled at random; False keeps one order of the data.
+    clipping: "flat": over all parameters together. "per_layer": each parameter to its own norm: a list in the
+        optimizer's order, or one number, of which each has an equal part. "per_group": by the first pattern
+        that its name matches, {"embedding.*": 0.5, "*": 1.0}. "automatic": every gradient g becomes
+        clip norm * g / (|g| + 0.01), a list or patterns for parts of it. The clip norm of the mechanism is
+        the root of the sum of squares (docs/proofs/clipping.md).
+    grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself. "ghost": less
+        memory, for models of listed layers. "vmap_loss": the loss too, row by row.
+    wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
+    mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
+        ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" looks at
+        the optimizer: the least error of sums for SGD, with momentum too, and `CorrectedAdam`; the least
+        noise of a step for others, whose learning rates then stay what they are (docs/choosing.md).
+    epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
+        noise_multiplier and Poisson sampling make a run of independent noise, which may stop after any step:
+        correlated noise is planned for a known number of them.
+    steps: n.
+    adjacency: see Mechanism.
+    unit: what is protected, see Mechanism.
+    participation: what is promised of the loader's own batches, which are then used as they are.
+    scheduler: of the learning rates, as in `plan`; or the rates. Momentum and weight decay of the optimizer
+        are planned for without it.
+    scheduler_interval: whether it is stepped once a "step" or once an "epoch".
+    keep: which iterates matter, as in `plan`: "last" (default), "all", "average" or a weight.
+    workload: instead of what the optimizer adds up to, as in `plan`.
+    memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`. Rows of
+        noise that do not fit, of a given Mechanism too, are made again from the keys in each step where they
+        are sums of few fresh ones (`BandedInverse`, `Output`).
+    unit_ids: who owns each example of the data set: one label an example, or a list of labels, or `Units`.
+        Then units are what is sampled, clipped and counted: batch_size is the expected number of units in a
+        step, and a batch holds all their examples.
+    exact_sums: whether contributions and noise are added up as integers, so that a release is what the proof
+        says in spite of floating point (docs/proofs/float-safe.md). None: as a given Mechanism has it; a
+        planned one has a grid where that is possible, and `arithmetic` says why where it has none
+        (grad_sample_mode="ghost", parameters on a GPU or in float64, noise or a clip norm out of its range;
+        with a warning, a memory_budget that nothing fits into on a grid). False: none. True: refused where it
+        is impossible.
+    noise_generator: only None: rows of noise follow from a key.
+    rand_on_empty: only False: an empty batch has length 0.
+    """
+
     module: Required[nn.Module]
     optimizer: Required[optim.Optimizer]
     criterion: Any
@@ -61,15 +117,25 @@ class _Common(TypedDict, total=False):
     exact_sums: bool | None
 
 
-class ByNoise(_Common, total=False):
-    """Of `PrivacyEngine.make_private`."""
+class ByNoise(Common, total=False):
+    """Arguments of `make_private` alone.
+
+    noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
+        sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
+        whatever mechanism is planned; mechanism="identity" takes this very noise.
+    target_delta: delta of the printed guarantee; None for 1 / (100 N).
+    """
 
     noise_multiplier: float | None
     target_delta: float | None
 
 
-class ByEpsilon(_Common, total=False):
-    """Of `PrivacyEngine.make_private_with_epsilon`."""
+class ByEpsilon(Common, total=False):
+    """Arguments of `make_private_with_epsilon` alone.
+
+    target_epsilon: > 0, of the whole run. A given Mechanism must keep within it.
+    target_delta: in (0, 1), where epsilon is meant.
+    """
 
     target_epsilon: Required[float]
     target_delta: Required[float]
@@ -77,7 +143,7 @@ class ByEpsilon(_Common, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Arguments of make_private, with a value for each; see `PrivacyEngine`.
+    """Arguments of make_private, with a value for each.
 
     `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep. Those
     of Opacus have Opacus's defaults, but for the mode.
@@ -129,12 +195,10 @@ class Setup:
             delta = fraction("target_delta", delta)
         # single rows are run as they are, and what torch.compile made of a model is that model
         given["module"] = getattr(given["module"], "_orig_mod", given["module"])
-        if isinstance(given["mechanism"], Plan):
-            given["way"] = given["mechanism"].chosen.noise_storage
-        given["mechanism"] = mechanism_in(given["mechanism"])
+        if not isinstance(given["mechanism"], (Mechanism, str)):
+            given |= _chosen(given["mechanism"])
         mode = given["grad_sample_mode"]
-        if isinstance(mode, str):
-            given["grad_sample_mode"] = ALIASES.get(mode, mode)
+        given["grad_sample_mode"] = ALIASES.get(mode, mode) if isinstance(mode, str) else mode
         return cls(epsilon=epsilon, delta=delta, **given)
 
     @property
@@ -149,13 +213,37 @@ class Setup:
 
     @property
     def examples(self) -> int:
-        """Length of the data set."""
-        return len(self.data_loader.dataset)  # type: ignore[arg-type]
+        """Length of the data set.
+
+        Raises:
+            UnsupportedError: for a stream of examples, which has none.
+        """
+        dataset = self.data_loader.dataset
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise UnsupportedError(
+                "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
+                " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with"
+                " the same other arguments."
+            )
+        return len(dataset)
 
     @cached_property
     def units(self) -> Units | None:
-        """Who owns which example; None where an example is a unit."""
-        return units_of(self.unit_ids, self.examples)
+        """Who owns which example; None where an example is a unit.
+
+        Raises:
+            ValueError: for labels that are missing or not hashable.
+            MismatchError: if they are not those of the examples.
+        """
+        if self.unit_ids is None:
+            return None
+        units = self.unit_ids if isinstance(self.unit_ids, Units) else Units(self.unit_ids)
+        if units.examples != self.examples:
+            raise MismatchError(
+                f"unit_ids name the owners of {units.examples} examples, and the data set has"
+                f" {self.examples}: give one label for each index of data_loader.dataset, in its order."
+            )
+        return units
 
     @property
     def given(self) -> bool:
@@ -172,29 +260,19 @@ class Setup:
     @property
     def period(self) -> int:
         """Steps in one pass of the loader."""
-        loader = self.data_loader
+        loader, count = self.data_loader, self.count
         if self.units is None or self.given or loader.batch_size is None:
             return len(loader)
-        whole, rest = divmod(self.count, loader.batch_size)
+        whole, rest = divmod(count, loader.batch_size)
         return whole if loader.drop_last or not rest else whole + 1
 
 
-def units_of(unit_ids: Any, examples: int) -> Units | None:
-    """`unit_ids` as Units for a data set of `examples`; None stays None.
+def _chosen(given: Any) -> dict[str, Any]:
+    """Return the mechanism of a Plan, and how it has its noise; whoever has one has imported planning."""
+    from anechoic.planning.result import Plan, mechanism_in
 
-    Raises:
-        ValueError: for labels that are missing or not hashable.
-        MismatchError: if they are not those of `examples` examples.
-    """
-    if unit_ids is None:
-        return None
-    units = unit_ids if isinstance(unit_ids, Units) else Units(unit_ids)
-    if units.examples != examples:
-        raise MismatchError(
-            f"unit_ids name the owners of {units.examples} examples, and the data set has {examples}: give"
-            " one label for each index of data_loader.dataset, in its order."
-        )
-    return units
+    way = {"way": given.chosen.noise_storage} if isinstance(given, Plan) else {}
+    return {"mechanism": mechanism_in(given), **way}
 
 
 #: What a target of make_private_with_epsilon is here.
@@ -203,28 +281,51 @@ _TARGETS = {"epsilon": "target_epsilon", "delta": "target_delta"}
 DEFAULTS: dict[str, Any] = {
     _TARGETS.get(one.name, one.name): one.default for one in fields(Setup) if one.default is not MISSING
 }
+#: Types that help() writes out; words of a Literal stand in the text.
+_WRITTEN = {"MaxGradNorm": "float | list | dict | None", "Kept | float": "str | float"}
+_WRITTEN |= dict.fromkeys(("ClippingName", "StrategyName", "Adjacency", "Interval"), "str")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def with_signature(options: Any, *required: str) -> Callable[[_Method], _Method]:
-    """Decorate a method that takes `options` as keywords, so that help() lists them.
+def with_arguments(options: Any, *required: str) -> Callable[[_Method], _Method]:
+    """Decorate a method that takes `options` as keywords: help() lists and explains them.
 
     Args:
-        options: a TypedDict. What has no default in `DEFAULTS` is required.
+        options: a TypedDict whose docstring, with that of `Common`, explains its keys. What has no default in
+            `DEFAULTS` is required. The section takes the place of ARGUMENTS in the docstring of the method.
         required: what is so beside it.
     """
-    known = {"grad_sample_mode", "wrap_model", *options.__required_keys__, *options.__optional_keys__}
-    needed = [*(name for name in options.__annotations__ if name not in DEFAULTS), *required]
+    modes = {"grad_sample_mode": "str", "wrap_model": "bool"}
+    known = modes | {name: _type(kind) for name, kind in options.__annotations__.items()}
+    needed = [*(name for name in known if name not in DEFAULTS), *required]
     parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
-    parameters += [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
+    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, annotation=known[name]) for name in needed]
     parameters += [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=known[name])
         for name, default in DEFAULTS.items()
         if name in known and name not in needed
     ]
 
     def spell(method: _Method) -> _Method:
         method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        lines = [line for one in (options, Common) for line in _explained(one, known)]
+        method.__doc__ = cleandoc(method.__doc__ or "").replace("ARGUMENTS", "\n".join(lines).strip())
         return method
 
     return spell
+
+
+def _type(kind: Any) -> str:
+    text = re.sub(r"^Required\[(.*)\]$", r"\1", kind.__forward_arg__)
+    for name, written in _WRITTEN.items():
+        text = text.replace(name, written)
+    return text
+
+
+def _explained(options: Any, known: dict[str, str]) -> list[str]:
+    """The entries of a docstring, each with the type of what it explains."""
+    text = cleandoc(options.__doc__).split("\n\n", 1)[1]
+    entries = re.findall(r"^(\w+): (.*(?:\n .*)*)", text, re.MULTILINE)
+    return [
+        indent("\n    ".join(wrap(f"{name} ({known[name]}): {said}", 96)), "    ") for name, said in entries
+    ]

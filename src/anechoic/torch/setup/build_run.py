@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
@@ -15,18 +14,14 @@ from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.external import ExternalBatches, ExternalUnits, check_promise
 from anechoic.batches.of_units import UnitBatches
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
-from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
-from anechoic.planning.families import StrategyName
-from anechoic.planning.result import Plan
-from anechoic.planning.update import update_of, with_schedule
+from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.generators import StepGenerators
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
-from anechoic.torch.loading.selftest import check_keeps_order, try_batches
+from anechoic.torch.loading.selftest import check_repeats
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.optimizer_kinds import tell_noise, tell_rates
@@ -35,16 +30,16 @@ from anechoic.torch.run import PrivateRun
 from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.setup.checks import report_unregistered
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
-from anechoic.torch.setup.earlier_runs import check_plain, claim, remove_old_hooks
-from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums, plan_with_grid
-from anechoic.torch.setup.units import check_units, report_units
+from anechoic.torch.setup.earlier_runs import check_plain, claim
+from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.torch.step import TrainingStep
-from anechoic.workloads import prefix_sum
+
+if TYPE_CHECKING:
+    from anechoic.planning.result import Plan
 
 logger = logging.getLogger("anechoic")
 
@@ -61,14 +56,14 @@ def check(setup: Setup) -> list[nn.Parameter]:
     if running_ranks() > 1:
         checks.check_ranks(setup, dist.get_backend())
     check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
-    checks.check_loader(setup.data_loader)
-    check_units(setup)
+    checks.check_loader(setup)
+    checks.check_units(setup)
     checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
-    report_unregistered(setup.module)
     places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters))
-    try_batches(setup.data_loader, setup.batch_first)  # last: it fetches examples
+    owned = setup.units is not None and not setup.units.single_examples
+    check_repeats(setup.data_loader, setup.batch_first, owned=owned)  # last: it fetches examples
     return parameters
 
 
@@ -86,92 +81,16 @@ def mechanism_of(
             f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
             " Of a strategy anechoic.calibrate(strategy, sampling=…, epsilon=…, delta=…) makes one."
         )
-    name: StrategyName = setup.mechanism
-    if name not in STRATEGIES:
-        raise ValueError(
-            f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
-            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
-            " Dense)."
-        )
-    if setup.clip_norm is None:
-        raise ValueError(
-            "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
-        )
-    if setup.epsilon is None and setup.noise_multiplier is None:
-        raise ValueError(
-            "noise_multiplier is missing: give it, or a Mechanism, or use make_private_with_epsilon."
-        )
-    if setup.poisson_sampling and setup.mechanism in UNAMPLIFIED and setup.participation is None:
-        logger.warning(
-            "mechanism=%r: no amplification is proved for it, so batches come in a fixed order although"
-            " poisson_sampling=True permits sampling.",
-            setup.mechanism,
-        )
-    loader, delta, clip_norm = setup.data_loader, setup.delta, setup.clip_norm
-    if mechanism_fit.is_open(setup):
-        name = "identity"
-        setup = replace(
-            setup, mechanism=name, steps=mechanism_fit.OPEN_STEPS, workload=prefix_sum, keep="all"
-        )
-    size = mechanism_fit.planned_size(setup)
-    if setup.participation is None:
-        mechanism_fit.is_shuffled(loader)
-    steps = mechanism_fit.planned_steps(setup)
-    if delta is None:
-        delta = default_delta(setup.count)
-        logger.info("target_delta is not given: the guarantee is printed at 1 / (100 N) = %.3g.", delta)
+    from anechoic.torch.setup.planned import planned
 
-    logger.info(
-        "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"
-        " give mechanism=, where it is made often.",
-        steps,
-        setup.count,
-        "examples" if setup.units is None else "units",
-    )
-
-    update = with_schedule(update_of(setup.optimizer), setup.scheduler, setup.scheduler_interval)
-
-    def made(memory_budget: int | None) -> Plan:
-        return plan(
-            examples=setup.count,
-            batch_size=size,
-            steps=steps,
-            epsilon=setup.epsilon,
-            noise_multiplier=setup.noise_multiplier,
-            delta=delta,
-            dimension=sum(p.numel() for p in parameters),
-            memory_budget=memory_budget,
-            random_sampling=setup.poisson_sampling,
-            participation=setup.participation,
-            optimizer=update,
-            keep=setup.keep,
-            workload=setup.workload,
-            strategy=name,
-            clip_norm=clip_norm,
-            adjacency=setup.adjacency or "zero_out",
-            unit=setup.unit or ("example" if setup.units is None else "unit"),
-            drop_last=loader.drop_last,
-        )
-
-    found, arithmetic = plan_with_grid(
-        made,
-        exact_sums=setup.exact_sums,
-        mode=setup.grad_sample_mode,
-        parameters=parameters,
-        epsilon=setup.epsilon,
-        memory_budget=setup.budget,
-    )
-    logger.info("planned mechanism:\n%s", found)
+    found, arithmetic = planned(setup, parameters)
     return found.mechanism, found, arithmetic
 
 
 def noise_storage(
     setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]
 ) -> str:
-    """Choose `memory` of `NoiseStream`: as planned, or as the budget has room.
-
-    Args:
-        found: the plan of a mechanism that was not given, which is within the budget.
+    """Choose `memory` of `NoiseStream`: as `found` planned it, or as the budget has room.
 
     Raises:
         ValueError: if the rows of a given mechanism take more, and cannot be made again.
@@ -200,11 +119,11 @@ def build_run(
     arithmetic: SumArithmetic,
     keys: Keys,
     *,
-    way: str = "store",
-    journal: Any = None,
-    sync_every: int = 1,
-    share: BatchPartition | None = None,
-    ranks: Ranks | None = None,
+    way: str,
+    journal: Any,
+    sync_every: int,
+    share: BatchPartition | None,
+    ranks: Ranks,
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader; return the run, and what make_private returns.
 
@@ -214,22 +133,19 @@ def build_run(
         way: see `noise_storage`.
         journal, sync_every: see `RunJournal`.
         share: how batches are cut into parts; None where they are not.
-        ranks: the processes of the run; None for those there are.
+        ranks: the processes of the run.
     """
-    ranks = ranks or Ranks()
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
     batches = batches_under(keys.sampling)
     feed = BatchSource(batches, keys.sampling, setup.examples, share=share)
     if batches.units is not None:
         secret = mechanism.amplified
-        report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
-        check_keeps_order(setup.data_loader, batches.units, setup.batch_first)
+        checks.report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    remove_old_hooks(setup.module)
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        undo.callback(remove_old_hooks, setup.module)
         source = _source(setup, mechanism, ledger, share)
+        undo.callback(source.detach)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
         release.storage = way
@@ -281,9 +197,7 @@ def build_run(
 def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartition | None:
     """Return the partition of batches, if asked for, or where there are several processes.
 
-    Args:
-        chunk_rows: of a part; None for as many as fit, at most `CHUNK`, which depends on no number of ranks.
-        ranks: the processes.
+    With chunk_rows=None a part has as many rows as fit, at most `CHUNK`, which depends on no number of ranks.
     """
     if chunk_rows is None and ranks.count == 1:
         return None
@@ -307,12 +221,11 @@ def _source(
     """Make the gradient source of the run; it attaches itself to the module."""
     groups = setup.optimizer.param_groups
     parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+    names = names_of(setup.module, parameters)
     asked = SourceSetup(
         module=setup.module,
         parameters=parameters,
-        clipping=clipping_of(
-            setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters), mechanism
-        ),
+        clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
         ledger=ledger,
         batch_first=setup.batch_first,
         loss_reduction=setup.loss_reduction,

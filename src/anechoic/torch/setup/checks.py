@@ -3,62 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable
 from difflib import get_close_matches
 from inspect import Parameter, signature
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn, optim
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset
+from torch import nn, optim
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 from anechoic._validate import flag, one_of
-from anechoic.errors import UnsupportedError
+from anechoic.batches.base import Batches
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
-from anechoic.torch.history import STAMP
+from anechoic.torch.history import STAMP, statistics_in
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
-from anechoic.torch.structure import TORCHS_OWN
+from anechoic.torch.structure import bits
+from anechoic.units.duplicates import check_schema, find_duplicates
+from anechoic.units.ownership import Units
 
 logger = logging.getLogger("anechoic")
 
 
-def check_options(setup: Setup) -> None:
-    """Refuse options of Opacus that this engine does not have, and flags that are neither True nor False.
-
-    Raises:
-        UnsupportedError: for an option that Opacus has.
-        ValueError: for a word that neither knows, or such a flag.
-    """
-    check_words(setup.clipping, setup.max_grad_norm)
-    if setup.noise_generator is not None:
-        raise UnsupportedError(
-            "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
-            " does not hold: leave it out, or pass PrivacyEngine(noise_key=…)."
-        )
-    if setup.rand_on_empty:
-        raise UnsupportedError(
-            "rand_on_empty=True would put a made-up example into empty batches, and adding or removing the"
-            " only real one would then move the sum by up to twice the clip norm. Leave it False: empty"
-            " batches have length 0."
-        )
-    source_class(setup.grad_sample_mode)
-    for name in ("poisson_sampling", "batch_first", "wrap_model"):
-        flag(name, getattr(setup, name))
-    one_of("loss_reduction", setup.loss_reduction, ("mean", "sum"))
+# -- arguments ---------------------------------------------------------------------------------
 
 
 def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Refuse arguments without a name, keywords that mean nothing to `method`, and missing ones.
-
-    Raises:
-        TypeError: naming the first.
-    """
+    """Refuse arguments without a name, keywords that mean nothing to `method`, and missing ones."""
     name = method.__name__
     if positional:
         raise TypeError(
@@ -79,11 +54,42 @@ def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], opt
         raise TypeError(f"{name} needs {', '.join(f'{one}=' for one in missing)} too.")
 
 
-#: What torch and Opacus wrap around a module.
-_WRAPPERS = (
-    *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
-    *("DataParallel", "FullyShardedDataParallel"),
-)
+def check_options(setup: Setup) -> None:
+    """Refuse options of Opacus that this engine does not have, and words and flags that mean nothing."""
+    check_words(setup.clipping, setup.max_grad_norm)
+    if setup.noise_generator is not None:
+        raise UnsupportedError(
+            "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
+            " does not hold: leave it out, or pass PrivacyEngine(noise_key=…)."
+        )
+    if setup.rand_on_empty:
+        raise UnsupportedError(
+            "rand_on_empty=True would put a made-up example into empty batches, and adding or removing the"
+            " only real one would then move the sum by up to twice the clip norm. Leave it False: empty"
+            " batches have length 0."
+        )
+    source_class(setup.grad_sample_mode)
+    for name in ("poisson_sampling", "batch_first", "wrap_model"):
+        flag(name, getattr(setup, name))
+    one_of("loss_reduction", setup.loss_reduction, ("mean", "sum"))
+
+
+# -- model and optimizer -----------------------------------------------------------------------
+
+#: What the class of a module's part may not be, and what to do.
+_NOT_PLAIN = dict.fromkeys(
+    (
+        *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
+        *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
+    ),
+    "pass the plain module, on every rank (docs/many-devices.md).",
+) | {
+    "ScriptModule": "its compiled code cannot be run row by row: pass the plain module, and script a copy of"
+    " it when training is over.",
+    "OptimizedModule": "torch.compile made it, which runs its layers without seeing single examples: leave it"
+    " plain, or put its _orig_mod in its place. The whole model may be compiled: then evaluation is compiled,"
+    " and training steps run as they are.",
+}
 
 
 def check_module(module: Any, *, by_layers: bool = True) -> None:
@@ -94,95 +100,23 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         by_layers: whether gradients are found layer by layer, by rules for each.
 
     Raises:
-        UnsupportedError: for distributed or compiled modules, and embeddings that release without noise.
-        GuaranteeError: for batch normalisation by the statistics of the batch.
-        ValueError: for something else than a module.
+        GuaranteeError, UnsupportedError, ValueError: naming the part, and what to do.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
-    names = {cls.__name__ for part in module.modules() for cls in type(part).__mro__}
-    for name in _WRAPPERS:
-        if name in names:
-            raise UnsupportedError(f"module is {name}: pass the plain module (docs/many-devices.md).")
+    for name, part in module.named_modules():
+        for cls in type(part).__mro__:
+            if cls.__name__ in _NOT_PLAIN:
+                raise UnsupportedError(f"{name or 'module'} is {cls.__name__}: {_NOT_PLAIN[cls.__name__]}")
+        _check_embedding(name, part, by_layers)
     if any(hasattr(tensor, "placements") for tensor in (*module.parameters(), *module.buffers())):
         raise UnsupportedError(
             "module has parameters that torch.distributed has cut up (DTensor, as of fully_shard or"
             " parallelize_module): pass the plain module on every rank, whose rows are divided over ranks."
         )
-    scripted = [name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]
-    if scripted:
-        raise UnsupportedError(
-            f"{scripted[0] or 'module'} was made by torch.jit, whose compiled code cannot be run row by row,"
-            " nor be watched: pass the plain module, and script a copy of it when training is over."
-        )
-    if "OptimizedModule" in names:
-        raise UnsupportedError(
-            "a part of module was made by torch.compile, which runs its layers without seeing single"
-            " examples: leave it plain, or put its _orig_mod in its place. The whole model may be compiled:"
-            " then evaluation is compiled, and training steps run as they are."
-        )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
-    for name, layer in module.named_modules():
-        _check_embedding(name, layer, by_layers)
     check_not_mixing(module.modules())
-
-
-def check_one_process(who: str) -> None:
-    """Refuse several processes of torch.distributed.
-
-    Args:
-        who: would make releases of its own in each of them.
-
-    Raises:
-        UnsupportedError: where there are several.
-    """
-    if running_ranks() > 1:
-        raise UnsupportedError(
-            f"torch.distributed runs {running_ranks()} processes, and {who} would make releases of its own in"
-            " each of them. Train in one process; or write the loop yourself (docs/many-devices.md)."
-        )
-
-
-def check_ranks(setup: Setup, backend: str) -> None:
-    """Refuse a loader whose sampler divides the data over ranks; warn of what no test has run.
-
-    Args:
-        setup: as asked for.
-        backend: of torch.distributed.
-
-    Raises:
-        UnsupportedError: naming the remedy.
-    """
-    devices = {p.device.type for p in setup.module.parameters()}
-    if backend != "gloo" or devices != {"cpu"}:
-        logger.warning(
-            "backend %r with parameters on %s: several ranks were tested with 'gloo' on CPUs alone. Ranks"
-            " that end a step with different weights are refused at the next one.",
-            backend,
-            sorted(devices),
-        )
-    if type(getattr(setup.data_loader, "sampler", None)) is DistributedSampler:
-        raise UnsupportedError(
-            "data_loader has a DistributedSampler, which would be replaced: every rank is given the whole"
-            " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
-            " leave out set_epoch()."
-        )
-
-
-def report_optimizer_state(optimizer: optim.Optimizer) -> None:
-    """Warn of statistics in an optimizer that do not say what was released for them."""
-    if any(STAMP in group for group in optimizer.param_groups):
-        return  # the first step asks for what it says
-    kept = sum(isinstance(value, Tensor) and value.dim() > 0 for value in tree_leaves(dict(optimizer.state)))
-    if kept:
-        logger.warning(
-            "the optimizer holds %d tensors of statistics of earlier gradients, and does not say what was"
-            " released for them. If they come of public data, all is well. If they come of private data, as"
-            " the weights then do, get_epsilon does not know of it: call engine.charge(mechanism) with the"
-            " mechanism that was used, or begin with new weights and a new optimizer.",
-            kept,
-        )
 
 
 def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
@@ -194,10 +128,8 @@ def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
         ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
         ("mode", ("mean", "sum"), "has no rule for single rows here (grad_sample_mode='rows' needs none)"),
     ):
-        if option == "mode" and not by_layers:
-            continue
         value = getattr(layer, option, allowed[0])
-        if value not in allowed:
+        if value not in allowed and (by_layers or option != "mode"):
             remedy = " or ".join(map(repr, allowed))
             raise UnsupportedError(
                 f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"
@@ -214,12 +146,7 @@ ONE_OPTIMIZER = (
 
 
 def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of the optimizer, which must be those of the module.
-
-    Raises:
-        ValueError: if it is no optimizer, or their parameters differ.
-        UnsupportedError: for optimizers and parameters that cannot carry the noise.
-    """
+    """Return the trainable parameters of the optimizer, which must be those of the module."""
     if not isinstance(optimizer, optim.Optimizer):
         raise ValueError(
             f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer. {ONE_OPTIMIZER}."
@@ -229,9 +156,25 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
             "LBFGS evaluates a batch several times a step: use an optimizer that does so once."
         )
     own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    trainable = {id(p) for p in module.parameters() if p.requires_grad}
-    if len({id(p) for p in own}) != len(own) or {id(p) for p in own} != trainable:
-        raise ValueError(f"Module parameters are different than optimizer Parameters: {_apart(own, module)}")
+    trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+    held = {id(p) for p in own}
+    left = [name for key, name in trained.items() if key not in held]
+    apart = ""
+    if len(held) != len(own):
+        apart = "the optimizer holds a parameter twice. Name each once."
+    elif held - trained.keys():
+        apart = (
+            f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains, as"
+            " where the model was made anew, converted or moved after the optimizer was made. Make the"
+            " optimizer from model.parameters(), after the model is final."
+        )
+    elif left:
+        apart = (
+            f"the module trains {len(trained)}, and the optimizer lacks {len(left)} of them ({left[0]}, for"
+            f" instance). {ONE_OPTIMIZER}; and freeze what is not trained with requires_grad_(False)."
+        )
+    if apart:
+        raise ValueError(f"Module parameters are different than optimizer Parameters: {apart}")
     if not own:
         raise ValueError("module has no trainable parameter: there is nothing to train privately.")
     devices = {str(p.device) for p in own}
@@ -239,52 +182,44 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         raise UnsupportedError(
             f"parameters lie on {sorted(devices)}: a noise row lies on one device. Move them to one."
         )
-    for name, p in module.named_parameters():
-        if p.requires_grad and p.dtype not in (torch.float32, torch.float64):
+    for p in own:
+        if p.is_complex():
             raise UnsupportedError(
-                f"parameter {name} is {p.dtype}: sums of clipped gradients need float32 or float64. Leave out"
-                f" .to({p.dtype}), dtype={p.dtype}, .bfloat16() or .half() where the model is made, and use"
-                " torch.autocast for speed. Frozen parameters may have any type."
+                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a real"
+                " one with a last axis of 2, and let forward take torch.view_as_complex of it."
+            )
+        if p.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedError(
+                f"parameter {trained[id(p)]} is {p.dtype}: sums of clipped gradients need float32 or float64."
+                f" Leave out .to({p.dtype}), dtype={p.dtype}, .bfloat16() or .half() where the model is made,"
+                " and use torch.autocast for speed. Frozen parameters may have any type."
             )
     return own
 
 
-def _apart(own: list[nn.Parameter], module: nn.Module) -> str:
-    """How the parameters of an optimizer differ from those of the module that are trained, and what to do."""
-    held = {id(p) for p in own}
-    trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
-    if len(held) != len(own):
-        return "the optimizer holds a parameter twice. Name each once."
-    left = [name for key, name in trained.items() if key not in held]
-    if held < trained.keys():
-        return (
-            f"the module trains {len(trained)}, and the optimizer lacks {len(left)} of them ({left[0]}, for"
-            f" instance). {ONE_OPTIMIZER}; and freeze what is not trained with requires_grad_(False)."
+def report_optimizer_state(optimizer: optim.Optimizer) -> None:
+    """Warn of statistics in an optimizer that do not say what was released for them."""
+    if any(STAMP in group for group in optimizer.param_groups):
+        return  # the first step asks for what it says
+    if kept := statistics_in(optimizer.state):
+        logger.warning(
+            "the optimizer holds %d tensors of statistics of earlier gradients, and does not say what was"
+            " released for them. If they come of public data, all is well. If they come of private data, as"
+            " the weights then do, get_epsilon does not know of it: call engine.charge(mechanism) with the"
+            " mechanism that was used, or begin with new weights and a new optimizer.",
+            kept,
         )
-    return (
-        f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains, as"
-        " where the model was made anew, converted or moved after the optimizer was made. Make the optimizer"
-        " from model.parameters(), after the model is final."
-    )
 
 
-def check_loader(loader: Any) -> None:
-    """Refuse loaders without a data set that can be indexed.
+# -- loader and ranks --------------------------------------------------------------------------
 
-    Raises:
-        ValueError: for something else than a DataLoader.
-        UnsupportedError: for loaders whose batches cannot be formed from an index, and a Subset with
-            duplicates.
-    """
+
+def check_loader(setup: Setup) -> None:
+    """Refuse loaders whose batches cannot be formed from an index, or whose indices name an example twice."""
+    loader = setup.data_loader
     if not isinstance(loader, DataLoader):
         raise ValueError(f"data_loader={type(loader).__name__} must be a torch.utils.data.DataLoader.")
-    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
-        raise UnsupportedError(
-            "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-            " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with the"
-            " same other arguments."
-        )
-    part: Any = loader.dataset
+    part: Any = loader.dataset if setup.examples else None
     while isinstance(part, Subset):
         indices = [int(i) % len(part.dataset) for i in part.indices]  # type: ignore[arg-type]
         if len(set(indices)) < len(indices):
@@ -299,57 +234,82 @@ def check_loader(loader: Any) -> None:
         )
 
 
-#: Values of one attribute that are looked at for what is not registered, and attributes that are named.
-LOOKED_AT, NAMED = 1024, 5
-
-
-def report_unregistered(module: nn.Module) -> None:
-    """Warn, once, of layers and tensors in plain attributes that require a gradient and no release covers.
-
-    Attributes of all layers are looked at, and the lists, tuples, dicts, sets and plain objects in them,
-    three levels deep and up to `LOOKED_AT` values of one attribute. Tensors that were computed (a cache of a
-    reparametrised weight) are no parameters.
-    """
-    known = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
-    found = [
-        f"{prefix}.{name}" if prefix else name
-        for prefix, layer in module.named_modules()
-        for name, value in vars(layer).items()
-        if name not in TORCHS_OWN and any(map(_trains, _held(value, known)))
-    ]
-    if found:
-        logger.warning(
-            "module holds layers or tensors that require a gradient and are not registered: %s. Nobody trains"
-            " them here. Training them by another optimizer, or by hand, is outside of the guarantee: their"
-            " gradients are neither clipped nor noisy. Register them (nn.ModuleList, nn.ParameterList,"
-            " self.x = nn.Parameter(…)) and give them to the optimizer, or call requires_grad_(False).",
-            ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else ""),
+def check_one_process(who: str) -> None:
+    """Refuse several processes of torch.distributed, in each of which `who` would make its own releases."""
+    if running_ranks() > 1:
+        raise UnsupportedError(
+            f"torch.distributed runs {running_ranks()} processes, and {who} would make releases of its own in"
+            " each of them. Train in one process; or write the loop yourself (docs/many-devices.md)."
         )
 
 
-def _held(value: Any, known: set[int]) -> Iterator[Any]:
-    """Layers and tensors that are not `known`, in a plain attribute."""
-    left, seen = deque([(value, 3)]), set(known)
-    for _ in range(LOOKED_AT):
-        if not left:
-            return
-        held, deep = left.popleft()
-        if id(held) in seen or held is None or isinstance(held, (str, bytes, int, float, type)):
-            continue
-        seen.add(id(held))
-        if isinstance(held, (Tensor, nn.Module)):
-            yield held
-        elif deep:
-            inner: Iterable[Any] = ()
-            if isinstance(held, Mapping):
-                inner = held.values()
-            elif isinstance(held, (list, tuple, Set, deque)):
-                inner = held
-            elif hasattr(held, "__dict__") and not callable(held):
-                inner = vars(held).values()
-            left += ((each, deep - 1) for each in islice(inner, LOOKED_AT - len(left)))
+def check_ranks(setup: Setup, backend: str) -> None:
+    """Refuse a loader whose sampler divides the data over ranks; warn of a `backend` that no test has run."""
+    devices = {p.device.type for p in setup.module.parameters()}
+    if backend != "gloo" or devices != {"cpu"}:
+        logger.warning(
+            "backend %r with parameters on %s: several ranks were tested with 'gloo' on CPUs alone. Ranks"
+            " that end a step with different weights are refused at the next one.",
+            backend,
+            sorted(devices),
+        )
+    if type(getattr(setup.data_loader, "sampler", None)) is DistributedSampler:
+        raise UnsupportedError(
+            "data_loader has a DistributedSampler, which would be replaced: every rank is given the whole"
+            " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
+            " leave out set_epoch()."
+        )
 
 
-def _trains(held: Any) -> bool:
-    parameters = held.parameters() if isinstance(held, nn.Module) else (held,)
-    return any(p.requires_grad and p.is_leaf for p in parameters)
+# -- units -------------------------------------------------------------------------------------
+
+
+def check_units(setup: Setup) -> None:
+    """Refuse units that do not fit the statement, and another unit than an example without them."""
+    units, mechanism, unit, adjacency = setup.units, setup.mechanism, setup.unit, setup.adjacency
+    if unit is not None and (not isinstance(unit, str) or not unit.strip()):
+        raise ValueError(f"unit={unit!r} must be a word that names what is protected, such as 'user'.")
+    if isinstance(mechanism, Mechanism):
+        unit, adjacency = mechanism.unit, mechanism.adjacency
+    if units is None:
+        if unit not in (None, "example") and not setup.given:
+            raise MismatchError(
+                f"unit={unit!r}, but unit_ids is missing: batches would be drawn and clipped by example. Give"
+                " unit_ids, one label an example; or say what the loader's own batches keep to"
+                " (participation=…, External sampling), where a row of a batch is a whole unit."
+            )
+        return
+    if unit is None:
+        logger.warning(
+            "unit_ids are given and unit= is not, so the statement names what is protected as 'one unit':"
+            " say what it is, unit='user' for instance."
+        )
+    if setup.grad_sample_mode == "ghost":
+        raise UnsupportedError(
+            "grad_sample_mode='ghost' with unit_ids: ghost clipping scales each example by its own norm, and"
+            " never has the gradient of a unit. Use 'rows'."
+        )
+    check_schema(unit or "unit", units=units, adjacency=adjacency or "zero_out")
+
+
+def report_units(batches: Batches, units: Units, unit: str, dataset: Any, *, secret: bool) -> None:
+    """Log who owns what, what can never be used, and copies of one example that different units own.
+
+    Where the guarantee rests on who is drawn (`secret`), what follows from that is not logged.
+    """
+    logger.info("unit %r: %s; gradients are clipped by %s", unit, units.describe(), unit)
+    if batches.unreachable:
+        # where it is secret, the number would tell who is in which bin
+        exact = f"{batches.unreachable} of {units.examples} examples"
+        logger.warning(
+            "%s can be in no batch: their owners never take part in the same step, or their batch is left"
+            " out. Give each example one owner, or leave such examples out of the data.",
+            "some examples" if secret else exact,
+        )
+    if type(dataset) is TensorDataset and all(t.device.type == "cpu" for t in dataset.tensors):
+        # as bytes: NumPy does not have all of torch's types
+        arrays = [bits(t.detach()).reshape(len(t), -1).numpy() for t in dataset.tensors]
+        try:
+            check_schema(unit, units=units, duplicates=find_duplicates(arrays))
+        except MismatchError as error:
+            logger.warning("%s", error)

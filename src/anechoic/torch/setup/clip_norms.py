@@ -27,12 +27,7 @@ _NEAR = 1e-9
 
 
 def check_words(clipping: Any, max_grad_norm: Any) -> None:
-    """Refuse words and kinds of norms that mean nothing, or not with each other.
-
-    Raises:
-        UnsupportedError: for clipping of Opacus that is not here.
-        ValueError: for a word that neither knows, and norms that are not positive or do not fit the word.
-    """
+    """Refuse words and kinds of norms that mean nothing, or not with each other."""
     if clipping == "adaptive":
         raise UnsupportedError(
             "clipping='adaptive': it moves the clip norm by statistics of the batches, which cost privacy"
@@ -46,11 +41,9 @@ def check_words(clipping: Any, max_grad_norm: Any) -> None:
             raise ValueError(f"{given}: norms by names of parameters are those of clipping='per_group'.")
         if not max_grad_norm or not all(isinstance(pattern, str) for pattern in max_grad_norm):
             raise ValueError(f"{given} must map patterns of parameters' names to norms: {{'*': 1.0}}.")
-        _check_each(max_grad_norm.values())
     elif isinstance(max_grad_norm, Sequence) and not isinstance(max_grad_norm, str):
         if clipping not in ("per_layer", "automatic"):
             raise ValueError(f"{given}: a list of norms is that of clipping='per_layer'.")
-        _check_each(max_grad_norm)
     elif clipping == "per_group":
         raise ValueError(
             f"{given}: give a norm for each group, by patterns of the names in model.named_parameters(), such"
@@ -58,15 +51,13 @@ def check_words(clipping: Any, max_grad_norm: Any) -> None:
         )
     elif max_grad_norm is not None:
         positive_float("max_grad_norm", max_grad_norm)
-
-
-def _check_each(norms: Any) -> None:
-    for norm in norms:
+        return
+    for norm in max_grad_norm.values() if isinstance(max_grad_norm, Mapping) else max_grad_norm or ():
         positive_float("a norm of max_grad_norm", norm)
 
 
 def flat_norm(max_grad_norm: MaxGradNorm) -> float | None:
-    """The norm of a contribution over all parameters together: the root of the sum of squares, rounded up."""
+    """Return the norm of a contribution over all parameters: the root of the sum of squares, rounded up."""
     if max_grad_norm is None or isinstance(max_grad_norm, Real):
         return max_grad_norm  # type: ignore[return-value] # a type checker takes no float for Real
     norms = _listed(max_grad_norm)
@@ -103,15 +94,9 @@ def clipping_of(
         clipping, max_grad_norm: as given to make_private, and checked by `check_words`.
         names: of the trainable parameters, in the order of all sums.
         mechanism: whose clip norm is the bound over all parameters together.
-
-    Raises:
-        ValueError: see `places_of`.
     """
-    parts = None
-    if clipping != "flat":
-        norms, places = places_of(clipping, max_grad_norm, names)
-        if len(norms) > 1:
-            parts = ClipParts(fitted(norms, mechanism.clip_norm), places)
+    norms, places = places_of(clipping, max_grad_norm, names)
+    parts = ClipParts(fitted(norms, mechanism.clip_norm), places) if len(norms) > 1 else None
     gamma = GAMMA if clipping == "automatic" else None
     if mechanism.grid_bits is None:
         return Clipping(mechanism.clip_norm, parts=parts, gamma=gamma)
@@ -121,12 +106,7 @@ def clipping_of(
 def places_of(
     clipping: str, max_grad_norm: MaxGradNorm, names: list[str]
 ) -> tuple[list[float], tuple[int, ...]]:
-    """(norms of the parts, to scale; the part of each parameter).
-
-    Raises:
-        ValueError: for a list of another length than `names`, a pattern without a parameter, and a parameter
-            without a pattern.
-    """
+    """Return (norms of the parts, to scale; the part of each parameter), of a split that fits the `names`."""
     if isinstance(max_grad_norm, Mapping):
         patterns = list(max_grad_norm)
         places = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names]
@@ -144,8 +124,9 @@ def places_of(
                 )
         return _listed(max_grad_norm), tuple(places)
     if max_grad_norm is None or isinstance(max_grad_norm, Real):
-        layers = range(len(names) if clipping == "per_layer" else 1)
-        return [1.0 for _ in layers], tuple(layers if clipping == "per_layer" else [0] * len(names))
+        if clipping == "per_layer":
+            return [1.0] * len(names), tuple(range(len(names)))
+        return [1.0], (0,) * len(names)
     norms = _listed(max_grad_norm)
     if len(norms) != len(names):
         raise ValueError(

@@ -6,28 +6,22 @@ import logging
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from torch import Tensor, nn
-
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.run import PrivateRun
-from anechoic.torch.sources.row_model import is_ours
-from anechoic.torch.sources.rows import RowsModule
+from anechoic.torch.sources.base import ModelWrapper
 
 logger = logging.getLogger("anechoic")
-_PRIVATE = (RowsModule, CorrelatedOptimizer, PrivateDataLoader)
+_PRIVATE = (ModelWrapper, CorrelatedOptimizer, PrivateDataLoader)
 #: What Opacus's make_private returns, by name: Opacus need not be installed.
-_OPACUS = {
-    ("opacus.grad_sample.gsm_base", "AbstractGradSampleModule"),
-    ("opacus.optimizers.optimizer", "DPOptimizer"),
-}
+_OPACUS = {"AbstractGradSampleModule", "DPOptimizer", "DPDataLoader"}
 #: The latest run of each plain module and optimizer; these keep it alive, and not the other way round.
 _RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
 
 
 def check_plain(**given: Any) -> None:
-    """Refuse results of make_private, and an optimizer whose run has made releases.
+    """Refuse results of make_private, Opacus's too, and an optimizer whose run has made releases.
 
     Args:
         given: module, optimizer and data_loader, by these names.
@@ -38,7 +32,7 @@ def check_plain(**given: Any) -> None:
     private = [
         name
         for name, thing in given.items()
-        if isinstance(thing, _PRIVATE) or hasattr(thing, "autograd_grad_sample_hooks") or _of_opacus(thing)
+        if isinstance(thing, _PRIVATE) or any(cls.__name__ in _OPACUS for cls in type(thing).__mro__)
     ]
     if private:
         ours = [t for t in given.values() if isinstance(t, (CorrelatedOptimizer, PrivateDataLoader))]
@@ -81,43 +75,3 @@ def _run_of(thing: Any) -> PrivateRun | None:
     except TypeError:  # what cannot be referred to weakly is no module and no optimizer
         return None
     return None if found is None else found()
-
-
-def _of_opacus(thing: Any) -> bool:
-    return any((cls.__module__, cls.__qualname__) in _OPACUS for cls in type(thing).__mro__)
-
-
-_OF_LAYERS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_BESIDE = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
-_OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_ATTRIBUTES = ("autograd_grad_sample_hooks", "ft_compute_sample_grad", "activations", "max_batch_len")
-_ON_PARAMETERS = ("grad_sample", "_forward_counter", "_current_grad_sample", "_norm_sample", "summed_grad")
-
-
-def remove_old_hooks(module: nn.Module) -> None:
-    """Remove hooks and attributes of earlier private runs (Opacus's too) from the layers of `module`.
-
-    Hooks of the user stay.
-    """
-    for layer in module.modules():
-        for name in _OF_LAYERS:
-            hooks: dict[int, Any] = layer.__dict__.get(name) or {}
-            for number in [number for number, hook in hooks.items() if is_ours(hook)]:
-                del hooks[number]
-                for beside in _BESIDE:
-                    layer.__dict__.get(beside, {}).pop(number, None)
-        for name in _ATTRIBUTES:
-            if name in layer.__dict__:
-                delattr(layer, name)
-    for p in module.parameters():
-        _clear(p)
-
-
-def _clear(p: Tensor) -> None:
-    for name in _OF_PARAMETERS:
-        hooks: dict[int, Any] = getattr(p, name, None) or {}
-        for number in [number for number, hook in hooks.items() if is_ours(hook)]:
-            del hooks[number]
-    for name in _ON_PARAMETERS:
-        if hasattr(p, name):
-            delattr(p, name)

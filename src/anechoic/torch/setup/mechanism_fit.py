@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import singledispatch
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
@@ -25,8 +24,7 @@ OPEN_STEPS = 10**6
 def is_open(setup: Setup) -> bool:
     """Whether a run may stop after any step, as Opacus's do; a warning then says what it has and lacks.
 
-    Independent noise under Poisson sampling has one law in every step, however many follow. Everything else
-    is planned for a known number of steps.
+    Independent noise under Poisson sampling has one law in every step, however many follow.
     """
     given = setup.noise_multiplier is not None and setup.epochs is None and setup.steps is None
     sampled = setup.poisson_sampling and setup.participation is None
@@ -72,12 +70,7 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
 
 
 def planned_size(setup: Setup) -> int:
-    """The loader's batch size.
-
-    Raises:
-        ValueError: if it exceeds what batches are drawn from.
-        UnsupportedError: if a batch sampler of the user's says nothing about the size.
-    """
+    """Return the loader's batch size; refuse a batch sampler without one, and more than there is."""
     size, count, participation = setup.data_loader.batch_size, setup.count, setup.participation
     if size is None and participation is None:
         raise UnsupportedError(
@@ -100,11 +93,7 @@ def planned_size(setup: Setup) -> int:
 
 
 def planned_steps(setup: Setup) -> int:
-    """n, as an integer.
-
-    Raises:
-        ValueError: if not exactly one of epochs and steps is given, or it is below 1.
-    """
+    """Return n, of exactly one of epochs and steps."""
     epochs, steps = setup.epochs, setup.steps
     if (epochs is None) == (steps is None):
         raise ValueError(
@@ -125,9 +114,8 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
     Raises:
         MismatchError: naming both values.
     """
-    units, examples, epochs = setup.units, setup.count, setup.epochs
-    sampling = mechanism.sampling
-    given = sampling.formed_outside
+    units, examples, sampling = setup.units, setup.count, mechanism.sampling
+    epochs, given = setup.epochs, sampling.formed_outside
     if units is not None and not given and sampling.examples != examples:
         raise MismatchError(
             f"unit_ids name {examples} units, the mechanism's sampling has examples={sampling.examples}:"
@@ -172,11 +160,10 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
 REMEDY = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
 
 
-@singledispatch
 def check_batching(
     sampling: Sampling, loader: DataLoader[Any], *, examples: int, period: int, what: str
 ) -> None:
-    """Refuse a loader whose batches are not those of the scheme: here, by their size.
+    """Refuse a loader whose batches are not those of the scheme: by their number, or their size.
 
     Args:
         sampling: of the mechanism.
@@ -188,18 +175,24 @@ def check_batching(
     Raises:
         MismatchError: naming both values.
     """
+    if isinstance(sampling, (BallsInBins, RandomAllocation)):  # the size follows from the number
+        if period == sampling.period:
+            return
+        fitting = fitting_batch(examples, sampling.period)
+        advice = f"No batch_size goes through {examples} {what} in {sampling.period} batches. {REMEDY}"
+        if fitting is not None:
+            advice = f"Give the loader batch_size={fitting[0]}, drop_last={fitting[1]}; or: {REMEDY.lower()}"
+        raise MismatchError(
+            f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
+            f" ({type(sampling).__name__}, whose batches hold {sampling.expected_batch_size:.6g} {what} on"
+            f" average). {advice}."
+        )
     if loader.batch_size not in (None, sampling.expected_batch_size):
         raise MismatchError(
             f"data_loader.batch_size={loader.batch_size}, the mechanism's is {sampling.expected_batch_size}."
             f" {REMEDY}."
         )
-
-
-@check_batching.register
-def _(sampling: FixedOrder, loader: DataLoader[Any], *, examples: int, period: int, what: str) -> None:
-    by_size = check_batching.dispatch(Sampling)
-    by_size(sampling, loader, examples=examples, period=period, what=what)
-    if period != sampling.period:
+    if isinstance(sampling, FixedOrder) and period != sampling.period:
         raise MismatchError(
             f"data_loader has {period} batches a pass, the mechanism {sampling.period}:"
             f" drop_last={loader.drop_last} here and {sampling.drop_last} there. Give the loader"
@@ -207,48 +200,16 @@ def _(sampling: FixedOrder, loader: DataLoader[Any], *, examples: int, period: i
         )
 
 
-@check_batching.register(BallsInBins)
-@check_batching.register(RandomAllocation)
-def _(
-    sampling: BallsInBins | RandomAllocation,
-    loader: DataLoader[Any],
-    *,
-    examples: int,
-    period: int,
-    what: str,
-) -> None:
-    """By the number of batches: their size follows from it."""
-    if period == sampling.period:
-        return
-    fitting = fitting_batch(examples, sampling.period)
-    advice = f"No batch_size goes through {examples} {what} in {sampling.period} batches. {REMEDY}"
-    if fitting is not None:
-        advice = f"Give the loader batch_size={fitting[0]}, drop_last={fitting[1]}; or: {REMEDY.lower()}"
-    raise MismatchError(
-        f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
-        f" ({type(sampling).__name__}, whose batches hold {sampling.expected_batch_size:.6g} {what} on"
-        f" average). {advice}."
-    )
-
-
-@singledispatch
 def loader_options(sampling: Sampling) -> dict[str, Any]:
-    """Arguments of a DataLoader that `check_batching` passes, for a scheme whose batches the library forms.
+    """Return arguments of a DataLoader that `check_batching` passes, where the library forms the batches.
 
     Raises:
         UnsupportedError: where there is none.
     """
-    return {"batch_size": max(1, round(sampling.expected_batch_size)), "shuffle": True}
-
-
-@loader_options.register
-def _(sampling: FixedOrder) -> dict[str, Any]:
-    return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
-
-
-@loader_options.register(BallsInBins)
-@loader_options.register(RandomAllocation)
-def _(sampling: BallsInBins | RandomAllocation) -> dict[str, Any]:
+    if isinstance(sampling, FixedOrder):
+        return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
+    if not isinstance(sampling, (BallsInBins, RandomAllocation)):
+        return {"batch_size": max(1, round(sampling.expected_batch_size)), "shuffle": True}
     fitting = fitting_batch(sampling.examples, sampling.period)
     if fitting is None:
         raise UnsupportedError(
@@ -260,13 +221,9 @@ def _(sampling: BallsInBins | RandomAllocation) -> dict[str, Any]:
 
 
 def fitting_batch(count: int, period: int) -> tuple[int, bool] | None:
-    """(batch_size, drop_last) of a loader that goes through `count` units or examples in `period` batches.
+    """Return (batch_size, drop_last) of a loader with `period` batches of `count` things; None for none.
 
-    Args:
-        count, period: >= 1.
-
-    Returns:
-        With drop_last=False where that is possible; None where no batch size gives that many batches.
+    drop_last is False where that is possible.
     """
     size = -(-count // period)  # the smallest that makes at most `period` batches
     if -(-count // size) == period:

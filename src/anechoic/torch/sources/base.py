@@ -19,9 +19,9 @@ from anechoic.torch.structure import mapped
 
 AUTO = "auto"
 #: Other names of "rows": of Opacus, whose gradients of rows these are.
-ALIASES = {AUTO: "rows", "hooks": "rows", "functorch": "rows"}
-#: Modes of Opacus that have no source here; "ew" cannot take a batch of no example.
-_OF_OPACUS = ("ew", "ghost_fsdp", "ghost_tp", "no_op")
+ALIASES = dict.fromkeys((AUTO, "hooks", "functorch", "ew"), "rows")
+#: Modes of Opacus that have no source here.
+_OF_OPACUS = ("ghost_fsdp", "ghost_tp", "no_op")
 BY_HAND = (
     "accumulating gradients by hand would put several batches, or one batch several times, into one release."
     " Call backward() once per batch, and use anechoic.torch.BatchMemoryManager where batches do not fit"
@@ -31,8 +31,8 @@ BY_HAND = (
 
 REMEDY = (
     "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last (for"
-    " tokens: anechoic.torch.causal_lm_loss(logits, labels), or seq2seq_loss); or let the model's forward"
-    " return the loss, which is then given one row at a time"
+    " tokens: anechoic.torch.causal_lm_loss(logits, labels), or seq2seq_loss; for pixels:"
+    " .flatten(1).sum(1)); or let the model's forward return the loss, which is then given one row at a time"
 )
 UNPACK = (
     "Packing puts several sequences into one row, and each needs its own: where a collator or trainer packs"
@@ -86,6 +86,8 @@ class GradientSource(ABC):
     takes_grid: ClassVar[bool] = True
     #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
     by_layers: ClassVar[bool] = True
+    #: What to do where rows mix.
+    remedy: ClassVar[str] = REMEDY
 
     module: Any
     criterion: Any = None
@@ -123,9 +125,9 @@ class GradientSource(ABC):
         self.forget()
         self.batch = LabelledBatch(delivery.size, means=self.means, parameters=list(self.parameters))
 
-    def labelled(self, content: Any) -> Any:
-        """Label the tensors of what the loader hands out."""
-        batch, axis = self.batch, 0 if self.setup.batch_first else 1
+    def labelled(self, content: Any, axis: int) -> Any:
+        """Label the tensors of what the loader hands out, which have their rows on `axis`."""
+        batch = self.batch
         if batch is None:
             return content
 
@@ -175,7 +177,7 @@ class GradientSource(ABC):
         if root == wanted or batch.rows <= 1:
             return
         if isinstance(root, Mixing):
-            raise GuaranteeError(f"the loss mixes rows. {root.why}. {REMEDY}.")
+            raise GuaranteeError(f"the loss mixes rows. {root.why}. {self.remedy}.")
         what = "mean" if batch.means else "sum"
         said = "one of single rows"
         if isinstance(root, OverRows):
@@ -212,7 +214,7 @@ class GradientSource(ABC):
     def zero_grad(self) -> None:
         """Forget backward passes; outputs of the model stay."""
         if self.batch is not None:
-            self.batch.roots, self.batch.fault = [], ""
+            self.batch.roots, self.batch.calls, self.batch.fault = [], [], ""
             for leaf in self.batch.outputs:
                 leaf.grad = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -30,18 +30,22 @@ class RowModel:
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
 
     Attributes:
+        called: what it is, in messages.
         places: of its parameters.
         recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
         decides: whether it was seen to decide something by its data.
         asks: whether it was seen to ask for gradients of what it computes.
+        keeps: whether a call was seen to change its attributes or buffers.
     """
+
+    called = "model"
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
         self.module, self.parameters = module, parameters
         self.dimension = 0 if batch_first else 1
         self.loops = ""
-        self.decides = self.asks = False
+        self.decides = self.asks = self.keeps = False
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
@@ -70,8 +74,9 @@ class RowModel:
         """vmap could not run it: say so once."""
         if not self.loops:
             logger.warning(
-                "torch.func.vmap cannot run this model, so its rows are taken one after another, which is"
+                "torch.func.vmap cannot run this %s, so its rows are taken one after another, which is"
                 " right and slow: %s",
+                self.called,
                 reason.strip().split("\n")[0],
             )
         self.loops = reason
@@ -144,17 +149,15 @@ def without_our_hooks(module: nn.Module) -> Iterator[None]:
             namespace[name] = hooks
 
 
-@contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
+def remembered(module: nn.Module) -> Callable[[], None]:
+    """Remember attributes and buffers of a module: what is returned puts them back."""
     layers = [
         (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
         for layer in module.modules()
     ]
     buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         with uninterrupted():  # half of it would be the end of the model
             for layer, own, parameters, tensors in layers:
                 layer.__dict__.clear()
@@ -167,6 +170,24 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
                 if buffer._version != version:
                     with torch.no_grad():
                         buffer.copy_(value)
+
+    return put_back
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
+    put_back = remembered(module)
+    try:
+        yield
+    finally:
+        put_back()
+
+
+def marks_of(module: nn.Module) -> list[Any]:
+    """What a call of a module changes if it keeps anything, as counters and spectral norms do."""
+    kept = [(name, id(v)) for layer in module.modules() for name, v in layer.__dict__.items()]
+    return [kept, [(id(b), b._version) for b in module.buffers()]]
 
 
 def is_ours(hook: Any) -> bool:

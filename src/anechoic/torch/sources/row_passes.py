@@ -31,7 +31,7 @@ from anechoic.torch.sources.levels import (
     like_first,
 )
 from anechoic.torch.sources.levels import merged as kept_rows
-from anechoic.torch.sources.row_model import RowModel, called, pulled, undisturbed, without_our_hooks
+from anechoic.torch.sources.row_model import RowModel, called, marks_of, pulled, remembered, undisturbed
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 logger = logging.getLogger("anechoic")
@@ -91,16 +91,27 @@ class RowPasses:
         Raises:
             Exception: what the model raised, if it did for every row.
         """
-        with torch.no_grad(), without_our_hooks(self._model.module):
+        module = self._model.module
+        # each pass begins with what the model was before the call, which is one call of it, however many
+        self._before = remembered(module) if self._model.keeps else None
+        self._after: Callable[[], None] | None = None
+        with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
             made = next((outputs for outputs in found if outputs), [])
             if not made and not self.rows:  # one that is made up tells the shapes
                 made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
+        if self._after is not None:
+            self._after()
         if not made:
             check_not_mixing(self._model.module.modules())
             raise self._error
         if self._failed:
-            logger.warning("the model raised for %d rows, which count as zero: %s", self._failed, self._error)
+            logger.warning(
+                "the %s raised for %d rows, which count as zero: %s",
+                self._model.called,
+                self._failed,
+                self._error,
+            )
         pairs = list(zip(found, self.chunks, strict=True))
         parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
         joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [
@@ -176,7 +187,12 @@ class RowPasses:
                     t if a is None else like_first(t, leader) for t, a in zip(inputs, self._axes, strict=True)
                 ]
             try:
-                return self._tried(filled_in, own)
+                if self._before is not None:
+                    self._before()
+                found = self._tried(filled_in, own)
+                if self._before is not None and self._after is None:
+                    self._after = remembered(self._model.module)
+                return found
             except (torch.OutOfMemoryError, GuaranteeError):
                 raise
             except _FAILS as error:
@@ -300,7 +316,7 @@ class LabelledModel(RowModel):
     """A model that was looked at once, on made-up rows, before it saw the data."""
 
     tried = False
-    _axes: Sequence[int | None] = ()
+    _axes: tuple[int | None, ...] = ()
 
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
@@ -309,7 +325,6 @@ class LabelledModel(RowModel):
             given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
         """
         self.tried = True
-        self._axes: list[int | None] = []
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
         with undisturbed(self.module), ExitStack() as stack:
             stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
@@ -321,8 +336,10 @@ class LabelledModel(RowModel):
                     for t, a in zip(tensors, axes, strict=True)
                 ]
                 try:
+                    before = marks_of(self.module)
                     passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
                     outputs = passes.run()
+                    self.keeps = self.keeps or marks_of(self.module) != before
                     self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
                     passes.gradients([torch.zeros_like(o) for o in outputs], 0)
                     return
@@ -338,8 +355,10 @@ class LabelledModel(RowModel):
                 arguments, keywords = filled(given, made)
                 restore(outside)
                 try:
-                    with torch.no_grad(), undisturbed(self.module):
+                    with undisturbed(self.module):
+                        before = marks_of(self.module)
                         self.module(*arguments, **keywords)
+                        self.keeps = self.keeps or marks_of(self.module) != before
                         seen.append({name: b.clone() for name, b in self.module.named_buffers()})
                 except (*_FAILS, UnsupportedError):
                     continue
@@ -367,8 +386,7 @@ class LabelledModel(RowModel):
                 ]
                 arguments, keywords = filled(given, made)
                 try:
-                    with torch.no_grad(), without_our_hooks(self.module):
-                        found = tensors_in(self.module(*arguments, **keywords))
+                    found = tensors_in(self.module(*arguments, **keywords))
                 except (*_FAILS, UnsupportedError):
                     continue
                 shapes.append([tuple(t.shape) for t in found])
@@ -377,7 +395,7 @@ class LabelledModel(RowModel):
             for two, three in zip(*shapes, strict=True):
                 differing = [i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
                 known = len(differing) == 1 and (two[differing[0]], three[differing[0]]) == (2, 3)
-                self._axes.append(differing[0] if known else None)
+                self._axes += (differing[0] if known else None,)
 
     def axis(self, place: int, tensor: Tensor) -> int | None:
         """The axis of length 1 that stands for the batch in an output of one row; None without an axis.

@@ -105,6 +105,7 @@ class RowsSource(GradientSource):
         """model(*arguments, **keywords) in the training loop."""
         delivery, batch = self.ledger.in_hand, self.batch
         if delivery is not None and batch is not None:
+            check_not_packed((arguments, keywords))
             with torch._C.DisableTorchFunctionSubclass():
                 tensors, followed = tensors_in((arguments, keywords)), False
                 for tensor in tensors:
@@ -118,7 +119,6 @@ class RowsSource(GradientSource):
         self, delivery: Delivery, batch: LabelledBatch, given: Any, tensors: list[Tensor], followed: bool
     ) -> Any:
         """The same for rows of the batch in hand."""
-        check_not_packed(given)
         if not followed and delivery.units is not None:
             raise DesynchronizedError(
                 "the model was called with tensors that do not come from the batch in hand by torch's"
@@ -126,7 +126,7 @@ class RowsSource(GradientSource):
                 " data set or collate_fn what goes through NumPy, strings or files."
             )
         self.before_call()
-        axes = [self._axis(t, batch) for t in tensors]
+        axes = [self.axis_of(t, batch) for t in tensors]
         if {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None} != {batch.rows}:
             raise DesynchronizedError(
                 f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}, and the"
@@ -154,21 +154,22 @@ class RowsSource(GradientSource):
             leaves.append(leaf)
             if axis is None:
                 handed.append(leaf.mean(0) if self.means else leaf.sum(0))
+                handed[-1].of_rows = leaf  # for a criterion, which is given one row
             else:  # a copy, which may be changed in place
                 handed.append(leaf.clone())
         batch.outputs += leaves
         self._calls.append(PendingCall(passes, leaves))
         return passes.filled(handed)
 
-    def _axis(self, tensor: Tensor, batch: LabelledBatch) -> int | None:
-        """The axis of the rows of an input."""
+    def axis_of(self, tensor: Tensor, batch: LabelledBatch, called: str = "model") -> int | None:
+        """The axis of the rows of an input of the model, or of the criterion."""
         dimension = 0 if self.setup.batch_first else 1
-        if tensor.requires_grad:
+        if tensor.requires_grad and (called == "model" or type(tensor) is not LabelledTensor):
             raise UnsupportedError(
-                "an input of the model requires a gradient, and gradients of rows end at the model's inputs:"
+                f"an input of the {called} requires a gradient, and those of rows end at the model's inputs:"
                 " take gradients with respect to inputs in the model's forward, by torch.autograd.grad, and"
-                " return what follows from them; put the module that made the input into the model; or"
-                " detach() it."
+                " return what follows from them; put the module that made the input into the model; do it"
+                " after optimizer.step() (a generator's turn); or detach() it."
             )
         label = tensor.label if type(tensor) is LabelledTensor and tensor.batch is batch else None
         if type(tensor) is LabelledTensor and tensor.batch is not batch:
@@ -182,16 +183,16 @@ class RowsSource(GradientSource):
             if tensor.shape[own] == batch.rows:
                 return own
             raise UnsupportedError(
-                f"the model was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
+                f"the {called} was called with a tensor of shape {tuple(tensor.shape)}: each needs one row an"
                 f" example ({batch.rows} here). Expand what all rows share (positions, masks) to the batch,"
-                f" or make it a buffer of the model. {UNPACK}."
+                f" or make it a buffer of the {called}. {UNPACK}."
             )
         if isinstance(label, OnAxis) and tensor.shape[label.axis] == batch.rows:
             return label.axis
         why = f": {label.why}" if isinstance(label, Mixing) else ""
         raise DesynchronizedError(
-            f"the model was called with a tensor of shape {tuple(tensor.shape)} that does not have one row an"
-            f" example{why}. Let the model do what mixes rows, or leave it out. {UNPACK}."
+            f"the {called} was called with a tensor of shape {tuple(tensor.shape)} that does not have one row"
+            f" an example{why}. Let the {called} do what mixes rows, or leave it out. {UNPACK}."
         )
 
     # -- a step ---------------------------------------------------------------------------------

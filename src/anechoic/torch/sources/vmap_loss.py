@@ -1,238 +1,134 @@
-"""Gradients by vmap over model and loss, row by row: a loss that mixes examples is impossible."""
+"""Gradients of losses that are computed row by row: a loss that mixes rows is impossible.
+
+The criterion is an operation on tensors with labels, as any other: it gives the losses of the rows, and what
+the script does to them (weights of rows, factors, a mean) is followed by the labels.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch import Tensor, nn
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
-from anechoic.torch.randomness.modes import Strangers, paused
-from anechoic.torch.randomness.rng_stack import Generators, rewound
-from anechoic.torch.row_types.labels import TOTAL
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.rows import PendingCall, RowsSource
-from anechoic.torch.structure import filled, tensors_in
-
-_ONLY = (
-    "The criterion must be called with outputs of the private module as they are (the whole, or a part such"
-    " as outputs.logits): what is computed from them belongs into the criterion, which is given one row, as a"
-    " batch of one, at a time."
-)
+from anechoic.torch.sources.row_model import undisturbed
+from anechoic.torch.sources.row_passes import _FAILS, LabelledModel, RowPasses, _made_up
+from anechoic.torch.sources.rows import RowsSource
+from anechoic.torch.structure import filled, mapped, tensors_in
 
 
 @register("vmap_loss")
 class VmapLossSource(RowsSource):
-    """Gradients of the losses of single rows.
+    """Gradients of rows; their losses are the user's criterion of one row each, as a batch of one.
 
-    Outputs of the module have no gradient: backward() from them is refused. The criterion that make_private
-    returns gives each row to the user's, as a batch of one, and the backward() of what it returns takes the
-    gradients of these losses alone: outputs have no other way back.
+    Class weights under "mean" therefore have no effect, and a criterion keeps nothing from row to row: what
+    it changes of itself is taken back.
     """
 
     mode = "vmap_loss"
 
     def __init__(self, setup: SourceSetup) -> None:
         super().__init__(setup)
-        if not callable(setup.criterion):
-            raise UnsupportedError(
-                f"criterion={setup.criterion!r} must be callable with (outputs, targets), and is given one"
-                " row at a time."
-            )
-        self.criterion = RowCriterion(self)
+        plain = getattr(setup.criterion, "_orig_mod", setup.criterion)  # of torch.compile
+        self._losses = LossModel(Criterion(getattr(plain, "_torchdynamo_orig_callable", plain)), [], True)
+        self.criterion = torch.compiler.disable(self.loss)
 
-    @property
-    def means(self) -> bool:
-        return False  # gradients are those of the losses of rows
-
-    def _drop(self) -> None:
-        super()._drop()
-        #: outputs that were handed out, by identity, with their call and place
-        self.handed: dict[int, tuple[Tensor, PendingCall, int]] = {}
-
-    def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
-        delivery = self.ledger.in_hand
-        if delivery is None:
-            return self.setup.module(*arguments, **keywords)
-        with paused():
-            call = self.begun(delivery, arguments, keywords)
-        joined = call.rows.joined(call.rows.outputs, self.setup.loss_reduction)
-        outputs = [_End.apply(self.anchor, output) for output in joined]  # type: ignore[no-untyped-call]
-        for place, output in enumerate(outputs):
-            self.handed[id(output)] = (output, call, place)
-        return call.rows.filled(outputs)
-
-
-class RowCriterion:
-    """The user's criterion, row by row.
-
-    Args:
-        source: of the run. Its criterion is given one row at a time, as a batch of one: whatever its
-            `reduction`, it is that over one example. Class weights under "mean" therefore have no effect.
-    """
-
-    def __init__(self, source: VmapLossSource) -> None:
-        self._source, self._criterion = source, source.setup.criterion
-        self.reduction = source.setup.loss_reduction
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The mean (or sum) of the losses of the rows.
+    def loss(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """The mean (or sum) of the losses of the rows; for other data than the batch in hand, the user's.
 
         Raises:
-            DesynchronizedError: for outputs that are not those of the module for the batch in hand.
-            UnsupportedError: for a criterion that does not give one number for one row.
+            UnsupportedError: for a tensor without one row an example, or a loss of a row that is no number.
+            GuaranteeError: for a criterion that reaches trainable parameters.
         """
-        if self._source.ledger.in_hand is None or not torch.is_grad_enabled():
-            found: Tensor = self._criterion(*arguments, **keywords)
-            return found
-        given = (arguments, keywords)
+        batch, delivery = self.batch, self.ledger.in_hand
+        given = mapped((arguments, keywords), lambda t: getattr(t, "of_rows", t))
         tensors = tensors_in(given)
-        self._source.types.check_inputs(given)
-        known = [self._source.handed.get(id(tensor)) for tensor in tensors]
-        calls = list({id(entry[1]): entry[1] for entry in known if entry is not None}.values())
-        if not calls:
-            raise DesynchronizedError(f"no output of the private module reached its criterion. {_ONLY}")
-        rows = calls[0].rows.rows
-        parts, axes = [], []
-        for tensor, entry in zip(tensors, known, strict=True):
-            if entry is not None:
-                _, call, place = entry
-                parts.append(call.rows.outputs[place])
-                axes.append(call.rows.axes[place])
-                continue
-            if tensor.requires_grad:
-                raise UnsupportedError(f"the criterion was given a tensor with a gradient. {_ONLY}")
-            axis = _axis(tensor, rows, self._source.setup.batch_first)
-            parts.append(tensor if axis is None else tensor.movedim(axis, 0))
-            axes.append(axis)
-        due = self._source.single.rows(calls[0].delivery)
-        with paused():
-            losses, gradients = self._losses(given, parts, axes, [e is not None for e in known], rows, due)
-        cotangents: dict[int, list[Tensor]] = {
-            id(call): [torch.zeros_like(output) for output in call.rows.outputs] for call in calls
-        }
-        for entry, gradient in zip([e for e in known if e is not None], gradients, strict=True):
-            cotangents[id(entry[1])][entry[2]] = cotangents[id(entry[1])][entry[2]] + gradient
-        loss = losses.sum() if self.reduction == "sum" or not rows else losses.mean()
-        pairs = [(call, cotangents[id(call)]) for call in calls]
-        made: Tensor = _Loss.apply(self._source.anchor, loss, pairs)  # type: ignore[no-untyped-call]
-        self._source.types.mark(made, TOTAL)
-        return made
-
-    def _losses(
-        self,
-        given: Any,
-        parts: list[Tensor],
-        axes: list[int | None],
-        own: list[bool],
-        rows: int,
-        due: tuple[int, ...],
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Losses of the rows, and their gradients with respect to the outputs among `parts`.
-
-        Those of the rows `due` are taken once more, which shows what a criterion keeps from row to row.
-        """
-        outputs = [part for part, is_own in zip(parts, own, strict=True) if is_own]
-        others = [part for part, is_own in zip(parts, own, strict=True) if not is_own]
-        if not rows:
-            return parts[0].new_zeros(0), [torch.zeros_like(output) for output in outputs]
-        shared = [axis is None for axis, is_own in zip(axes, own, strict=True) if not is_own]
-
-        def loss(mine: list[Tensor], rest: list[Tensor]) -> Tensor:
-            first, second = iter(mine), iter(rest)
-            row = [next(first) if is_own else next(second) for is_own in own]
-            batch = [t if axis is None else t.unsqueeze(axis) for t, axis in zip(row, axes, strict=True)]
-            arguments, keywords = filled(given, batch)
-            with Strangers(self._source.types, parts):
-                found: Tensor = self._criterion(*arguments, **keywords)
-            if found.numel() != 1:
-                raise UnsupportedError(
-                    f"the criterion gave a tensor of shape {tuple(found.shape)} for one row: it must give one"
-                    " number."
-                )
-            return found.reshape(())
-
-        def alone(row: int) -> tuple[Tensor, list[Tensor]]:
-            mine = [t[row].detach().requires_grad_() for t in outputs]
-            rest = [t if is_shared else t[row] for t, is_shared in zip(others, shared, strict=True)]
-            with torch.enable_grad():
-                value = loss(mine, rest)
-                found = torch.autograd.grad(value, mine, allow_unused=True)
-            pairs = zip(found, mine, strict=True)
-            return value.detach(), [torch.zeros_like(t) if g is None else g for g, t in pairs]
-
-        places = [None if is_shared else 0 for is_shared in shared]
-        start = Generators()
-        starts = dict.fromkeys(due, start)
-        try:
-            chunk = self._source.setup.chunk
-            side_by_side = vmap(grad_and_value(loss), in_dims=(0, places or 0), chunk_size=chunk)
-            gradients, values = side_by_side(outputs, others)
-        except (RuntimeError, NotImplementedError, TypeError):
-            start.restore()
-            made = []
-            for row in range(rows):
-                if row in starts:
-                    starts[row] = Generators()
-                made.append(alone(row))
-            values = torch.stack([value for value, _ in made])
-            gradients = [torch.stack(own) for own in zip(*(found for _, found in made), strict=True)]
-        for row, before in starts.items():
-            with rewound(before):
-                _, again = alone(row)
-            self._source.single.compare_criterion([g[row] for g in gradients], again, row)
-        return values.detach(), list(gradients)
+        outputs = [t for t in tensors if type(t) is LabelledTensor and t.batch is batch and t.requires_grad]
+        if batch is None or delivery is None or not outputs or not torch.is_grad_enabled():
+            return self.setup.criterion(*arguments, **keywords)  # type: ignore[no-any-return]
+        if not batch.rows:
+            return outputs[0].sum() * 0
+        axes = [self.axis_of(t, batch, "criterion") for t in tensors]
+        model = self._losses
+        own, slots = model.differentiate(tensors, axes), self.slots(delivery)
+        if not model.tried:
+            model.try_out(given, axes, slots)
+        numbers = delivery.numbers if delivery.parts is not None else ()
+        seeds = [self.seed("criterion", len(self._calls), number) for number in numbers]
+        passes = RowPasses(model, given, axes, batch.rows, slots=slots, parts=delivery.parts, seeds=seeds)
+        losses = passes.run()[0]
+        found = [passes.gradients([torch.ones_like(losses)], k) for k in range(len(passes.chunks))]
+        gradients = [
+            LabelledTensor(torch.cat(parts).squeeze(a + 1).movedim(0, a), OnAxis(a), batch)
+            for a, *parts in zip(own, *found, strict=True)
+        ]
+        made = Losses.apply(losses, gradients, batch, *outputs)  # type: ignore[no-untyped-call]
+        return made.mean() if self.means else made.sum()  # type: ignore[no-any-return]
 
 
-class _End(torch.autograd.Function):
-    """Output without a gradient: backward() through it is refused."""
+class Losses(torch.autograd.Function):
+    """The losses of rows as functions of outputs, with gradients that are known."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
-        if not output.dtype.is_floating_point:
-            ctx.mark_non_differentiable(output)
-        return output.detach()
+    def forward(ctx: Any, losses: Tensor, gradients: Any, batch: LabelledBatch, *_: Tensor) -> Any:
+        ctx.axes = [g.label.axis for g in gradients]
+        ctx.save_for_backward(*gradients)
+        return LabelledTensor(losses, OnAxis(0), batch)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
-        raise DesynchronizedError(
-            "backward() reached an output of the model past the criterion: in grad_sample_mode='vmap_loss'"
-            " only what the criterion of make_private returns has gradients. Call that criterion; for a model"
-            " that returns its own loss use grad_sample_mode='rows'."
-        )
+    def backward(ctx: Any, weights: Tensor) -> Any:  # type: ignore[override]
+        pairs = zip(ctx.saved_tensors, ctx.axes, strict=True)
+        by_row = [(g, weights.reshape([-1 if i == a else 1 for i in range(g.dim())])) for g, a in pairs]
+        return None, None, None, *[(g * w).to(g.dtype) for g, w in by_row]
 
 
-class _Loss(torch.autograd.Function):
-    """Reduced loss; its backward() takes the gradients that were computed with it."""
+class Criterion(nn.Module):
+    """The user's, of arguments to which `shifts` are added, by the places of these."""
 
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, loss: Tensor, pairs: list[tuple[PendingCall, list[Tensor]]]) -> Any:
-        ctx.pairs = pairs
-        return loss.clone()
+    def __init__(self, criterion: Any) -> None:
+        super().__init__()
+        self.criterion, self.shifts = criterion, dict[str, Tensor]()
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
-        if float(gradient) != 1.0:
+    def forward(self, *arguments: Any, **keywords: Any) -> Tensor:
+        tensors = tensors_in((arguments, keywords))
+        moved = [t + self.shifts[str(i)] if str(i) in self.shifts else t for i, t in enumerate(tensors)]
+        arguments, keywords = filled((arguments, keywords), moved)
+        with undisturbed(self):
+            loss: Tensor = self.criterion(*arguments, **keywords)
+        if loss.numel() != 1:
+            raise UnsupportedError(f"the criterion gave shape {tuple(loss.shape)} for one row, no number.")
+        return loss.reshape(())
+
+
+class LossModel(LabelledModel):
+    """The criterion as a model, whose weights are zeros that are added to one row of outputs."""
+
+    called = "criterion"
+    module: Any
+
+    def differentiate(self, tensors: list[Tensor], axes: list[Any]) -> list[int]:
+        """Take gradients with respect to outputs; return the axes of their rows."""
+        own = {str(i): (t, a) for i, (t, a) in enumerate(zip(tensors, axes, strict=True)) if t.requires_grad}
+        zeros = {i: nn.Parameter(torch.zeros_like(plain(t).narrow(a, 0, 1))) for i, (t, a) in own.items()}
+        self.module.shifts = zeros
+        self.parameters, self._names = [*zeros.values()], [*zeros]
+        self.places = [(zeros, name, name) for name in zeros]
+        return [a for _, a in own.values()]
+
+    def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
+        """Refuse a loss that has a gradient though its arguments have none."""
+        made = [t if a is None else _made_up(t, a, 1, 0) for t, a in zip(tensors, axes, strict=True)]
+        self.module.shifts, (arguments, keywords) = {}, filled(given, made)
+        with suppress(*_FAILS), torch.enable_grad():
+            self.tried = not self.module(*arguments, **keywords).requires_grad
+        self.module.shifts = self.places[0][0]
+        if not self.tried:
             raise GuaranteeError(
-                f"the loss was multiplied by {float(gradient):.6g} after the criterion, and a factor may know"
-                " other examples: call backward() on what the criterion returns; put factors into the"
-                " criterion, or into the learning rate."
+                "the criterion reaches a trainable parameter past the outputs of the model, as a penalty or a"
+                " weight of its own, and what it adds there would be dropped. Use weight_decay=,"
+                " or let the model return the term."
             )
-        for call, cotangents in ctx.pairs:
-            call.pull(cotangents)
-        return None, None, None
-
-
-def _axis(tensor: Tensor, rows: int, batch_first: bool) -> int | None:
-    """Where a target has its rows; None for what has none, a number for all rows."""
-    if not tensor.dim():
-        return None
-    for axis in (0,) if batch_first else (1, 0):
-        if tensor.dim() > axis and tensor.shape[axis] == rows:
-            return axis
-    raise UnsupportedError(
-        f"the criterion was given a tensor of shape {tuple(tensor.shape)}, which does not have one row for"
-        f" each of {rows} examples."
-    )

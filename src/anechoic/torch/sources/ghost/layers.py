@@ -1,16 +1,16 @@
-"""The layers that ghost clipping knows: each with its forward pass and the gradients of its rows.
+"""The layers that ghost clipping knows, each with the gradients of its rows.
 
-A layer is on the list by its exact class and its exact options, because each is proved against autograd of
-single rows in a test. Whatever is not on the list is refused.
+A layer is on the list by its exact class and options, because each is proved against autograd of single rows
+in a test. Whatever is not on the list is refused.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,16 +25,53 @@ from anechoic.torch.sources.ghost.factored_gradients import (
     RowGradients,
     SparseGradients,
 )
-from anechoic.torch.sources.ghost.layer_kind import (
-    BackwardCall,
-    LayerKind,
-    Parameters,
-    joined,
-    per_row,
-    positions,
-    total,
-)
 from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
+
+
+class BackwardCall(NamedTuple):
+    """One call of a layer in a backward pass.
+
+    Attributes:
+        layer: what was called.
+        given: its input, shape (rows, …, *axes of one position): rows first, positions between.
+        backprop: the gradient at its output, in the same form.
+    """
+
+    layer: Any
+    given: Tensor
+    backprop: Tensor
+
+
+Makers = dict[str, Callable[[], RowGradients]]
+
+
+class LayerKind(ABC):
+    """Class of layers that ghost clipping knows."""
+
+    def fault(self, layer: Any) -> str:
+        """Why the options of `layer` are not on the list, or ""."""
+        return ""
+
+    @abstractmethod
+    def own(self, layer: Any, x: Tensor) -> int:
+        """How many of the last axes of an input belong to one position: rows lie along one before them."""
+
+    @abstractmethod
+    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
+        """Makers of the gradients of the rows with respect to each parameter, over all calls of one layer."""
+
+
+def positions(tensor: Tensor) -> Tensor:
+    """(rows, …, features) as (rows, positions, features)."""
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
+
+
+def joined(parts: list[Tensor], axis: int) -> Tensor:
+    return torch.cat(parts, dim=axis) if len(parts) > 1 else parts[0]
+
+
+def total(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
 
 
 class _Linear(LayerKind):
@@ -43,16 +80,10 @@ class _Linear(LayerKind):
     def __init__(self, *, across: bool = False) -> None:
         self._across = across
 
-    def leading(self, layer: Any) -> tuple[int, int]:
-        return 2, 99
+    def own(self, layer: Any, x: Tensor) -> int:
+        return 1
 
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        weight: Any = weights["weight"]
-        return F.linear(x, weight.t() if self._across else weight, weights["bias"])
-
-    def gradients(
-        self, calls: list[BackwardCall], budget: MemoryAllowance
-    ) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
         layer: Any = calls[0].layer
         inputs = [positions(call.given) for call in calls]
         backprops = [positions(call.backprop) for call in calls]
@@ -94,36 +125,23 @@ class _Linear(LayerKind):
 
 
 class _Convolution(LayerKind):
-    def __init__(self, axes: int, function: Callable[..., Tensor]) -> None:
-        self._axes, self._function = axes, function
-
     def fault(self, layer: Any) -> str:
         if layer.padding_mode != "zeros":
             return f"padding_mode={layer.padding_mode!r} (only 'zeros')"
         return "" if not layer.transposed else "transposed=True"
 
-    def options(self, layer: Any) -> tuple[Any, ...]:
-        return layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode
+    def own(self, layer: Any, x: Tensor) -> int:
+        return layer.weight.dim() - 1
 
-    def leading(self, layer: Any) -> tuple[int, int]:
-        return self._axes + 2, self._axes + 2
-
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        return self._function(
-            x, weights["weight"], weights["bias"], layer.stride, layer.padding, layer.dilation, layer.groups
-        )
-
-    def gradients(
-        self, calls: list[BackwardCall], budget: MemoryAllowance
-    ) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
         layer: Any = calls[0].layer
         groups = layer.groups
         outputs, per_group, *kernel = layer.weight.shape
-        places = [math.prod(call.backprop.shape[2:]) for call in calls]
+        places = [math.prod(call.backprop.shape[1:]) // outputs for call in calls]
         features = per_group * math.prod(kernel)
 
         def make(rows: slice) -> tuple[Tensor, Tensor]:
-            x = [_patches(layer, call.given[rows], call.backprop.shape[2:]) for call in calls]
+            x = [_patches(layer, call.given[rows], call.backprop.shape[3:]) for call in calls]
             a = [_channels_last(call.backprop[rows], groups) for call in calls]
             return joined(x, 2), joined(a, 2)
 
@@ -143,27 +161,28 @@ class _Convolution(LayerKind):
             return split.movedim(-1, 1)
 
         def bias() -> RowGradients:
-            flat = [call.backprop.flatten(start_dim=2) for call in calls]
-            return PlainGradients(total([part.sum(dim=2, dtype=torch.float64) for part in flat]))
+            flat = [call.backprop.flatten(start_dim=3) for call in calls]
+            return PlainGradients(total([part.sum(dim=(1, 3), dtype=torch.float64) for part in flat]))
 
         return {"weight": weight, "bias": bias}
 
 
 def _channels_last(backprop: Tensor, groups: int) -> Tensor:
-    """(rows, channels, *places) as (groups, rows, places, channels of a group), float64."""
-    split = backprop.reshape(len(backprop), groups, backprop.shape[1] // groups, -1)
-    moved = split.permute(1, 0, 3, 2)
-    return torch.empty(moved.shape, dtype=torch.float64, device=moved.device).copy_(moved)
+    """(rows, images, channels, *places) as (groups, rows, positions, channels of a group), float64."""
+    rows, images, channels = backprop.shape[:3]
+    moved = backprop.reshape(rows, images, groups, channels // groups, -1).permute(2, 0, 1, 4, 3)
+    made = torch.empty(moved.shape, dtype=torch.float64, device=moved.device).copy_(moved)
+    return made.reshape(groups, rows, -1, channels // groups)
 
 
 def _patches(layer: Any, x: Tensor, places: Sequence[int]) -> Tensor:
-    """What each place of the output saw: (groups, rows, places, kernel * channels of a group), float64."""
-    rows, channels = x.shape[:2]
+    """What each place of the output saw: (groups, rows, positions, kernel * channels of a group), float64."""
+    rows, images, channels = x.shape[:3]
     groups, kernel = layer.groups, layer.weight.shape[2:]
-    wide = F.pad(x, _padding(layer)).double().movedim(1, -1).contiguous()
+    wide = F.pad(x.flatten(0, 1), _padding(layer)).double().movedim(1, -1).contiguous()
     steps = wide.stride()
     seen = wide.as_strided(
-        (groups, rows, *places, *kernel, channels // groups),
+        (groups, rows * images, *places, *kernel, channels // groups),
         (
             channels // groups,
             steps[0],
@@ -172,7 +191,8 @@ def _patches(layer: Any, x: Tensor, places: Sequence[int]) -> Tensor:
             1,
         ),
     )
-    return seen.reshape(groups, rows, math.prod(places), -1)
+    features = math.prod(kernel) * (channels // groups)
+    return seen.reshape(groups, rows, images * math.prod(places), features)
 
 
 def _padding(layer: Any) -> list[int]:
@@ -191,32 +211,23 @@ def _padding(layer: Any) -> list[int]:
 
 
 class _Normalisation(LayerKind):
-    """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x."""
+    """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x.
 
-    def __init__(
-        self,
-        function: Callable[[Any, Tensor, Tensor | None, Tensor | None], Tensor],
-        axes: Callable[[Any], tuple[int, int]],
-        *,
-        channels_first: bool,
-    ) -> None:
-        self._function, self._axes, self._channels_first = function, axes, channels_first
-        self.time_first = not channels_first
+    Args:
+        function: (layer, x) -> x'.
+        channels: whether one weight is that of a channel, the axis behind that of the images.
+    """
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor], *, channels: bool) -> None:
+        self._function, self._channels = function, channels
 
     def fault(self, layer: Any) -> str:
         return "track_running_stats=True" if getattr(layer, "track_running_stats", False) else ""
 
-    def leading(self, layer: Any) -> tuple[int, int]:
-        return self._axes(layer)
+    def own(self, layer: Any, x: Tensor) -> int:
+        return x.dim() - 1 if self._channels else layer.weight.dim()
 
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        if x.numel() == 0:
-            return x.clone()  # torch refuses to normalise the rows of an empty batch
-        return self._function(layer, x, weights["weight"], weights.get("bias"))
-
-    def gradients(
-        self, calls: list[BackwardCall], budget: MemoryAllowance
-    ) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
         def weight() -> RowGradients:
             return PlainGradients(total([self._summed(call, self._normalised(call)) for call in calls]))
 
@@ -226,45 +237,47 @@ class _Normalisation(LayerKind):
         return {"weight": weight, "bias": bias}
 
     def _normalised(self, call: BackwardCall) -> Tensor:
-        return self._function(call.layer, call.given, None, None) if call.given.numel() else call.given
+        x = call.given
+        if not x.numel():
+            return x
+        return (
+            self._function(call.layer, x.flatten(0, 1)).reshape(x.shape)
+            if self._channels
+            else (self._function(call.layer, x))
+        )
 
     def _summed(self, call: BackwardCall, factor: Tensor | None) -> Tensor:
         """Backprops (times `factor`) summed over all axes but rows and those of the parameter."""
-        layer: Any = call.layer
-        shape = layer.weight.shape
+        shape = call.layer.weight.shape
         product = call.backprop if factor is None else call.backprop.double() * factor
         rows = len(product)
-        if self._channels_first:
-            return product.reshape(rows, shape[0], per_row(product) // shape[0]).sum(2, dtype=torch.float64)
-        split = product.reshape(rows, per_row(product) // shape.numel(), *shape)
+        if self._channels:
+            by_channel = product.reshape(rows, product.shape[1], shape[0], math.prod(product.shape[3:]))
+            return by_channel.sum((1, 3), dtype=torch.float64)
+        split = product.reshape(rows, math.prod(product.shape[1:]) // shape.numel(), *shape)
         return split.sum(1, dtype=torch.float64)
 
 
-def _layer_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    return F.layer_norm(x, layer.normalized_shape, weight, bias, layer.eps)
+def _layer_norm(layer: Any, x: Tensor) -> Tensor:
+    return F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
 
 
-def _rms_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    return F.rms_norm(x, layer.normalized_shape, weight, layer.eps)
+def _rms_norm(layer: Any, x: Tensor) -> Tensor:
+    return F.rms_norm(x, layer.normalized_shape, None, layer.eps)
 
 
-def _own_rms_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """As transformers' models have it: in float32, then times the weight."""
+def _own_rms_norm(layer: Any, x: Tensor) -> Tensor:
+    """As transformers' models have it: in float32."""
     wide = x.to(torch.float32)
-    made = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + layer.variance_epsilon)).to(x.dtype)
-    return made if weight is None else weight * made
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + layer.variance_epsilon)).to(x.dtype)
 
 
-def _group_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    return F.group_norm(x, layer.num_groups, weight, bias, layer.eps)
+def _group_norm(layer: Any, x: Tensor) -> Tensor:
+    return F.group_norm(x, layer.num_groups, None, None, layer.eps)
 
 
-def _instance_norm(layer: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    return F.instance_norm(x, None, None, weight, bias, True, 0.0, layer.eps)
-
-
-def _last_axes(layer: Any) -> tuple[int, int]:
-    return len(layer.normalized_shape) + 1, 99
+def _instance_norm(layer: Any, x: Tensor) -> Tensor:
+    return F.instance_norm(x, None, None, None, None, True, 0.0, layer.eps)
 
 
 class Embedding(LayerKind):
@@ -276,20 +289,15 @@ class Embedding(LayerKind):
                 return f"{name}={getattr(layer, name)!r}"
         return ""
 
-    def leading(self, layer: Any) -> tuple[int, int]:
-        return 1, 99
+    def own(self, layer: Any, x: Tensor) -> int:
+        return 0
 
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        return F.embedding(x, weights["weight"], layer.padding_idx)  # type: ignore[arg-type]
-
-    def gradients(
-        self, calls: list[BackwardCall], budget: MemoryAllowance
-    ) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
         layer: Any = calls[0].layer
 
         def weight() -> RowGradients:
             rows = len(calls[0].given)
-            lines = joined([call.given.reshape(rows, per_row(call.given)) for call in calls], 1)
+            lines = joined([call.given.reshape(rows, math.prod(call.given.shape[1:])) for call in calls], 1)
             values = joined([positions(call.backprop) for call in calls], 1)
             if layer.padding_idx is not None:
                 values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
@@ -304,23 +312,15 @@ class EmbeddingBag(Embedding):
     def fault(self, layer: Any) -> str:
         return f"mode={layer.mode!r} (only 'sum' and 'mean')" if layer.mode == "max" else super().fault(layer)
 
-    def options(self, layer: Any) -> tuple[Any, ...]:
-        return layer.mode, layer.padding_idx
+    def own(self, layer: Any, x: Tensor) -> int:
+        return 1
 
-    def leading(self, layer: Any) -> tuple[int, int]:
-        return 2, 2
-
-    def forward(self, layer: Any, x: Tensor, weights: Parameters) -> Tensor:
-        table: Any = weights["weight"]
-        return F.embedding_bag(x, table, mode=layer.mode, padding_idx=layer.padding_idx)
-
-    def gradients(
-        self, calls: list[BackwardCall], budget: MemoryAllowance
-    ) -> dict[str, Callable[[], RowGradients]]:
+    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
         layer: Any = calls[0].layer
 
         def weight() -> RowGradients:
-            lines = joined([call.given for call in calls], 1)
+            rows = len(calls[0].given)
+            lines = joined([call.given.reshape(rows, math.prod(call.given.shape[1:])) for call in calls], 1)
             values = joined([self._of_words(layer, call) for call in calls], 1)
             return SparseGradients(lines.long(), values, layer.weight.shape[0])
 
@@ -328,43 +328,39 @@ class EmbeddingBag(Embedding):
 
     @staticmethod
     def _of_words(layer: Any, call: BackwardCall) -> Tensor:
-        """What each word adds to its line: (rows, words, width)."""
+        """What each word adds to its line: (rows, words of all its bags, width)."""
         words = call.given
         counts = torch.ones_like(words) if layer.padding_idx is None else words != layer.padding_idx
         shares = counts.double()
         if layer.mode == "mean":
-            shares = shares / shares.sum(dim=1, keepdim=True).clamp(min=1)
-        made = call.backprop.double().unsqueeze(1) * shares.unsqueeze(2)
+            shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=1)
+        made = call.backprop.double().unsqueeze(-2) * shares.unsqueeze(-1)
         # what is left out has no part in it, though the backprop be infinite
-        return made.masked_fill((shares == 0).unsqueeze(2), 0)
+        return positions(made.masked_fill((shares == 0).unsqueeze(-1), 0))
 
-
-_INSTANCE = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
-_CONVOLUTIONS = {nn.Conv1d: (1, F.conv1d), nn.Conv2d: (2, F.conv2d), nn.Conv3d: (3, F.conv3d)}
 
 #: The allow-list. A subclass is another class, whose forward pass may be another.
 KINDS: dict[type[nn.Module], LayerKind] = {
     nn.Linear: _Linear(),
     nn.Embedding: Embedding(),
     nn.EmbeddingBag: EmbeddingBag(),
-    nn.LayerNorm: _Normalisation(_layer_norm, _last_axes, channels_first=False),
-    nn.RMSNorm: _Normalisation(_rms_norm, _last_axes, channels_first=False),
-    nn.GroupNorm: _Normalisation(_group_norm, lambda layer: (2, 99), channels_first=True),
-    **{
-        cls: _Normalisation(
-            _instance_norm, partial(lambda axes, layer: (axes, axes), axes), channels_first=True
-        )
-        for cls, axes in _INSTANCE.items()
-    },
-    **{cls: _Convolution(axes, function) for cls, (axes, function) in _CONVOLUTIONS.items()},
+    nn.LayerNorm: _Normalisation(_layer_norm, channels=False),
+    nn.RMSNorm: _Normalisation(_rms_norm, channels=False),
+    nn.GroupNorm: _Normalisation(_group_norm, channels=True),
+    **dict.fromkeys(
+        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+        _Normalisation(_instance_norm, channels=True),
+    ),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _Convolution()),
 }
-_OWN_RMS = _Normalisation(_own_rms_norm, lambda layer: (2, 99), channels_first=False)
 #: Classes of other people's packages, which need not be installed, by module and name.
 ELSEWHERE: dict[tuple[str, str], LayerKind] = {
     ("transformers.pytorch_utils", "Conv1D"): _Linear(across=True),
     ("opacus.layers.dp_rnn", "RNNLinear"): _Linear(),  # nn.Linear by another name, in DPRNN, DPGRU and DPLSTM
     **{
-        (f"transformers.models.{model.lower()}.modeling_{model.lower()}", f"{model}RMSNorm"): _OWN_RMS
+        (f"transformers.models.{model.lower()}.modeling_{model.lower()}", f"{model}RMSNorm"): (
+            _Normalisation(_own_rms_norm, channels=False)
+        )
         for model in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Phi3")
     },
 }

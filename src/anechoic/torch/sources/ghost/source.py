@@ -1,18 +1,40 @@
-"""Ghost clipping as a gradient source."""
+"""Ghost clipping: clipped sums from the inputs of layers and the gradients at their outputs.
+
+The model runs on the whole batch, whose tensors are labelled. What a layer was given, and what backward()
+brings to its output, have their rows on their own axis, or the step is refused; then no gradient of a single
+row is needed, but its norm.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
 
 from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
-from anechoic.torch.sources.base import GradientSource, ModelWrapper, SourceSetup, register
-from anechoic.torch.sources.ghost.gradients import GhostGradients
-from anechoic.torch.sources.ghost.loss import PerExampleCriterion
+from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis
+from anechoic.torch.sources.base import UNPACK, GradientSource, SourceSetup, register
+from anechoic.torch.sources.ghost.factored_gradients import (
+    MemoryAllowance,
+    RowGradients,
+    excess,
+    norms,
+    shared,
+)
+from anechoic.torch.sources.ghost.layer_calls import OTHERWISE, LayerCalls, hooked
+from anechoic.torch.sources.ghost.layers import BackwardCall, layer_kind
+from anechoic.torch.sources.levels import check_not_packed
+from anechoic.torch.sources.rows import RowsModule
+from anechoic.torch.structure import mapped, tensors_in
+
+#: Modules of transformers that ask whether all rows could do without a mask, unless their code is traced.
+_ASKING = ("transformers.masking_utils", "transformers.modeling_utils")
 
 
 class GhostHandle:
@@ -27,23 +49,9 @@ class GhostHandle:
         self.loss_reduction, self.batch_first = loss_reduction, batch_first
 
 
-class GhostModule(ModelWrapper):
-    """Wrapper of the module, whose trainable layers record what ghost clipping needs."""
-
-    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
-        super().__init__(module, loss_reduction, batch_first)
-        self.train(module.training)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return forward_allowing_empty(self._module, args, kwargs, batch_first=self.batch_first)
-
-
 @register("ghost")
 class GhostSource(GradientSource):
     """Clipped sums by norms of layer inputs and backprops; layers that are not on its list are refused.
-
-    The model runs on the whole batch; the types of rows (`row_types`) show in every step that each traced
-    layer is fed with one row an example, and that each loss is that of its own row.
 
     Guarantee: what one example adds to the sums has norm at most clip norm * (1 + `excess`): it is the same
     float64 numbers that are measured and summed, and norms count what rounding may have hidden.
@@ -51,34 +59,123 @@ class GhostSource(GradientSource):
 
     mode = "ghost"
     takes_grid = False
+    remedy = (
+        "Write a loss of each row's own, as with reduction='none', and take its .mean() over rows last; where"
+        f" the model mixes rows that it could keep apart, {OTHERWISE}, which runs it row by row"
+    )
 
     def __init__(self, setup: SourceSetup) -> None:
         super().__init__(setup)
-        self.types.whole = True
-        self._gradients = GhostGradients(
-            setup.module,
-            setup.parameters,
-            setup.ledger,
-            setup.clipping,
-            self.types,
-            batch_first=setup.batch_first,
-        )
-        self.module = (GhostModule if setup.wrap else GhostHandle)(
-            setup.module, setup.loss_reduction, setup.batch_first
-        )
-        self.criterion = PerExampleCriterion(self._gradients, setup.criterion, setup.loss_reduction)
-
-    @property
-    def means(self) -> bool:
-        return False  # backward() starts at the losses of the rows, whatever becomes of their sum
+        self.layers = LayerCalls(setup.module, setup.parameters, batch_first=setup.batch_first)
+        self._handles = hooked(setup.module, self._enter, self._leave, within=False)
+        self._open: list[ExitStack | None] = []
+        self._excess, self._rounding_of, self._rounding = 0.0, -1, dict[int, float]()
+        self.decided = False
+        given = setup.module, setup.loss_reduction, setup.batch_first
+        self.module = RowsModule(self, *given) if setup.wrap else GhostHandle(*given)
+        self.criterion = setup.criterion or nn.CrossEntropyLoss(reduction=setup.loss_reduction)
 
     @property
     def excess(self) -> float:
-        return max(self.clipping.excess, self._gradients.excess)
+        return max(self.clipping.excess, self._excess)
+
+    # -- the model ------------------------------------------------------------------------------
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        super().on_delivery(delivery)
+        anchored: Any = [*self.parameters, self.layers.anchor]
+        self.batch = self.layers.batch = LabelledBatch(delivery.size, means=self.means, parameters=anchored)
+        self.decided = False
+
+    def called(self, arguments: Any, keywords: dict[str, Any]) -> Any:
+        """model(*arguments, **keywords) in the training loop."""
+        return self.setup.module(*arguments, **keywords)
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Before a call of the model: on the batch in hand, its layers note what they are given."""
+        batch, tensors = self.batch, tensors_in((args, kwargs))
+        self._open.append(None)
+        followed = any(type(t) is LabelledTensor and t.batch is batch for t in tensors)
+        if batch is None or self.layers.inside or not module.training or not torch.is_grad_enabled():
+            return None
+        if not followed and any(t.requires_grad or len(t) != batch.rows for t in tensors if t.dim()):
+            return None  # other data than the batch in hand
+        check_not_packed((args, kwargs))
+        self.before_call()
+        stack = self._open[-1] = ExitStack()
+        if not batch.rows:
+            stack.enter_context(torch.no_grad())  # it runs on a made-up row, of which nothing is left
+        else:
+            stack.enter_context(_every_mask_used())
+            stack.callback(self._note_decisions, batch, batch.numbers)
+            stack.callback(setattr, self.layers, "inside", False)
+            self.layers.inside = True
+        return mapped((args, kwargs), lambda t: self._row(t, batch))
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        stack, batch = self._open.pop() if self._open else None, self.batch
+        if stack is None or batch is None:
+            return None
+        stack.close()
+        return output if batch.rows else mapped(output, lambda t: self._no_row(t, batch))
+
+    def _note_decisions(self, batch: LabelledBatch, before: int) -> None:
+        self.decided |= batch.numbers != before and batch.rows > 1
+
+    def _row(self, tensor: Tensor, batch: LabelledBatch) -> Tensor:
+        """An input with a label, if it has one row an example; a made-up row for none."""
+        axis = 0 if self.setup.batch_first or tensor.dim() < 2 else 1
+        if not batch.rows:
+            empty = tensor.dim() and not tensor.shape[axis]
+            return tensor.new_zeros(*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]) if empty else tensor
+        known = type(tensor) is LabelledTensor or tensor.requires_grad or not tensor.dim()
+        if known or tensor.shape[axis] != batch.rows:
+            return tensor
+        return LabelledTensor(tensor, OnAxis(axis), batch)
+
+    def _no_row(self, tensor: Tensor, batch: LabelledBatch) -> Tensor:
+        """The part of an output that belongs to no row: no parameter is behind it."""
+        axis = 0 if self.setup.batch_first or tensor.dim() < 2 else 1
+        if tensor.dim() and tensor.shape[axis] == 1:
+            tensor = tensor.narrow(axis, 0, 0)
+        return LabelledTensor(tensor.detach(), OnAxis(axis), batch, requires_grad=tensor.is_floating_point())
+
+    # -- a step ---------------------------------------------------------------------------------
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
-        self.types.check_sizes()
-        if self.types.batch.decided and self._gradients.passes:
+        """See `GradientSource`; float64. A row that is not finite counts as zero."""
+        found = self.batch
+        if found is not None and found.roots and found.rows > 1:
+            self._check_rows(found, delivery)
+        batch, totals = (
+            self.checked_batch(delivery),
+            self.clipping.nothing([p.double() for p in self.parameters]),
+        )
+        if batch is None or not delivery.size:
+            return totals
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            self._check_pulled(batch)
+            calls = [call.by_rows(batch.rows) for call in batch.calls]
+            gradients = self._gradients(calls)
+            lengths = self._lengths(gradients)
+            finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
+            if not bool(finite.all()):
+                calls = [
+                    BackwardCall(c.layer, *(_only(t, finite) for t in (c.given, c.backprop))) for c in calls
+                ]
+                gradients = self._gradients(calls)
+                lengths = self._lengths(gradients)
+            terms = max((part.terms for part in gradients.values()), default=0)
+            self._count_rounding(delivery, excess(batch.rows, terms))
+            for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
+                factors = self.clipping.factors(length, bound=bound)
+                for place in places:
+                    totals[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
+        return totals
+
+    def _check_rows(self, batch: LabelledBatch, delivery: Delivery) -> None:
+        """Refuse a model that decided by the batch, and layers that were given something else than rows."""
+        if self.decided:
             raise GuaranteeError(
                 f"something was decided by numbers taken out of batch {delivery.step} (if mask.all():,"
                 " .item()), and ghost clipping runs the model on the whole batch, where that mixes examples."
@@ -86,50 +183,77 @@ class GhostSource(GradientSource):
                 " ones; models of transformers take one of shape (rows, 1, queries, keys) as it is), or use"
                 " grad_sample_mode='rows', in which each row decides for itself."
             )
-        return self._gradients.sums(delivery)
+        for call in batch.calls:
+            if fault := call.fault():
+                packed = f" {UNPACK}." if "a part of the batch" in fault else ""
+                raise GuaranteeError(
+                    f"{self.layers.describe(call.layer)} was called with {fault}: give it the examples as"
+                    f" rows (expand what all of them share), or {OTHERWISE}.{packed}"
+                )
 
-    def discard_sums(self) -> None:
-        self._gradients.forget()
-        self.types.rest()
+    def _check_pulled(self, batch: LabelledBatch) -> None:
+        for call in batch.calls if batch.rows > 1 else ():
+            if why := call.pulled_fault():
+                raise GuaranteeError(
+                    f"the gradient of one row at the output of {self.layers.describe(call.layer)} depends on"
+                    f" other rows. {why}. {self.remedy}."
+                )
 
-    def zero_grad(self) -> None:
-        self._gradients.forget()
+    def _gradients(self, calls: list[BackwardCall]) -> dict[int, RowGradients]:
+        """Gradients of the rows by the parameter's id; what the loss does not reach is missing."""
+        budget, found = MemoryAllowance(), dict[int, RowGradients]()
+        by_layer: dict[nn.Module, list[BackwardCall]] = {}
+        for call in calls:
+            by_layer.setdefault(call.layer, []).append(call)
+        for layer, made in by_layer.items():
+            kind = layer_kind(type(layer))
+            makers = {} if kind is None else kind.gradients(made, budget)
+            for name, identity in self.layers.layers[layer].items():
+                here = makers[name]()
+                found[identity] = shared(found[identity], here) if identity in found else here
+        return found
 
-    forget = discard_sums
+    def _parts(self, gradients: dict[int, RowGradients]) -> list[tuple[float, list[int]]]:
+        """(bound, places of parameters that are clipped to it together), of those that the loss reached."""
+        parts = self.clipping.members(len(self.parameters))
+        reached = [(b, [i for i in places if id(self.parameters[i]) in gradients]) for b, places in parts]
+        return [(bound, places) for bound, places in reached if places]
+
+    def _lengths(self, gradients: dict[int, RowGradients]) -> list[Tensor]:
+        """Upper bounds of the norms of the rows over each of these parts, shape (rows,)."""
+        return [
+            norms([gradients[id(self.parameters[i])] for i in places]) for _, places in self._parts(gradients)
+        ]
+
+    def _count_rounding(self, delivery: Delivery, part: float) -> None:
+        """Add up what rounding may do to a release over its micro-batches."""
+        if delivery.step != self._rounding_of:
+            self._rounding_of, self._rounding = delivery.step, {}
+        self._rounding[delivery.chunk] = part
+        self._excess = max(self._excess, sum(self._rounding.values()))
 
     def detach(self) -> None:
-        self._gradients.tracer.detach()
+        self.layers.detach()
+        for handle in self._handles:
+            handle.remove()
+        if isinstance(self.module, RowsModule):
+            self.module.__dict__.update(_source=None, _called=None)
 
 
-def forward_allowing_empty(module: nn.Module, args: Any, kwargs: Any, *, batch_first: bool) -> Any:
-    """Call the module; in training an empty batch runs as one row, of which nothing is left."""
-    dimension = 0 if batch_first else 1
-    if module.training and torch.is_grad_enabled() and _is_empty((args, kwargs), dimension):
-        args, kwargs = tree_map(lambda value: _one_row(value, dimension), (args, kwargs))
-        with torch.no_grad():
-            output = module(*args, **kwargs)
-        return tree_map(lambda value: _no_row(value, dimension), output)
-    return module(*args, **kwargs)
+def _only(tensor: Tensor, finite: Tensor) -> Tensor:
+    """Zeros in the rows that are not finite: the shape, by which kernels are chosen, stays."""
+    return torch.where(finite.reshape(-1, *(1,) * (tensor.dim() - 1)), tensor, torch.zeros_like(tensor))
 
 
-def _is_empty(values: Any, dimension: int) -> bool:
-    tensors = [t for t in tree_flatten(values)[0] if isinstance(t, Tensor) and t.dim() > dimension]
-    return bool(tensors) and all(t.shape[dimension] == 0 for t in tensors)
-
-
-def _one_row(value: Any, dimension: int) -> Any:
-    if not isinstance(value, Tensor) or value.dim() <= dimension:
-        return value
-    shape = list(value.shape)
-    shape[dimension] = 1
-    return value.new_zeros(shape)
-
-
-def _no_row(value: Any, dimension: int) -> Any:
-    """The part of an output that belongs to no row: it depends on no parameter, and can be differentiated."""
-    if not isinstance(value, Tensor):
-        return value
-    found = value.detach()
-    if found.dim() > dimension and found.shape[dimension] == 1:
-        found = found.narrow(dimension, 0, 0)
-    return found.requires_grad_() if found.is_floating_point() else found
+@contextmanager
+def _every_mask_used() -> Iterator[None]:
+    """Let models of transformers use a mask whether or not some row needs it, as in code that is traced."""
+    asking = [sys.modules[name] for name in _ASKING if hasattr(sys.modules.get(name), "is_tracing")]
+    kept: list[Any] = [module.is_tracing for module in asking]
+    try:
+        for module in asking:
+            module.is_tracing = lambda tensor=None: True
+        yield
+    finally:
+        for module, function in zip(asking, kept, strict=True):
+            module.is_tracing = function
