@@ -6,7 +6,6 @@ from them.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import random
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ class States(NamedTuple):
     """Where the global generators stand.
 
     Attributes:
+        numpy: the bit generator itself: another one has its place meanwhile.
         cuda: of all devices; None where CUDA is not in use.
     """
 
@@ -50,105 +50,40 @@ class States(NamedTuple):
     cuda: list[torch.Tensor] | None
 
 
-class _ByMemory(np.random.MT19937):
-    """Another MT19937, read and set by its memory: NumPy does so word by word, which takes a tenth of a step.
-
-    Attributes:
-        address: of its 624 words, behind which is the place of the next one.
-    """
-
-    address: int
-
-    @property
-    def state(self) -> Any:
-        content = np.frombuffer(ctypes.string_at(self.address, 4 * (WORDS + 1)), np.uint32)
-        return {"bit_generator": "MT19937", "state": {"key": content[:WORDS], "pos": int(content[WORDS])}}
-
-    @state.setter
-    def state(self, given: Any) -> None:
-        inner = given["state"]
-        content = np.empty(WORDS + 1, np.uint32)
-        content[:WORDS], content[WORDS] = inner["key"], inner["pos"]
-        ctypes.memmove(self.address, content.tobytes(), content.nbytes)
-
-
-@contextmanager
-def _numpy(of: Any = None) -> Iterator[Any]:
-    """NumPy's global generator, whose `get_state` and `set_state` are quick inside where that is possible.
-
-    Draws come from `own` all the while: only who asks for a state, or sets one, is sent to the memory.
-    """
-    generator = np.random.mtrand._rand if of is None else of
-    own = generator._bit_generator
-    if type(own) is not np.random.MT19937 or (of is None and not _quick()):
-        yield generator
-        return
-    stand_in = _stand_in()
-    stand_in.address = own.ctypes.state_address
-    generator._bit_generator = stand_in
-    try:
-        yield generator
-    finally:
-        generator._bit_generator = own
-
-
-@functools.cache
-def _stand_in() -> _ByMemory:
-    return _ByMemory(0)
-
-
-@functools.cache
-def _quick() -> bool:
-    """Check once that NumPy's memory is laid out as is known here; else its own way is taken."""
-    one, two = np.random.RandomState(1), np.random.RandomState(2)
-    one.standard_normal(3)
-    kept: Any = one.get_state()
-    try:
-        with _numpy(one) as quick:
-            read = quick.get_state()
-        with _numpy(two) as quick:
-            quick.set_state(kept)
-    except (AttributeError, TypeError, ValueError):
-        return False
-    same = str(read) == str(kept) and np.array_equal(read[1], kept[1])
-    return same and np.array_equal(two.standard_normal(700), one.standard_normal(700))
-
-
 def states(*, cuda: bool) -> States:
     """Of Python, NumPy, torch on the CPU, and with `cuda` on GPUs where in use."""
     devices = torch.cuda.get_rng_state_all() if cuda and torch.cuda.is_initialized() else None
-    with _numpy() as numpy:
-        return States(random.getstate(), numpy.get_state(), torch.get_rng_state(), devices)
+    return States(random.getstate(), np.random.get_bit_generator(), torch.get_rng_state(), devices)
 
 
 def restore(given: States) -> None:
     """Set the generators to what `states` returned."""
     random.setstate(given.python)
-    with _numpy() as numpy:
-        numpy.set_state(given.numpy)
+    np.random.set_bit_generator(given.numpy)
     torch.set_rng_state(given.torch)
     if given.cuda is not None:
         torch.cuda.set_rng_state_all(given.cuda)
 
 
 def as_data(given: States) -> dict[str, Any]:
-    """States as tensors, numbers and strings."""
+    """States as tensors, numbers and strings; of NumPy's none where a script has put another kind there."""
     version, words, gauss = given.python
-    name, key, pos, has_gauss, cached = given.numpy
-    numbers = torch.from_numpy(key.astype(np.int64))
-    state: dict[str, Any] = {
-        "python": [version, torch.tensor(words), gauss],
-        "numpy": [name, numbers, int(pos), int(has_gauss), float(cached)],
-        "torch": given.torch,
-    }
+    state: dict[str, Any] = {"python": [version, torch.tensor(words), gauss], "torch": given.torch}
+    if type(given.numpy) is np.random.MT19937:
+        inner: Any = given.numpy.state["state"]
+        state["numpy"] = [torch.from_numpy(inner["key"].astype(np.int64)), int(inner["pos"])]
     return state if given.cuda is None else {**state, "cuda": [item.cpu() for item in given.cuda]}
 
 
 def from_data(state: dict[str, Any]) -> States:
     """What `as_data` was given."""
     version, words, gauss = state["python"]
-    name, key, *rest = state["numpy"]
-    numpy = (name, key.numpy().astype(np.uint32), *rest)
+    numpy: Any = np.random.get_bit_generator()
+    if "numpy" in state:
+        key, place = state["numpy"]
+        numpy = np.random.MT19937()
+        inner = {"key": key.numpy().astype(np.uint32), "pos": place}
+        numpy.state = {"bit_generator": "MT19937", "state": inner}
     return States((version, tuple(words.tolist()), gauss), numpy, state["torch"], state.get("cuda"))
 
 
@@ -161,23 +96,25 @@ def seeded(seed: bytes) -> Iterator[None]:
     """
     outside = states(cuda=False)
     try:
-        fix(seed, cuda=False)
+        fix(seed, np.random.MT19937(), cuda=False)
         yield
     finally:
         restore(outside)
 
 
-def fix(seed: bytes, *, cuda: bool, secret: bool = False) -> None:
+def fix(seed: bytes, numpy: Any, *, cuda: bool, secret: bool = False) -> None:
     """Fill every generator from `seed`; torch's whole state, because torch.manual_seed keeps 32 bits of it.
 
     Args:
         seed: 32 bytes.
+        numpy: a `numpy.random.MT19937`, which takes the place of the global one: its state stays as it is.
         cuda: those of GPUs in use, too.
         secret: mark torch's state as one that is to be kept secret; see `is_secret`.
     """
     check_layout()
     drawn = derive(seed, "generators", size=4 * WORDS + 72)
     random.seed(int.from_bytes(drawn[:32], "little"))
+    np.random.set_bit_generator(numpy)
     np.random.seed(np.frombuffer(drawn[32:64], dtype="<u4"))  # noqa: NPY002 - it is the global one
     words = np.frombuffer(drawn[64:-8], dtype="<u4")
     number = int.from_bytes(drawn[-8:-1], "little")
@@ -262,6 +199,7 @@ class StepGenerators:
         self._feed = feed
         self._delivery: Delivery | None = None
         self._outside: States | None = None
+        self._numpy = np.random.MT19937()
         self._fixed = 0
 
     def deliver(self, delivery: Delivery) -> None:
@@ -276,12 +214,13 @@ class StepGenerators:
             return
         again = (self._fixed,) if self._fixed else ()
         self._fixed += 1
-        fix(self.seed("training step", self._delivery.place, *again), cuda=True, secret=True)
+        self.seed("training step", self._delivery.place, *again)
 
-    def seed(self, domain: str, *numbers: int) -> bytes:
-        """Derive 32 secret bytes for something of the batch in hand."""
+    def seed(self, domain: str, *numbers: int) -> None:
+        """Set them for a part of the work on the batch in hand."""
         step = 0 if self._delivery is None else self._delivery.step
-        return derive(self._feed.key, domain, step, *numbers, size=SEED_BYTES)
+        seed = derive(self._feed.key, domain, step, *numbers, size=SEED_BYTES)
+        fix(seed, self._numpy, cuda=True, secret=True)
 
     def settle(self) -> None:
         """Put them back where they stood: the batch was stepped or given up."""

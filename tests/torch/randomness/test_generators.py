@@ -10,7 +10,6 @@ from torch.utils.data import Dataset
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import BatchMemoryManager, PrivacyEngine
 from anechoic.torch import generators as randomness
-from tests.floats import same_bits
 from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train
 
 
@@ -195,19 +194,10 @@ def test_functions_give_keys_when_the_run_begins():
         PrivacyEngine(noise_key=lambda: bytes(32), sampling_key=lambda: bytes(32))._keys.draw()
 
 
-def test_numpys_generator_is_read_and_set_as_numpy_does_it():
-    np.random.seed(5)  # noqa: NPY002
-    np.random.standard_normal(3)  # noqa: NPY002 - an odd number, so that one is kept for later
-    kept, quick = np.random.get_state(), randomness.states(cuda=False)  # noqa: NPY002
-    assert kept[3] == 1 and kept[0] == quick.numpy[0] and kept[2:] == quick.numpy[2:]
-    assert np.array_equal(kept[1], quick.numpy[1])
-    expected = np.random.standard_normal(700)  # noqa: NPY002
-    np.random.seed(6)  # noqa: NPY002
-    randomness.restore(quick)
-    assert same_bits(np.random.standard_normal(700), expected)  # noqa: NPY002
-    assert randomness._quick()  # this version of NumPy is read by its memory
-
-
-def test_another_layout_of_numpys_memory_is_not_taken_for_the_known_one(monkeypatch):
-    monkeypatch.setattr(randomness, "WORDS", 623)
-    assert not randomness._quick.__wrapped__()
+def test_states_as_data_go_on_where_they_were():
+    scramble(5)
+    saved = randomness.as_data(randomness.states(cuda=False))
+    expected = draw()
+    scramble(6)
+    randomness.restore(randomness.from_data(saved))
+    assert draw() == expected

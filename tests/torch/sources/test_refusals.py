@@ -7,11 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from anechoic.errors import DesynchronizedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
-from tests.torch.setting import start, step
+from tests.torch.setting import start
 
 LENGTH, WORDS, ROWS = 5, 7, 9
 TEXT = torch.randint(WORDS, (2 * ROWS, LENGTH), generator=torch.Generator().manual_seed(0))

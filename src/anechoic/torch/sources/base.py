@@ -99,8 +99,8 @@ class GradientSource(ABC):
         self.ledger = setup.ledger
         #: asked before the model works on a batch in hand
         self.before_call: Callable[[], None] = lambda: None
-        #: (domain, *numbers) -> 32 secret bytes of the batch in hand
-        self.seed: Callable[..., bytes] = lambda *_: bytes(32)
+        #: (domain, *numbers) -> None: sets the generators by secret bytes of the batch in hand
+        self.seed: Callable[..., None] = lambda *_: None
         self.batch: LabelledBatch | None = None
 
     @property

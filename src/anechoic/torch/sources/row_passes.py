@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vjp
@@ -51,7 +53,7 @@ class RowPasses:
         slots: rows of one chunk, a public number.
         order: the rows by slots; None for their own order.
         parts: lengths of parts that are worked on apart; None for none.
-        seeds: of the random numbers of each part, 32 bytes; none for those of the process's generators.
+        seeds: each sets the random numbers of one part; none for those of the process's generators.
         grad: whether gradients will be asked for.
     """
 
@@ -65,7 +67,7 @@ class RowPasses:
         slots: int,
         order: Tensor | None = None,
         parts: tuple[int, ...] | None = None,
-        seeds: Sequence[bytes] = (),
+        seeds: Sequence[Callable[[], None]] = (),
         grad: bool = True,
     ) -> None:
         self._model, self._given, self._axes, self.rows, self._slots = model, given, axes, rows, slots
@@ -143,7 +145,7 @@ class RowPasses:
     def _chunk(self, rows: Tensor, place: int) -> list[Tensor]:
         """Outputs of one chunk: one pass for each way that its rows take, each of the same shape."""
         if place in self._seeds:
-            fix(self._seeds[place], cuda=True, secret=True)
+            self._seeds[place]()
         inputs, left = self._slotted(rows), torch.arange(self._slots) < len(rows)
         passes: list[tuple[Tensor, RowLevel | None, Any]] = []
         totals: list[Tensor] = []
@@ -328,6 +330,8 @@ class LabelledModel(RowModel):
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
         with undisturbed(self.module), ExitStack() as stack:
             stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
+            made_up = partial(fix, bytes(32), np.random.MT19937(), cuda=True)
+            made_up()
             self._look_at_axes(given, axes, tensors)
             reasons = []
             for value in (0, 1):  # ids and lengths
@@ -353,7 +357,7 @@ class LabelledModel(RowModel):
                     t if a is None else _made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
                 ]
                 arguments, keywords = filled(given, made)
-                restore(outside)
+                made_up()
                 try:
                     with undisturbed(self.module):
                         before = marks_of(self.module)

@@ -9,6 +9,7 @@ on a mean (or sum) over rows? Then it is pulled back through the model for each 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -137,7 +138,7 @@ class RowsSource(GradientSource):
             self._model.try_out(given, axes, slots)
         order = None if delivery.units is None else _by_items(delivery)
         numbers = delivery.numbers if delivery.parts is not None else None
-        seeds = [self.seed("rows", len(self._calls), number) for number in numbers or ()]
+        seeds = [partial(self.seed, "rows", len(self._calls), number) for number in numbers or ()]
         passes = RowPasses(
             *(self._model, given, axes, batch.rows),
             slots=slots,

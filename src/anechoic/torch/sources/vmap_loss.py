@@ -7,6 +7,7 @@ the script does to them (weights of rows, factors, a mean) is followed by the la
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class VmapLossSource(RowsSource):
         if not model.tried:
             model.try_out(given, axes, slots)
         numbers = delivery.numbers if delivery.parts is not None else ()
-        seeds = [self.seed("criterion", len(self._calls), number) for number in numbers]
+        seeds = [partial(self.seed, "criterion", len(self._calls), number) for number in numbers]
         passes = RowPasses(model, given, axes, batch.rows, slots=slots, parts=delivery.parts, seeds=seeds)
         losses = passes.run()[0]
         found = [passes.gradients([torch.ones_like(losses)], k) for k in range(len(passes.chunks))]

@@ -15,8 +15,8 @@ from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layers import ELSEWHERE, layer_kind
 from anechoic.torch.sources.ghost.source import _ASKING
-from tests.torch.sources.ghost_setting import flat, ghost
 from tests.slow.torch.frameworks.shapes import WORDS, drawn, hugging
+from tests.torch.sources.ghost_setting import flat, ghost
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks
 CLIP, LENGTH = 0.01, 7
@@ -80,7 +80,9 @@ def one_by_one(make, x, y, clip=CLIP, mask=None):
         model.zero_grad()
         logits = model(input_ids=x[row : row + 1], attention_mask=mask[row : row + 1]).logits
         # an ignored label counts as 0 in a mean over all of them, whose number is public
-        (nn.functional.cross_entropy(logits.transpose(1, 2), y[row : row + 1], reduction="sum") / LENGTH).backward()
+        (
+            nn.functional.cross_entropy(logits.transpose(1, 2), y[row : row + 1], reduction="sum") / LENGTH
+        ).backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(model)]
         vector = torch.cat([part.flatten().double() for part in parts])
         total = total + vector * min(1.0, clip / float(vector.norm())) / clip
