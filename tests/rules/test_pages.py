@@ -120,4 +120,4 @@ def test_links_and_pictures_lead_somewhere(page):
 
 
 def test_the_readme_is_short():
-    assert len(text_of("README.md").splitlines()) <= 150
+    assert len(text_of("README.md").splitlines()) <= 120
