@@ -5,6 +5,7 @@ import torch
 
 from anechoic.noise.grid import float_excess
 from anechoic.torch.sources.clipping import Clipping, rounded_down
+from tests.floats import same_bits
 from tests.marks import in_turn
 
 CLIPS = (1e-300, 1e-30, 1e-12, 1e-8, 1.0, 1e6, 1e12, 1e20)
@@ -79,3 +80,13 @@ def test_products_keep_full_precision_where_training_does_not():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("value", [3e38, float("inf"), float("nan"), 1e-42])
+def test_one_row_changes_no_bit_of_the_norms_of_others(value):
+    flat = torch.randn(9, 700, generator=torch.Generator().manual_seed(0))
+    expected = Clipping(1.0).norms([flat])
+    flat[4] = value
+    found = Clipping(1.0).norms([flat])
+    others = torch.arange(9) != 4
+    assert same_bits(found[others], expected[others])

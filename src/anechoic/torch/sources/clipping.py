@@ -167,18 +167,27 @@ class Clipping:
         if _ORDINARY[0] <= (self.clip_norm if bound is None else bound) <= _ORDINARY[1]:
             for part in flat:
                 total += _squares(part)
-            if bool(torch.isfinite(total).all()):
-                return total.sqrt() * (1 + 2.0**-50)
-        peaks = [part.abs().amax(1).double() for part in flat if part.shape[1]]
-        peak = torch.stack(peaks).amax(0) if peaks else total
-        ordinary = torch.isfinite(peak) & (peak > 0)
-        # a power of two, so that dividing by it rounds nothing
-        unit = torch.where(ordinary, torch.exp2(torch.frexp(peak).exponent.double()), torch.ones_like(peak))
-        total = torch.zeros_like(total)
-        for part in flat:
-            total += _wide_squares(part, unit)
-        norms = total.sqrt() * unit * (1 + 2.0**-30)
-        return torch.where(torch.isfinite(peak), norms, peak)
+            found = total.sqrt() * (1 + 2.0**-50)
+            if bool((finite := torch.isfinite(found)).all()):
+                return found
+            found[~finite] = _wide_norms([part[~finite] for part in flat])  # theirs alone
+            return found
+        return _wide_norms(flat)
+
+
+def _wide_norms(flat: list[Tensor]) -> Tensor:
+    """Upper bounds on norms, in float64, of whatever size; inf or nan are kept."""
+    total = torch.zeros(len(flat[0]), dtype=torch.float64, device=flat[0].device)
+    peaks = [part.abs().amax(1).double() for part in flat if part.shape[1]]
+    peak = torch.stack(peaks).amax(0) if peaks else total
+    ordinary = torch.isfinite(peak) & (peak > 0)
+    # a power of two, so that dividing by it rounds nothing
+    unit = torch.where(ordinary, torch.exp2(torch.frexp(peak).exponent.double()), torch.ones_like(peak))
+    total = torch.zeros_like(total)
+    for part in flat:
+        total += _wide_squares(part, unit)
+    norms = total.sqrt() * unit * (1 + 2.0**-30)
+    return torch.where(torch.isfinite(peak), norms, peak)
 
 
 def rounded_down(factors: Tensor, dtype: torch.dtype) -> Tensor:
