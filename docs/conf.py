@@ -57,7 +57,6 @@ navigation = {
         "statement",
         "mechanisms",
         "proofs/README",
-        "architecture",
         "project/contributing",
     ],
     "proofs/README": ["proofs/*"],
