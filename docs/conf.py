@@ -31,7 +31,7 @@ highlight_language = "none"  # a block without a language is output, or several 
 #: Markdown, so their menu stands here. A page that nobody lists comes at the end of the guides.
 navigation = {
     "index": ["start", "guides", "concepts", "api/index", "evidence"],
-    "start": ["from-opacus", "notebooks/*"],
+    "start": ["from-opacus", "faq", "notebooks/*"],
     "guides": {
         "Time order": ["choosing", "app"],
         "Training": [

@@ -35,7 +35,7 @@ ELSEWHERE = {
 READ = """
     training losses resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
-    theory extending federated-study many-devices start from-opacus reviewer
+    theory extending federated-study many-devices start from-opacus reviewer faq
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 
