@@ -3,7 +3,7 @@
     python benchmarks/ghost_ways.py [--shapes 768x8 8x2304 …] [--tokens 32 128 …] [--rows 4 16] [--json F]
 
 Norms and sum of one linear layer under ghost clipping, by all three ways of
-`anechoic.torch.sources.ghost.norm_strategy` and by the rule of earlier versions (entries in float64, from
+`anechoic.torch.sources.ghost.factored_gradients` and by the rule of earlier versions (entries in float64, from
 T (I + O) >= 2 I O on). Ways take turns; milliseconds of processor time, medians over rounds. *Rule* is the
 way that the code takes, *over best* what it costs in units of the best one, *over before* in units of the
 earlier rule. What memory has no room for is not kept: then *entries* or *products* are taken.
@@ -25,12 +25,13 @@ from torch import Tensor
 
 from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
 from anechoic.torch.sources.ghost.factored_gradients import (
-    LayerFactors,
     MemoryAllowance,
+    NormStrategy,
     OuterProducts,
     RowGradients,
+    Sizes,
+    cheapest,
 )
-from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
 
 #: Inputs by outputs: both matrices of adapters of rank 8, and full layers of GPT-2's and smaller.
 SHAPES = ("768x8", "8x768", "8x2304", "256x8", "256x256", "256x1024", "768x768", "768x2304")
@@ -47,8 +48,7 @@ def before(positions: int, inputs: int, outputs: int) -> NormStrategy:
 
 def made(x: Tensor, a: Tensor, way: NormStrategy, *, room: bool) -> RowGradients:
     """The rows' gradients by one way; with `room`, what is made in float64 may be kept."""
-    rows, positions, inputs, outputs = *x.shape, a.shape[2]
-    budget = MemoryAllowance() if room else MemoryAllowance(0)
+    sizes = Sizes(*x.shape, a.shape[2])
 
     def restore(total: Tensor) -> Tensor:
         return total[0]
@@ -56,20 +56,12 @@ def made(x: Tensor, a: Tensor, way: NormStrategy, *, room: bool) -> RowGradients
     def left(part: slice) -> tuple[Tensor, Tensor]:
         return x[part], a[part]
 
-    factors = LayerFactors(
-        lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-        as_left=lambda row: (x[row], a[row]),
-        rows=rows,
-        groups=1,
-        positions=positions,
-        inputs=inputs,
-        outputs=outputs,
-    )
+    def wide(part: slice) -> tuple[Tensor, Tensor]:
+        return x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)
+
     if way is NormStrategy.KEPT:
-        return CachedGradients(
-            left, (rows, positions, inputs, outputs), restore, budget, lambda: NotImplemented
-        )
-    return OuterProducts(factors, restore, budget, way)
+        return CachedGradients(left, sizes, restore, lambda: NotImplemented)
+    return OuterProducts(wide, sizes, restore, MemoryAllowance() if room else MemoryAllowance(0), way)
 
 
 def cell(inputs: int, outputs: int, positions: int, rows: int, rounds: int) -> dict[str, Any]:

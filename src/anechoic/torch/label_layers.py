@@ -33,15 +33,10 @@ def _examples(c: OpCall, needs: int = 2) -> Label:
     "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d"
     " _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_max_pool2d adaptive_max_pool3d reflection_pad1d"
     " reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d im2col col2im"
-    " max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward"
-    " avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"
-    " adaptive_max_pool2d_backward adaptive_max_pool3d_backward reflection_pad1d_backward"
-    " reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward"
-    " replication_pad2d_backward replication_pad3d_backward max_unpool2d max_unpool3d fractional_max_pool2d"
-    " fractional_max_pool2d_backward"
-    " _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward"
-    " _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward"
-    " _scaled_dot_product_fused_attention_overrideable _fused_sdp_choice multinomial"
+    " max_unpool2d max_unpool3d fractional_max_pool2d fractional_max_pool3d"
+    " _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention"
+    " _scaled_dot_product_fused_attention_overrideable _fused_sdp_choice multinomial",
+    backward=True,
 )
 def _layer(c: OpCall) -> Label:
     return _examples(c)
@@ -51,16 +46,20 @@ def _layer(c: OpCall) -> Label:
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d"
     " upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
     " _upsample_bilinear2d_aa _upsample_bicubic2d_aa pixel_shuffle pixel_unshuffle grid_sampler_2d"
-    " grid_sampler_3d affine_grid_generator channel_shuffle grid_sampler_2d_backward grid_sampler_3d_backward"
-    " upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
-    " upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward"
-    " upsample_trilinear3d_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward"
-    " _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward linalg_inv_ex _linalg_det"
-    " _linalg_slogdet linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh _linalg_svd linalg_lu"
-    " linalg_lu_solve linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse"
+    " grid_sampler_3d affine_grid_generator channel_shuffle linalg_inv_ex _linalg_det _linalg_slogdet"
+    " linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh _linalg_svd linalg_lu linalg_lu_solve"
+    " linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse cholesky cholesky_solve"
+    " linalg_pinv lu_unpack linalg_eig linalg_eigvals triangular_solve linalg_lstsq",
+    backward=True,
 )
 def _images(c: OpCall) -> Label:
     return _examples(c, needs=3)
+
+
+@rule("_trilinear")
+def _bilinear(c: OpCall) -> Label:
+    expanded = [dims for t, dims in zip(c.args[:3], c.args[3:6], strict=True) if c.of(t) is not None]
+    return c.mixed("over the rows") if any(0 in d for d in (*expanded, c.args[6])) else _examples(c)
 
 
 @rule("constant_pad_nd")
@@ -135,10 +134,10 @@ def _bag(c: OpCall) -> Any:
     places, offsets, label = c.args[1], c.args[2], c.of(c.args[1])
     bags = len(offsets) - bool(c.get("include_last_offset"))
     words = len(places) // max(bags, 1)
-    alone = isinstance(label, OnAxis) and len(c.seen) == 1 and label.inner % max(words, 1) == 0
-    if alone and bags * words == len(places) and offsets.tolist()[:bags] == [i * words for i in range(bags)]:
+    if isinstance(label, OnAxis) and len(c.seen) == 1 and label.inner % max(words, 1) == 0:
         found = OnAxis(0, label.inner // max(words, 1))
-        return lambda place, _: label if place == 1 else found
+        if bags * words == len(places) and offsets.tolist()[:bags] == [i * words for i in range(bags)]:
+            return lambda place, _: label if place == 1 else found
     return c.mixed("bags of several lengths, or rows as its table or weights")
 
 
@@ -262,12 +261,10 @@ rule(
 )(_loss)
 rule(
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward"
-    " binary_cross_entropy_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise"
-    " prelu threshold_backward native_dropout_backward _prelu_kernel _prelu_kernel_backward"
-    " masked_fill rrelu_with_noise_backward _fused_dropout masked_scale elu_backward"
+    " binary_cross_entropy_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise prelu"
+    " _prelu_kernel _prelu_kernel_backward masked_fill rrelu_with_noise_backward _fused_dropout elu_backward"
     " hardshrink_backward floor_divide hardsigmoid_backward hardswish_backward hardtanh_backward"
-    " leaky_relu_backward mish_backward hardswish softplus_backward softshrink_backward"
-    " silu_backward gelu_backward remainder isclose"
+    " leaky_relu_backward mish_backward hardswish softplus_backward softshrink_backward remainder isclose"
 )(_pointwise)
 
 
@@ -280,7 +277,7 @@ def _without_classes(tensor: Tensor, label: Label) -> Label:
 
 @rule("nll_loss_forward nll_loss2d_forward")
 def _nll(c: OpCall) -> Any:
-    outputs, targets, weight, reduction, ignored = c.args
+    outputs, targets, weight, reduction = c.args[:4]
     one, two = _without_classes(outputs, c.of(outputs)), c.of(targets)
     if (isinstance(one, OnAxis) and two not in (None, one)) or (one is None and c.of(outputs) is not None):
         return c.mixed("outputs and targets differ in their rows")

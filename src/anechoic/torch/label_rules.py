@@ -18,7 +18,7 @@ from anechoic.torch.labels import Label, Mixing, OfRow, OfSome, OnAxis, OverRows
 # -- entry by entry ------------------------------------------------------------------------------
 
 
-@rule("clamp clamp_min clamp_max where native_dropout bernoulli normal poisson lerp angle")
+@rule("clamp clamp_min clamp_max where native_dropout bernoulli normal poisson lerp angle complex polar")
 def _pointwise(c: OpCall) -> Any:
     if any(isinstance(label, OverRows) for _, label in c.seen):
         return c.mixed("of a number of all rows, which is no sum over rows any more")

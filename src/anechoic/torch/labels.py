@@ -78,7 +78,7 @@ class LabelledBatch:
     Attributes:
         live: whether its tensors are followed still.
         outputs: of the model, where backward() ends.
-        calls: of layers, which note themselves here while backward() is `passing`, where it goes through the model.
+        calls: of layers, which are noted here while backward() is `passing`, where it goes through the model.
         numbers: how often something was taken out of its tensors (`.item()`, `if`, `.numpy()`).
         roots: labels of what backward() was called on, as far as it reached an output.
         fault: what was wrong with a backward(), or "".
@@ -133,9 +133,9 @@ class LabelledBatch:
                 )
             elif after[outputs:] != before[outputs:]:
                 self.fault = (
-                    "the loss reaches a parameter past the outputs of the model (in ghost clipping, past the call"
-                    " of its layer), as a penalty on weights does, and what it adds there is dropped. Use the"
-                    " optimizer's weight_decay; or put the term into the model's outputs, under"
+                    "the loss reaches a parameter past the outputs of the model (in ghost clipping, past the"
+                    " call of its layer), as a penalty on weights does, and what it adds is dropped. Use"
+                    " the optimizer's weight_decay; or put the term into the model's outputs, under"
                     " grad_sample_mode='rows'"
                 )
 

@@ -9,16 +9,16 @@ from anechoic.runs.ledger import Delivery
 from anechoic.torch.sources.base import SourceSetup
 from anechoic.torch.sources.clipping import Clipping
 from anechoic.torch.sources.ghost.factored_gradients import (
-    LayerFactors,
     MemoryAllowance,
     OuterProducts,
+    Sizes,
     norms,
 )
 from anechoic.torch.sources.ghost.source import GhostSource
 
 
 def ghost(model, rows, *, clip=1.0, batch_first=True, **clipping):
-    """A source over the trainable parameters of `model`, for sums over rows, with a batch of `rows` in hand."""
+    """A source over the trainable parameters of `model`, for sums over rows; a batch is in hand."""
     setup = SourceSetup(
         module=model,
         parameters=[p for p in model.parameters() if p.requires_grad],
@@ -30,6 +30,11 @@ def ghost(model, rows, *, clip=1.0, batch_first=True, **clipping):
     source, delivery = GhostSource(setup), Delivery(0, rows)
     source.on_delivery(delivery)
     return source, delivery
+
+
+def delivered(source, x):
+    """What the loader hands out of x."""
+    return source.labelled(x, 0 if source.setup.batch_first else 1)
 
 
 def row_norms(source):
@@ -75,20 +80,12 @@ def normal(*shape, seed=1, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def outer(x, a, budget=None, among=None, *, as_left=None):
+def outer(x, a, budget=None, among=None):
     """Rows of sum_t a_t x_t', from (rows, positions, features) each."""
-    factors = LayerFactors(
+    return OuterProducts(
         lambda part: (x[part].double().unsqueeze(0), a[part].double().unsqueeze(0)),
-        rows=len(x),
-        groups=1,
-        positions=x.shape[1],
-        inputs=x.shape[2],
-        outputs=a.shape[2],
-        **({} if as_left is None else {"as_left": as_left}),
+        Sizes(*x.shape, a.shape[2]),
+        lambda made: made.squeeze(0),
+        budget or MemoryAllowance(),
+        among,
     )
-    return OuterProducts(factors, lambda made: made.squeeze(0), budget or MemoryAllowance(), among)
-
-
-def outer_by_row(x, a, budget=None, among=None):
-    """The same of a layer whose factors can be had row by row."""
-    return outer(x, a, budget, among, as_left=lambda row: (x[row], a[row]))

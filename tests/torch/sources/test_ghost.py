@@ -18,7 +18,7 @@ from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layer_calls import trainable_layers
 from tests.marks import each_once
 from tests.torch.setting import start, step, weights
-from tests.torch.sources.ghost_setting import clipped, flat, ghost, normal, single_rows
+from tests.torch.sources.ghost_setting import clipped, delivered, flat, ghost, normal, single_rows
 
 B, T = 8, 5
 
@@ -207,7 +207,7 @@ WORKS = {
     "places of one row": (lambda: Places(lambda t: torch.arange(t.shape[1])[None]), TOKENS, WORD),
     "places without rows": (lambda: Places(lambda t: torch.arange(t.shape[1])), TOKENS, WORD),
     "fewer places": (lambda: Places(lambda t: torch.arange(2, 2 + t.shape[1])), TOKENS[:, :T], WORD),
-    "places of each row": (lambda: Places(lambda t: torch.arange(t.shape[1]).repeat(len(t), 1)), TOKENS, WORD),
+    "places of each row": (lambda: Places(lambda t: torch.arange(B).repeat(len(t), 1)), TOKENS, WORD),
     "places of the data": (lambda: Places(lambda t: t.flip(1) + 1), TOKENS, WORD),
     "one number a row": (lambda: Places(lambda t: torch.full((len(t),), 3), each=True), TOKENS, WORD),
 }  # fmt: skip
@@ -272,7 +272,7 @@ USES = {
     "scaled by all": (lambda net, x: net.b(net.a(x) / net.a(x).norm()), MIXES),
     "attention over rows": (lambda net, x: net.b((net.a(x) @ net.a(x).T).softmax(1) @ net.a(x)), MIXES),
     "another order of rows": (lambda net, x: net.b(net.a(x.flip(0)).flip(0)), MIXES),
-    "statistics of the batch": (lambda net, x: net.b(F.batch_norm(net.a(x), None, None, training=True)), MIXES),
+    "statistics of the batch": (lambda net, x: net.b(F.batch_norm(x, None, None, training=True)), MIXES),
     "mixed after the last layer": (lambda net, x: net.b(net.a(x)).cumsum(0), MIXES),
     "some of the rows": (lambda net, x: net.b(x) + net.a(x[:4]).sum(), MIXES),
     "one row": (lambda net, x: net.b(x) + net.a(x[:1]).sum(), MIXES),
@@ -425,7 +425,7 @@ def test_a_failed_pass_leaves_nothing():
 
     model = Net(lambda net, x: net.b(Stopped.apply(net.a(x))))
     source, delivery = ghost(model, B)
-    x = source.labelled(X)
+    x = delivered(source, X)
     with pytest.raises(KeyboardInterrupt):
         model(x).sum().backward()
     assert source.batch.calls == []
@@ -448,20 +448,20 @@ def test_a_failed_layer_has_its_parameters_again():
     source, _ = ghost(model, B)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
-            model(source.labelled(X)[:, :2])
+            model(delivered(source, X)[:, :2])
         assert isinstance(model.weight, nn.Parameter) and not source.layers.inside
 
 
 def test_gradients_of_gradients_are_refused():
     source, _ = ghost(model := nn.Linear(3, 1), B)
     with pytest.raises(UnsupportedError, match="create_graph=True"):
-        model(source.labelled(X)).sum().backward(create_graph=True)
+        model(delivered(source, X)).sum().backward(create_graph=True)
 
 
 def test_copies_are_plain_models_and_so_is_the_model_when_its_run_is_gone():
     model = Net(lambda net, x: net.b(net.a(x)))
     source, _ = ghost(model, B)
-    x = source.labelled(X)
+    x = delivered(source, X)
     del model.use
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         twin.use = model.use = USES["turned"][0]
@@ -489,7 +489,7 @@ def test_a_row_that_is_not_finite_counts_as_zero_and_spoils_no_other():
     for number in (float("inf"), float("nan")):
         x[3, 0, 1] = number
         source, delivery = ghost(model, B)
-        loss(model(source.labelled(x)), None).sum().backward()
+        loss(model(delivered(source, x)), None).sum().backward()
         assert torch.allclose(flat(source.sums(delivery)), expected, atol=1e-4)
         source.detach()
 
@@ -515,9 +515,9 @@ class Encoded(nn.Module):
 @pytest.mark.parametrize("wrap", [True, False])
 def test_an_empty_batch_goes_through_any_model(wrap):
     source, delivery = ghost(model := Encoded(), 0)
-    made = model(source.labelled(torch.empty(0, T, 3)))
+    made = model(delivered(source, torch.empty(0, T, 3)))
     assert made["logits"].shape == (0, 2) and made["words"] == ["kept"]
-    F.cross_entropy(made["logits"], source.labelled(torch.empty(0, dtype=torch.int64))).backward()
+    F.cross_entropy(made["logits"], delivered(source, torch.empty(0, dtype=torch.int64))).backward()
     assert not flat(source.sums(delivery)).any()
     run = start("ghost", wrap_model=wrap)
     before = weights(run.model)

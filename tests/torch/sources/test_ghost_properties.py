@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from anechoic.torch.sources.ghost import blocks, factored_gradients
+from anechoic.torch.sources.ghost import factored_gradients
 from anechoic.torch.sources.ghost import source as sources
 from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance
-from tests.torch.sources.ghost_setting import clipped, flat, ghost, plain, row_norms
+from tests.marks import slow
+from tests.torch.sources.ghost_setting import clipped, delivered, flat, ghost, plain, row_norms
 
-#: How memory is used: with all that there is, with none to keep anything, in pieces, and in blocks of a row.
+#: How memory is used: with all that there is, with none to keep anything, and in pieces.
 MEMORY = {
     "kept": {},
     "none to keep": {"budget": 0},
     "pieces": {"budget": 0, "piece": 8 * 60},
-    "blocks": {"budget": 0, "piece": 8, "block": 8 * 30, "side": 1},
 }
 small = st.integers(1, 4)
 sizes = st.integers(0, 5)
@@ -156,13 +156,10 @@ def ghostly(model, calls, axes, loss, clip, memory):
             patched.setattr(sources, "MemoryAllowance", lambda: MemoryAllowance(options["budget"]))
         if "piece" in options:
             patched.setattr(factored_gradients, "PIECE", options["piece"])
-        if "block" in options:
-            patched.setattr(blocks, "BLOCK", options["block"])
-            patched.setattr(blocks, "SIDE", options["side"])
         count = calls[0].shape[axes[0]]
         source, delivery = ghost(model, count, clip=clip, batch_first=axes[0] == 0)
-        given = [source.labelled(x) for x in calls]
-        loss(model, given, axes).sum().backward()
+        rows = [delivered(source, x) for x in calls]
+        loss(model, rows, axes).sum().backward()
         lengths = row_norms(source) if source.batch.calls else torch.zeros(count)
         made = lengths, flat(source.sums(delivery)), source.excess
         source.detach()
@@ -272,28 +269,15 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.slow
-def test_layers_of_any_shape_against_single_rows(kind):
+@pytest.mark.parametrize("part", [0.1, *slow(1.0)])
+def test_layers_of_any_shape_against_single_rows(kind, part):
     count, cases = KINDS[kind]
     if "transformers" in kind:
         pytest.importorskip("transformers")
 
-    @settings(max_examples=count)
+    @settings(max_examples=int(part * count))
     @given(cases, clips, memories)
     def holds(case, clip, memory):
         check(case.layer, case.calls, case.axes, losses, clip, memory)
 
     holds()
-
-
-@pytest.mark.parametrize("memory", MEMORY)
-@pytest.mark.parametrize("rows_and_positions", [(1, 1), (1, 5), (4, 1), (3, 4)])
-def test_a_few_shapes_in_every_run(rows_and_positions, memory):
-    count, positions = rows_and_positions
-    torch.manual_seed(0)
-    model = TiedWords(5, 3, 1, True, 2, 2).double()
-    tokens = torch.randint(5, (count, positions))
-    check(model, [tokens], [0], losses, 0.05, memory)
-    layer = nn.Linear(3, 2).double()
-    calls = [torch.randn(count, positions, 3).double(), torch.randn(count, 3).double()]
-    check(layer, calls, [0, 0], losses, 0.05, memory)

@@ -13,7 +13,7 @@ from anechoic.noise.grid import largest_square
 from anechoic.torch.setup.clip_norms import fitted
 from anechoic.torch.sources.clipping import ClipParts, Clipping, GridClipping, finite_rows
 from tests.marks import in_turn, slow
-from tests.torch.sources.ghost_setting import flat, ghost, single_rows
+from tests.torch.sources.ghost_setting import delivered, flat, ghost, single_rows
 
 SHAPES = ((3, 300), (7,), (), (4500,))
 SHORT = ((3, 30), (7,), (), (50,))
@@ -184,7 +184,7 @@ def test_ghost_clipping_has_the_sums_of_the_rows_one_by_one(places, gamma):
     count = max(places) + 1
     parts = ClipParts((0.99 / count**0.5,) * count, places)
     source, delivery = ghost(model, rows, parts=parts, gamma=gamma)
-    loss(model(source.labelled(x)), torch.arange(rows)).sum().backward()
+    loss(model(delivered(source, x)), torch.arange(rows)).sum().backward()
     found = flat(source.sums(delivery)).numpy()
     alone = single_rows(model, x, loss)
     sizes = [p.numel() for p in source.parameters]

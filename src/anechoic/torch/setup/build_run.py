@@ -58,7 +58,7 @@ def check(setup: Setup) -> list[nn.Parameter]:
     check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
     checks.check_loader(setup)
     checks.check_units(setup)
-    checks.check_module(setup.module, by_layers=source_class(setup.grad_sample_mode).by_layers)
+    checks.check_module(setup.module)
     parameters = checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
     places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters))

@@ -20,7 +20,6 @@ from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP, statistics_in
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
 from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
@@ -56,7 +55,6 @@ def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], opt
 
 def check_options(setup: Setup) -> None:
     """Refuse options of Opacus that this engine does not have, and words and flags that mean nothing."""
-    check_words(setup.clipping, setup.max_grad_norm)
     if setup.noise_generator is not None:
         raise UnsupportedError(
             "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
@@ -80,7 +78,7 @@ def check_options(setup: Setup) -> None:
 _NOT_PLAIN = dict.fromkeys(
     (
         *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
-        *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
+        *("DataParallel", "FullyShardedDataParallel"),
     ),
     "pass the plain module, on every rank (docs/many-devices.md).",
 ) | {
@@ -92,12 +90,11 @@ _NOT_PLAIN = dict.fromkeys(
 }
 
 
-def check_module(module: Any, *, by_layers: bool = True) -> None:
+def check_module(module: Any) -> None:
     """Refuse modules whose per-example gradients cannot be had or bounded.
 
     Args:
         module: the user's.
-        by_layers: whether gradients are found layer by layer, by rules for each.
 
     Raises:
         GuaranteeError, UnsupportedError, ValueError: naming the part, and what to do.
@@ -108,7 +105,7 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
         for cls in type(part).__mro__:
             if cls.__name__ in _NOT_PLAIN:
                 raise UnsupportedError(f"{name or 'module'} is {cls.__name__}: {_NOT_PLAIN[cls.__name__]}")
-        _check_embedding(name, part, by_layers)
+        _check_embedding(name, part)
     if any(hasattr(tensor, "placements") for tensor in (*module.parameters(), *module.buffers())):
         raise UnsupportedError(
             "module has parameters that torch.distributed has cut up (DTensor, as of fully_shard or"
@@ -119,17 +116,16 @@ def check_module(module: Any, *, by_layers: bool = True) -> None:
     check_not_mixing(module.modules())
 
 
-def _check_embedding(name: str, layer: nn.Module, by_layers: bool) -> None:
+def _check_embedding(name: str, layer: nn.Module) -> None:
     if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or not layer.weight.requires_grad:
         return
     for option, allowed, why in (
         ("max_norm", (None,), "renormalises the rows of a batch in the forward pass, without noise"),
         ("sparse", (False,), "has no dense gradient to add noise to"),
         ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
-        ("mode", ("mean", "sum"), "has no rule for single rows here (grad_sample_mode='rows' needs none)"),
     ):
         value = getattr(layer, option, allowed[0])
-        if value not in allowed and (by_layers or option != "mode"):
+        if value not in allowed:
             remedy = " or ".join(map(repr, allowed))
             raise UnsupportedError(
                 f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"
@@ -185,8 +181,8 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     for p in own:
         if p.is_complex():
             raise UnsupportedError(
-                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a real"
-                " one with a last axis of 2, and let forward take torch.view_as_complex of it."
+                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a"
+                " real one with a last axis of 2, and let forward take torch.view_as_complex of it."
             )
         if p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(

@@ -84,8 +84,6 @@ class GradientSource(ABC):
     mode: ClassVar[str]
     #: Whether it has single contributions, which can be rounded to a grid before they are added up.
     takes_grid: ClassVar[bool] = True
-    #: Whether it works by rules for single layers, so that it needs layers that Opacus knows.
-    by_layers: ClassVar[bool] = True
     #: What to do where rows mix.
     remedy: ClassVar[str] = REMEDY
 

@@ -6,7 +6,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -82,8 +81,6 @@ class RowModel:
         self.loops = reason
 
 
-#: Whether layers that ghost clipping traces are plain ones.
-SUSPENDED = ContextVar("anechoic.ghost.suspended", default=False)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 #: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
 Places = list[tuple[dict[str, Any], str, str]]
@@ -127,10 +124,7 @@ def called(
 
 @contextmanager
 def without_our_hooks(module: nn.Module) -> Iterator[None]:
-    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay.
-
-    Layers that ghost clipping traces are plain ones inside.
-    """
+    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay."""
     hooked = [
         (layer.__dict__, name, hooks)
         for layer in module.modules()
@@ -138,13 +132,11 @@ def without_our_hooks(module: nn.Module) -> Iterator[None]:
         if (hooks := layer.__dict__.get(name))
     ]
     kept = [one for one in hooked if any(map(is_ours, one[2].values()))] if hooked else []
-    token = SUSPENDED.set(True)
     try:
         for namespace, name, hooks in kept:
             namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
         yield
     finally:
-        SUSPENDED.reset(token)
         for namespace, name, hooks in kept:
             namespace[name] = hooks
 

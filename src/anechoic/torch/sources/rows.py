@@ -35,7 +35,7 @@ class RowsModule(ModelWrapper):
     A copy is another model, which is called as it is.
     """
 
-    def __init__(self, source: RowsSource, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
+    def __init__(self, source: Any, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
         super().__init__(module, loss_reduction, batch_first)
         self.__dict__["_source"] = source
         # under torch.compile(model) too, rows are run as they are: compiled code would not see single ones
@@ -84,7 +84,6 @@ class RowsSource(GradientSource):
     """
 
     mode = "rows"
-    by_layers = False
     memory = MEMORY
 
     def __init__(self, setup: SourceSetup) -> None:

@@ -16,7 +16,7 @@ from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layers import ELSEWHERE, layer_kind
 from anechoic.torch.sources.ghost.source import _ASKING
 from tests.slow.torch.frameworks.shapes import WORDS, drawn, hugging
-from tests.torch.sources.ghost_setting import flat, ghost
+from tests.torch.sources.ghost_setting import delivered, flat, ghost
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks
 CLIP, LENGTH = 0.01, 7
@@ -232,7 +232,7 @@ def test_layers_of_transformers_are_those_of_their_rules():
         sums = []
         for rows in (slice(None), slice(0, 1), slice(1, 2), slice(2, 3)):
             source, delivery = ghost(copy.deepcopy(layer), len(x[rows]), clip=1e9)
-            source.setup.module(source.labelled(x[rows])).square().sum().backward()
+            source.setup.module(delivered(source, x[rows])).square().sum().backward()
             sums.append(flat(source.sums(delivery)))
         layer(x).square().sum().backward()
         true = flat([p.grad for p in layer.parameters()]).double()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance, RowGradients, rounding
-from anechoic.torch.structure import full_precision
+from anechoic.torch.sources.ghost.factored_gradients import MemoryAllowance, RowGradients, Sizes, rounding
 
 #: Numbers that are converted to float64 at a time: half a megabyte, which stays in the cache.
 WIDE = 2**16
@@ -17,9 +16,11 @@ TOGETHER = 2**18
 #: Rows of one product, at most.
 MOST = 8
 
+Factors = Callable[[slice], tuple[Tensor, Tensor]]
+
 
 class CachedGradients(RowGradients):
-    """Cached gradients a' x of the weight of a linear layer, shape (rows, outputs, inputs).
+    """Cached gradients a' x of the weight of a linear layer, shape (rows, outputs * inputs).
 
     What is measured is what is summed: the numbers as they were rounded. A product is always of as many rows,
     the last ones zero, so that a row's numbers come out of the same kernel however many others there are.
@@ -27,37 +28,28 @@ class CachedGradients(RowGradients):
     Args:
         left: factors of some rows as the backward pass left them: (rows, positions, inputs) and (rows,
             positions, outputs).
-        sizes: rows, positions, inputs, outputs.
+        sizes: of them.
         restore: brings (1, outputs, inputs) into the parameter's shape.
-        budget: which the gradients were taken from.
         otherwise: the same gradients, not kept.
     """
 
     def __init__(
         self,
-        left: Callable[[slice], tuple[Tensor, Tensor]],
-        sizes: tuple[int, int, int, int],
+        left: Factors,
+        sizes: Sizes,
         restore: Callable[[Tensor], Tensor],
-        budget: MemoryAllowance,
         otherwise: Callable[[], RowGradients],
     ) -> None:
-        self._left, self._restore, self._budget, self._otherwise = left, restore, budget, otherwise
-        self._rows, self._positions, self._inputs, self._outputs = sizes
+        self._left, self._sizes, self._restore, self._otherwise = left, sizes, restore, otherwise
         self._gradients: Tensor | None = None
 
     @staticmethod
-    def take(
-        left: Callable[[slice], tuple[Tensor, Tensor]],
-        sizes: tuple[int, int, int, int],
-        budget: MemoryAllowance,
-    ) -> bool:
+    def take(left: Factors, sizes: Sizes, budget: MemoryAllowance) -> bool:
         """Whether the budget has room for them; it is then taken."""
-        return budget.take(_size(left, sizes))
+        return budget.take(_width(*left(slice(0, 1))).itemsize * sizes.rows * sizes.inputs * sizes.outputs)
 
     def to_share(self) -> RowGradients:
         """Not kept: what a shared weight's norm is made of has to be exact products."""
-        sizes = (self._rows, self._positions, self._inputs, self._outputs)
-        self._budget.give_back(_size(self._left, sizes))
         return self._otherwise()
 
     def squared_norms(self) -> Tensor:
@@ -66,43 +58,27 @@ class CachedGradients(RowGradients):
         return torch.stack(squares).sum(dim=0) * (1 + rounding(found.shape[1]))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        found = self._made()
-        total = torch.cat([factors @ part.double() for part in found.split(self._step(), dim=1)])
-        return self._restore(total.reshape(1, self._outputs, self._inputs))
+        parts = self._made().split(self._step(), dim=1)
+        total = torch.cat([factors @ part.double() for part in parts])
+        return self._restore(total.reshape(1, self._sizes.outputs, self._sizes.inputs))
 
     def _step(self) -> int:
-        return max(1, WIDE // max(1, self._rows))
+        return max(1, WIDE // max(1, self._sizes.rows))
 
     def _made(self) -> Tensor:
-        """Shape (rows, outputs * inputs)."""
         if self._gradients is None:
-            made = None
-            for rows, part in self._products():
-                if made is None:
-                    made = part.new_empty(self._rows, part.shape[1])
-                made[rows] = part[: rows.stop - rows.start]
-            x, a = self._left(slice(0, 0))
-            empty = x.new_zeros(0, self._outputs * self._inputs, dtype=_width(x, a))
-            self._gradients = empty if made is None else made
+            count, positions, inputs, outputs, _ = self._sizes
+            together = max(1, min(MOST, TOGETHER // (positions * (inputs + outputs) + inputs * outputs)))
+            dtype = _width(*self._left(slice(0, 0)))
+            made = self._left(slice(0, 0))[0].new_empty(count, outputs * inputs, dtype=dtype)
+            for start in range(0, count, together):
+                x, a = (part.to(dtype) for part in self._left(slice(start, start + together)))
+                here = len(x)
+                if here < together:
+                    x, a = (torch.cat([p, p.new_zeros(together - here, *p.shape[1:])]) for p in (x, a))
+                made[start : start + here] = (a.transpose(1, 2) @ x).reshape(together, -1)[:here]
+            self._gradients = made
         return self._gradients
-
-    def _products(self) -> Iterator[tuple[slice, Tensor]]:
-        each = self._positions * (self._inputs + self._outputs) + self._inputs * self._outputs
-        together = max(1, min(MOST, TOGETHER // each))
-        for start in range(0, self._rows, together):
-            rows = slice(start, min(start + together, self._rows))
-            x, a = self._left(rows)
-            x, a = (part.to(_width(x, a)) for part in (x, a))
-            if missing := together - len(x):
-                x, a = (torch.cat([p, p.new_zeros(missing, *p.shape[1:])]) for p in (x, a))
-            with full_precision(x.device.type):
-                yield rows, (a.transpose(1, 2) @ x).reshape(together, -1)
-
-
-def _size(left: Callable[[slice], tuple[Tensor, Tensor]], sizes: tuple[int, int, int, int]) -> int:
-    """Bytes of the gradients."""
-    rows, _, inputs, outputs = sizes
-    return _width(*left(slice(0, 1))).itemsize * rows * inputs * outputs
 
 
 def _width(x: Tensor, a: Tensor) -> torch.dtype:

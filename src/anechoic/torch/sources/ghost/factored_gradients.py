@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from anechoic.torch.sources.ghost import blocks
-from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
 
 #: Unit roundoff of float64.
 UNIT = 2.0**-53
@@ -49,12 +48,8 @@ class MemoryAllowance:
     def take(self, amount: int) -> bool:
         """Reserve `amount` bytes, if so many are left."""
         taken = amount <= self.left
-        self.left -= amount if taken else 0
+        self.left -= amount * taken
         return taken
-
-    def give_back(self, amount: int) -> None:
-        """Give bytes back that were reserved and not used."""
-        self.left += amount
 
 
 class RowGradients(ABC):
@@ -126,44 +121,67 @@ class SparseGradients(RowGradients):
         return scaled.new_zeros(self._shape).index_add_(0, self._ids % self._shape[0], scaled)
 
 
-class LayerFactors:
-    """Inputs and backprops of one layer in the form (groups, rows, positions, features), float64, by pieces.
+class Sizes(NamedTuple):
+    """Numbers of rows, positions, features of inputs and of outputs, and groups of a convolution."""
 
-    Args:
-        make: the two factors of some rows, in that form.
-        rows, groups, positions: their numbers.
-        inputs, outputs: features of the first factor and of the second.
-        as_left: the factors of one row as the backward pass left them, (positions, inputs) and (positions,
-            outputs), for rows that are too large to be converted at once; None where there is no such form.
+    rows: int
+    positions: int
+    inputs: int
+    outputs: int
+    groups: int = 1
+
+
+class NormStrategy(Enum):
+    """Three ways to the norms and sums of a layer's rows.
+
+    With T positions, I inputs and O outputs, the gradient of a row is a' x, a matrix of O by I numbers:
+
+    * *products*: the norm from the products of positions, T by T, and the sum from the factors again;
+    * *entries*: the norm from the gradient, which is made, measured and dropped, the sum from the factors;
+    * *kept*: the gradient is made once, in the precision of its factors, and kept until it is summed.
+
+    So few positions want products, and thin matrices (adapters of low rank) entries. What is kept takes
+    memory, of which there is a budget.
     """
 
-    def __init__(
-        self,
-        make: Callable[[slice], tuple[Tensor, Tensor]],
-        *,
-        as_left: Callable[[int], tuple[Tensor, Tensor]] | None = None,
-        rows: int,
-        groups: int,
-        positions: int,
-        inputs: int,
-        outputs: int,
-    ) -> None:
-        self.make, self.as_left = make, as_left
-        self.rows, self.groups, self.positions = rows, groups, positions
-        self.inputs, self.outputs = inputs, outputs
+    PRODUCTS = "products"
+    ENTRIES = "entries"
+    KEPT = "kept"
+
+
+#: In products of float32 (`python benchmarks/ghost_ways.py` fits these): a product in float64; one of a' x in
+#: float64, whose factors stand the wrong way round for it; a number of a gradient that is made, written,
+#: measured and read again; and a product of positions, of which two are read, multiplied and added up.
+DOUBLE, ACROSS, ENTRY, PAIR = 2.0, 4.0, 50.0, 16.0
+
+
+def cost(way: NormStrategy, positions: int, inputs: int, outputs: int) -> float:
+    """Return the cost of norm and sum of a row, in products of float32; all sizes are >= 1."""
+    entries = inputs * outputs
+    made = positions * entries
+    if way is NormStrategy.KEPT:
+        return made + ENTRY * entries
+    if way is NormStrategy.ENTRIES:
+        return (ACROSS + DOUBLE) * made + ENTRY * entries
+    return positions**2 * (DOUBLE * (inputs + outputs) + PAIR) + DOUBLE * made
+
+
+def cheapest(
+    positions: int, inputs: int, outputs: int, among: tuple[NormStrategy, ...] = tuple(NormStrategy)
+) -> NormStrategy:
+    """Choose the way of least cost; of equal ones the first of `among`."""
+    return min(among, key=lambda way: cost(way, positions, inputs, outputs))
 
 
 class OuterProducts(RowGradients):
     """Sums over positions of outer products: gradients of the weight of a linear layer or a convolution.
 
-    Norms come from the gradient itself where that is cheaper (`ways`), else from the two Gram matrices:
-    |sum_t a_t x_t'|^2 = sum_ts <x_t, x_s> <a_t, a_s>.
-
-    Rows are treated together in pieces of `PIECE` bytes. A single row of a linear layer that takes more is
-    treated in blocks (`blocks`), by either way.
+    Norms come from the gradient itself where that is cheaper, else from the two Gram matrices:
+    |sum_t a_t x_t'|^2 = sum_ts <x_t, x_s> <a_t, a_s>. Rows are treated together in pieces of `PIECE` bytes.
 
     Args:
-        factors: inputs x and backprops a.
+        factors: inputs x and backprops a of some rows, each (groups, rows, positions, features), float64.
+        sizes: of them.
         restore: brings (groups, outputs, inputs) into the parameter's shape.
         budget: gives memory for what is used twice.
         way: to the norms, by entries or products; None for the cheaper one.
@@ -171,112 +189,65 @@ class OuterProducts(RowGradients):
 
     def __init__(
         self,
-        factors: LayerFactors,
+        factors: Callable[[slice], tuple[Tensor, Tensor]],
+        sizes: Sizes,
         restore: Callable[[Tensor], Tensor],
         budget: MemoryAllowance,
         way: NormStrategy | None = None,
     ) -> None:
-        f = self._factors = factors
-        self._restore = restore
-        way = way or cheapest(f.positions, f.inputs, f.outputs, (NormStrategy.ENTRIES, NormStrategy.PRODUCTS))
-        self._single = f.positions == 1
+        self._factors, self._restore, self.sizes = factors, restore, sizes
+        way = way or cheapest(*sizes[1:4], (NormStrategy.ENTRIES, NormStrategy.PRODUCTS))
+        self._single = sizes.positions == 1
         self._whole = way is NormStrategy.ENTRIES and not self._single
-        each = f.positions * (f.inputs + f.outputs)
-        each += f.inputs * f.outputs if self._whole else 2 * f.positions**2
-        self._in_blocks = f.as_left is not None and not self._single and 8 * each > PIECE
-        entries = f.rows * f.groups * f.inputs * f.outputs
-        self._keeps = self._whole and not self._in_blocks and budget.take(8 * entries)
-        both = f.rows * f.groups * f.positions * (f.inputs + f.outputs)
-        self._reuses = not (self._keeps or self._single or self._in_blocks) and budget.take(8 * both)
+        many = sizes.rows * sizes.groups
+        self._keeps = self._whole and budget.take(8 * many * sizes.inputs * sizes.outputs)
+        both = many * sizes.positions * (sizes.inputs + sizes.outputs)
+        self._reuses = not (self._keeps or self._single) and budget.take(8 * both)
         self._kept: list[Tensor] = []
         self._pieces: list[tuple[slice, Tensor, Tensor]] = []
-
-    @property
-    def width(self) -> int:
-        """Inputs and positions."""
-        return self._factors.inputs + self._factors.positions
 
     @property
     def terms(self) -> int:
         if self._keeps or self._single:
             return 0
-        if self._in_blocks:  # the entries of one row are made first, and then added to those of the others
-            return self._factors.rows + self._factors.positions
-        pieces = -(-self._factors.rows // self._piece())
-        return max(self._piece() * self._factors.positions, 1) + pieces
+        pieces = -(-self.sizes.rows // self._piece())
+        return max(self._piece() * self.sizes.positions, 1) + pieces
 
     def squared_norms(self) -> Tensor:
         self._kept, self._pieces = [], []
-        if self._in_blocks:
-            return self._norms_in_blocks().square()
-        found = [self._norms(x, a) for _, x, a in self._each(first=True)]
+        found = [self._norms(x, a) for _, x, a in self.pieces(first=True)]
         return torch.cat(found).square() if found else torch.zeros(0, dtype=torch.float64)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        f = self._factors
+        _, _, inputs, outputs, groups = self.sizes
         if self._keeps:
             flat = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
-            return self._restore((factors @ flat).reshape(f.groups, f.outputs, f.inputs))
-        total = factors.new_zeros(f.groups, f.outputs, f.inputs)
-        if self._in_blocks:
-            for row, (x, a) in enumerate(self._rows()):
-                blocks.add(total[0], x, a, factors[row])
-            return self._restore(total)
+            return self._restore((factors @ flat).reshape(groups, outputs, inputs))
+        total: Tensor | None = None
         for rows, x, a in self.pieces():
-            scaled = (a * factors[rows].reshape(-1, 1, 1)).reshape(f.groups, -1, f.outputs)
-            total += scaled.transpose(1, 2) @ x.reshape(f.groups, -1, f.inputs)
-        return self._restore(total)
+            scaled = (a * factors[rows].reshape(-1, 1, 1)).reshape(groups, -1, outputs)
+            part = scaled.transpose(1, 2) @ x.reshape(groups, -1, inputs)
+            total = part if total is None else total.add_(part)
+        return self._restore(factors.new_zeros(groups, outputs, inputs) if total is None else total)
 
     def _norms(self, x: Tensor, a: Tensor) -> Tensor:
         """Upper bounds of the norms of the rows of a piece."""
-        f = self._factors
+        _, positions, inputs, outputs, groups = self.sizes
         if self._single:
             squared = (_lengths(x) * _lengths(a)).squeeze(-1).square().sum(dim=0)
-            return squared.sqrt() * (1 + rounding(f.inputs + f.outputs + f.groups))
+            return squared.sqrt() * (1 + rounding(inputs + outputs + groups))
         if self._whole:
             gradients = (a.transpose(-1, -2) @ x).transpose(0, 1).reshape(x.shape[1], -1)
             norms = gradients.square().sum(dim=1).sqrt() * (1 + rounding(gradients.shape[1]))
             if self._keeps:
                 self._kept.append(gradients)
                 return norms
-            amplitudes = self.amplitudes(x, a)
-            return norms + (rounding(f.positions) + MARGIN) * amplitudes
+            return norms + (rounding(positions) + MARGIN) * self.amplitudes(x, a)
         products = (x @ x.transpose(-1, -2)).mul_(a @ a.transpose(-1, -2))
         squared = products.sum(dim=-1).sum(dim=-1).sum(dim=0)
         amplitudes = self.amplitudes(x, a)
-        lost = rounding(f.inputs + f.outputs + 2 * f.positions + f.groups) * amplitudes.square()
+        lost = rounding(inputs + outputs + 2 * positions + groups) * amplitudes.square()
         return (squared.clamp_(min=0) + lost).sqrt() * (1 + rounding(0)) + MARGIN * amplitudes
-
-    def _rows(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Factors of one row after the other, as they were left."""
-        f = self._factors
-        if f.as_left is not None:
-            yield from (f.as_left(row) for row in range(f.rows))
-
-    def _norms_in_blocks(self) -> Tensor:
-        """Upper bounds of the norms, as in `_norms`."""
-        f = self._factors
-        found = []
-        for x, a in self._rows():
-            parts = blocks.by_positions(x, a)
-            amplitude = torch.stack([(_lengths(some) * _lengths(other)).sum() for some, other in parts]).sum()
-            if self._whole:
-                length = blocks.by_entries(x, a).sqrt() * (1 + rounding(f.inputs * f.outputs))
-                found.append(length + (rounding(f.positions) + MARGIN) * amplitude)
-                continue
-            lost = rounding(f.inputs + f.outputs + 2 * f.positions) * amplitude.square()
-            squared = blocks.by_products(x, a).clamp_(min=0) + lost
-            found.append(squared.sqrt() * (1 + rounding(0)) + MARGIN * amplitude)
-        return torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
-
-    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The factors of some rows after the other, or of some positions of a row: (rows, x, a)."""
-        if not self._in_blocks:
-            yield from self._each(first=False)
-            return
-        for row, (x, a) in enumerate(self._rows()):
-            for some, other in blocks.by_positions(x, a):
-                yield slice(row, row + 1), some[None, None], other[None, None]
 
     @staticmethod
     def amplitudes(x: Tensor, a: Tensor) -> Tensor:
@@ -285,22 +256,23 @@ class OuterProducts(RowGradients):
 
     def _piece(self) -> int:
         """Rows that are treated at once."""
-        f = self._factors
-        entries = f.positions * (f.inputs + f.outputs)
+        _, positions, inputs, outputs, groups = self.sizes
+        entries = positions * (inputs + outputs)
         if not self._single:
-            entries += f.inputs * f.outputs if self._whole else 2 * f.positions**2
-        by_memory = PIECE // (8 * max(f.groups * entries, 1))
-        by_depth = DEPTH // max(f.positions, 1)
+            entries += inputs * outputs if self._whole else 2 * positions**2
+        by_memory = PIECE // (8 * max(groups * entries, 1))
+        by_depth = DEPTH // max(positions, 1)
         return max(1, by_memory if self._single else min(by_memory, by_depth))
 
-    def _each(self, *, first: bool) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, *, first: bool = False) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The factors of some rows after the others: (rows, x, a)."""
         if self._reuses and not first:
             yield from self._pieces
             return
         piece = self._piece()
-        for start in range(0, self._factors.rows, piece):
-            rows = slice(start, min(start + piece, self._factors.rows))
-            x, a = self._factors.make(rows)
+        for start in range(0, self.sizes.rows, piece):
+            rows = slice(start, min(start + piece, self.sizes.rows))
+            x, a = self._factors(rows)
             if self._reuses:
                 self._pieces.append((rows, x, a))
             yield rows, x, a
@@ -332,7 +304,8 @@ class TiedGradients(RowGradients):
             products[rows] += ((x[0] @ values.transpose(1, 2)) * of_words).sum(dim=2).sum(dim=1)
             amplitudes[rows] += self._outer.amplitudes(x, a)
             of_lines[rows] = _lengths(values).sum(dim=1)
-        lost = rounding(self._outer.width + self._words.values.shape[1]) * amplitudes * of_lines
+        width = self._outer.sizes.inputs + self._outer.sizes.positions + self._words.values.shape[1]
+        lost = rounding(width) * amplitudes * of_lines
         amplitudes += of_lines
         squared = (both + 2 * (products + lost)).clamp_(min=0) * (1 + rounding(0))
         # what cancels between the two must stay small too

@@ -1,4 +1,4 @@
-"""Calls of trainable layers: hooks that keep their parameters out of the graph and note what backward() brings.
+"""Calls of trainable layers: hooks keep their parameters out of the graph, and note what backward() brings.
 
 While a layer works on labelled rows its parameters are detached, so the gradient of a parameter is, by
 construction, made of what was noted: the layer's input and the gradient at its output. Whatever else uses a
@@ -88,7 +88,7 @@ class BackpropRecorder(torch.autograd.Function):
         (given,), (layer, batch, expected) = ctx.saved_tensors, ctx.call
         if torch.is_grad_enabled():
             raise UnsupportedError(
-                f"create_graph=True under ghost clipping: gradients of gradients are not measured. {OTHERWISE}."
+                f"create_graph=True: ghost clipping does not measure gradients of gradients, so {OTHERWISE}."
             )
         if batch.passing:  # else a gradient that the script takes for itself
             batch.calls.append(NotedCall(layer, given, backprop, expected))
@@ -96,7 +96,7 @@ class BackpropRecorder(torch.autograd.Function):
 
 
 class Hook:
-    """A bound method as a hook, as long as somebody holds its owner; in a copy of the model it does nothing."""
+    """A bound method as a hook, as long as its owner is there; in a copy of the model it does nothing."""
 
     def __init__(self, method: Any) -> None:
         self._method = WeakMethod(method)
@@ -113,7 +113,7 @@ class Hook:
 
 
 def hooked(layer: nn.Module, before: Any, after: Any, *, within: bool) -> list[Any]:
-    """Hang hooks before and behind a layer's calls, failed ones too, within its other hooks or around them."""
+    """Hang hooks before and behind calls, failed ones too, within the layer's other hooks or around them."""
     return [
         layer.register_forward_pre_hook(Hook(before), with_kwargs=True, prepend=not within),
         layer.register_forward_hook(Hook(after), with_kwargs=True, always_call=True, prepend=within),
@@ -159,8 +159,8 @@ class LayerCalls:
             return None
         if len(given) != 1 or not isinstance(given[0], Tensor):
             raise UnsupportedError(
-                f"{self.describe(layer)} was called with {len(given)} arguments, and ghost clipping knows layers"
-                f" of one tensor: {OTHERWISE}."
+                f"{self.describe(layer)} was called with {len(given)} arguments, and ghost clipping knows"
+                f" layers of one tensor: {OTHERWISE}."
             )
         names, own = self.layers[layer], layer._parameters
         if any(id(own.get(name)) != key for name, key in names.items()):
@@ -178,7 +178,7 @@ class LayerCalls:
         layer._parameters.update(kept)
         if not isinstance(out, Tensor):
             return None  # it failed
-        (x,) = (*args, *kwargs.values())
+        x = [*args, *kwargs.values()][0]
         return BackpropRecorder.apply(out, x, self.anchor, layer, self.batch)
 
     def _labelled(self, layer: Any, x: Tensor, batch: LabelledBatch) -> Tensor:
@@ -186,7 +186,7 @@ class LayerCalls:
 
         What is added to the rows is the same, and each row's part of the gradient is left apart.
         """
-        if type(x) is LabelledTensor or x.requires_grad or batch.rows <= 1:
+        if label_of(x) is not None or x.requires_grad or batch.rows <= 1:
             return x
         kind, axis = layer_kind(type(layer)), self._axis
         places = x.dim() - (0 if kind is None else kind.own(layer, x))

@@ -18,14 +18,15 @@ from torch import Tensor, nn
 
 from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
 from anechoic.torch.sources.ghost.factored_gradients import (
-    LayerFactors,
     MemoryAllowance,
+    NormStrategy,
     OuterProducts,
     PlainGradients,
     RowGradients,
+    Sizes,
     SparseGradients,
+    cheapest,
 )
-from anechoic.torch.sources.ghost.norm_strategy import NormStrategy, cheapest
 
 
 class BackwardCall(NamedTuple):
@@ -88,34 +89,26 @@ class _Linear(LayerKind):
         inputs = [positions(call.given) for call in calls]
         backprops = [positions(call.backprop) for call in calls]
 
-        def make(rows: slice) -> tuple[Tensor, Tensor]:
-            x = joined([part[rows] for part in inputs], 1)
-            a = joined([part[rows] for part in backprops], 1)
-            return x.double().unsqueeze(0), a.double().unsqueeze(0)
-
         def left(rows: slice) -> tuple[Tensor, Tensor]:
             return joined([part[rows] for part in inputs], 1), joined([part[rows] for part in backprops], 1)
 
-        def as_left(row: int) -> tuple[Tensor, Tensor]:
-            return joined([part[row] for part in inputs], 0), joined([part[row] for part in backprops], 0)
+        def wide(rows: slice) -> tuple[Tensor, Tensor]:
+            x, a = left(rows)
+            return x.double().unsqueeze(0), a.double().unsqueeze(0)
 
         def restore(made: Tensor) -> Tensor:
             return made[0].t() if self._across else made[0]
 
-        rows, places = len(inputs[0]), sum(part.shape[1] for part in inputs)
-        wide, high = layer.weight.shape if self._across else layer.weight.shape[::-1]
+        features = layer.weight.shape if self._across else layer.weight.shape[::-1]
+        sizes = Sizes(len(inputs[0]), sum(part.shape[1] for part in inputs), *features)
 
         def apart() -> RowGradients:
-            factors = LayerFactors(
-                make, as_left=as_left, rows=rows, groups=1, positions=places, inputs=wide, outputs=high
-            )
-            return OuterProducts(factors, restore, budget)
+            return OuterProducts(wide, sizes, restore, budget)
 
         def weight() -> RowGradients:
-            sizes = (rows, places, wide, high)
-            keeps = places > 1 and cheapest(places, wide, high) is NormStrategy.KEPT
+            keeps = sizes.positions > 1 and cheapest(*sizes[1:4]) is NormStrategy.KEPT
             if keeps and CachedGradients.take(left, sizes, budget):
-                return CachedGradients(left, sizes, restore, budget, apart)
+                return CachedGradients(left, sizes, restore, apart)
             return apart()
 
         def bias() -> RowGradients:
@@ -137,8 +130,9 @@ class _Convolution(LayerKind):
         layer: Any = calls[0].layer
         groups = layer.groups
         outputs, per_group, *kernel = layer.weight.shape
-        places = [math.prod(call.backprop.shape[1:]) // outputs for call in calls]
+        places = sum(math.prod(call.backprop.shape[1:]) // outputs for call in calls)
         features = per_group * math.prod(kernel)
+        sizes = Sizes(len(calls[0].given), places, features, outputs // groups, groups)
 
         def make(rows: slice) -> tuple[Tensor, Tensor]:
             x = [_patches(layer, call.given[rows], call.backprop.shape[3:]) for call in calls]
@@ -146,15 +140,7 @@ class _Convolution(LayerKind):
             return joined(x, 2), joined(a, 2)
 
         def weight() -> RowGradients:
-            factors = LayerFactors(
-                make,
-                rows=len(calls[0].given),
-                groups=groups,
-                positions=sum(places),
-                inputs=features,
-                outputs=outputs // groups,
-            )
-            return OuterProducts(factors, restore, budget)
+            return OuterProducts(make, sizes, restore, budget)
 
         def restore(made: Tensor) -> Tensor:
             split = made.reshape(outputs, *kernel, per_group)

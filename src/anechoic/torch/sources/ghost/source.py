@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from anechoic.torch.sources.ghost.factored_gradients import (
     norms,
     shared,
 )
-from anechoic.torch.sources.ghost.layer_calls import OTHERWISE, LayerCalls, hooked
+from anechoic.torch.sources.ghost.layer_calls import OTHERWISE, LayerCalls, hooked, label_of
 from anechoic.torch.sources.ghost.layers import BackwardCall, layer_kind
 from anechoic.torch.sources.levels import check_not_packed
 from anechoic.torch.sources.rows import RowsModule
@@ -35,18 +36,6 @@ from anechoic.torch.structure import mapped, tensors_in
 
 #: Modules of transformers that ask whether all rows could do without a mask, unless their code is traced.
 _ASKING = ("transformers.masking_utils", "transformers.modeling_utils")
-
-
-class GhostHandle:
-    """Handle that make_private returns under wrap_model=False, in the place of a module.
-
-    Attributes:
-        loss_reduction, batch_first: as given to make_private.
-    """
-
-    def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
-        self._module = module
-        self.loss_reduction, self.batch_first = loss_reduction, batch_first
 
 
 @register("ghost")
@@ -71,8 +60,9 @@ class GhostSource(GradientSource):
         self._open: list[ExitStack | None] = []
         self._excess, self._rounding_of, self._rounding = 0.0, -1, dict[int, float]()
         self.decided = False
-        given = setup.module, setup.loss_reduction, setup.batch_first
-        self.module = RowsModule(self, *given) if setup.wrap else GhostHandle(*given)
+        said: Any = {"loss_reduction": setup.loss_reduction, "batch_first": setup.batch_first}
+        #: or a handle that says so, in the place of a module
+        self.module = RowsModule(self, setup.module, **said) if setup.wrap else SimpleNamespace(**said)
         self.criterion = setup.criterion or nn.CrossEntropyLoss(reduction=setup.loss_reduction)
 
     @property
@@ -128,7 +118,7 @@ class GhostSource(GradientSource):
         if not batch.rows:
             empty = tensor.dim() and not tensor.shape[axis]
             return tensor.new_zeros(*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]) if empty else tensor
-        known = type(tensor) is LabelledTensor or tensor.requires_grad or not tensor.dim()
+        known = label_of(tensor) is not None or tensor.requires_grad or not tensor.dim()
         if known or tensor.shape[axis] != batch.rows:
             return tensor
         return LabelledTensor(tensor, OnAxis(axis), batch)
@@ -144,15 +134,17 @@ class GhostSource(GradientSource):
 
     def sums(self, delivery: Delivery) -> list[Tensor]:
         """See `GradientSource`; float64. A row that is not finite counts as zero."""
-        found = self.batch
-        if found is not None and found.roots and found.rows > 1:
-            self._check_rows(found, delivery)
-        batch, totals = (
-            self.checked_batch(delivery),
-            self.clipping.nothing([p.double() for p in self.parameters]),
-        )
-        if batch is None or not delivery.size:
-            return totals
+        if self.batch is not None and self.batch.roots and self.batch.rows > 1:
+            self._check_rows(self.batch, delivery)
+        batch, found = self.checked_batch(delivery), dict[int, Tensor]()
+        if batch is not None and delivery.size:
+            found = self._clipped(batch, delivery)
+        every = enumerate(self.parameters)
+        return [found[i] if i in found else torch.zeros_like(p, dtype=torch.float64) for i, p in every]
+
+    def _clipped(self, batch: LabelledBatch, delivery: Delivery) -> dict[int, Tensor]:
+        """The sums of parameters that the loss reached, by their places."""
+        sums: dict[int, Tensor] = {}
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             self._check_pulled(batch)
             calls = [call.by_rows(batch.rows) for call in batch.calls]
@@ -170,8 +162,8 @@ class GhostSource(GradientSource):
             for length, (bound, places) in zip(lengths, self._parts(gradients), strict=True):
                 factors = self.clipping.factors(length, bound=bound)
                 for place in places:
-                    totals[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
-        return totals
+                    sums[place] = gradients[id(self.parameters[place])].weighted_sum(factors)
+        return sums
 
     def _check_rows(self, batch: LabelledBatch, delivery: Delivery) -> None:
         """Refuse a model that decided by the batch, and layers that were given something else than rows."""
@@ -248,12 +240,12 @@ def _only(tensor: Tensor, finite: Tensor) -> Tensor:
 @contextmanager
 def _every_mask_used() -> Iterator[None]:
     """Let models of transformers use a mask whether or not some row needs it, as in code that is traced."""
-    asking = [sys.modules[name] for name in _ASKING if hasattr(sys.modules.get(name), "is_tracing")]
-    kept: list[Any] = [module.is_tracing for module in asking]
+    asking: list[Any] = [sys.modules[name] for name in _ASKING if name in sys.modules]
+    kept = [(module, module.is_tracing) for module in asking if hasattr(module, "is_tracing")]
     try:
-        for module in asking:
+        for module, _ in kept:
             module.is_tracing = lambda tensor=None: True
         yield
     finally:
-        for module, function in zip(asking, kept, strict=True):
+        for module, function in kept:
             module.is_tracing = function
