@@ -37,6 +37,7 @@ navigation = {
         "Training": [
             "training",
             "losses",
+            "losses-table",
             "users",
             "resuming",
             "selecting",
