@@ -71,7 +71,7 @@ WALKS = {"A calibration": calibration, "A stream's release": release}
 def walk(title: str) -> str:
     """One walk, traced in a new process."""
     command = [sys.executable, "-m", "studies.walks", "--only", title]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PAGE.parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PAGE.parent)
     return done.stdout
 
 
