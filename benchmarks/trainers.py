@@ -166,7 +166,10 @@ def by_loop(steps: int, prepare: Any = None) -> float:
         steps=steps,
         **ASKED,
     )
-    backward = torch.Tensor.backward
+
+    def backward(loss: torch.Tensor) -> None:
+        loss.backward()
+
     if prepare is not None:
         net, optimizer, backward = prepare(net, optimizer)
     for batch in loader:

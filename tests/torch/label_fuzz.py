@@ -147,6 +147,16 @@ def products(d, t, o):
             lambda: F.avg_pool1d(t[None], 2),
             lambda: F.max_pool1d(t[:, None], 2),
             lambda: F.group_norm(t, 2),
+            lambda: torch.cdist(t.T, public),
+            lambda: torch.cdist(public, with_.T),
+            lambda: torch.renorm(t, 2, 0, 0.5),
+            lambda: torch.diag_embed(t, dim1=0, dim2=1),
+            lambda: F.pixel_unshuffle(t.reshape(n, 2, 2), 2).reshape(n, n),
+            lambda: F.pixel_shuffle(t.reshape(n, 2, 2), 2),
+            lambda: F.unfold(t.reshape(n, 2, 2), 2).reshape(n, n),
+            lambda: F.fold(t[:, :2], (3, 1), (2, 1)),
+            lambda: F.fold(t[:, :, None], 2, 2),
+            lambda: torch.linalg.det(t.reshape(n, 2, 2)),
         ]
     )()
 

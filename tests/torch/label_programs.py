@@ -406,6 +406,19 @@ MIXED = {
     "attention over rows": lambda o, y, x: (
         F.scaled_dot_product_attention(o[None], x[None], x[None]).square().mean()
     ),
+    "renorm over rows": lambda o, y, x: (torch.renorm(o, 2, 1, 0.1) * x).mean(),
+    "distances over rows": lambda o, y, x: (
+        torch.cdist(o.T, torch.linspace(-1, 1, ROWS * ROWS).reshape(ROWS, ROWS)).T * x
+    ).mean(),
+    "margins over rows": lambda o, y, x: F.multi_margin_loss(o[:, 0], torch.tensor(2)),
+    "fold of rows": lambda o, y, x: F.fold(o[:, :2], (3, 1), (2, 1)).square().mean(),
+    "unfold of rows": lambda o, y, x: F.unfold(o.reshape(ROWS, 2, 2), 2).view(4, ROWS).sum(0).square().mean(),
+    "pixels of rows": lambda o, y, x: (
+        F.pixel_unshuffle(o.reshape(ROWS, 2, 2), 2).view(4, ROWS).sum(0).square().mean()
+    ),
+    "diagonals of rows": lambda o, y, x: (
+        (o.T[:, :, None] * torch.ones(4)).diagonal(dim1=0, dim2=2) * x.flip(0)
+    ).mean(),
     "strided": lambda o, y, x: (o * x.as_strided((ROWS, WIDTH), (1, 2))).sum(1).mean(),
     "barlow": lambda o, y, x: ((o / o.norm(dim=0)).T @ (x / x.norm(dim=0))).square().sum(),
     "unique counts": lambda o, y, x: (o.sum(1) * y.unique(return_counts=True)[1].max()).exp().mean(),

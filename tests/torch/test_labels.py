@@ -18,6 +18,7 @@ from anechoic.torch import (  # noqa: E402
     label_rules,  # noqa: F401
 )
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, OverRows, plain  # noqa: E402
+from anechoic.torch.sources.row_model import undisturbed  # noqa: E402
 from tests.torch.label_fuzz import program  # noqa: E402
 from tests.torch.label_models import MODELS  # noqa: E402
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH  # noqa: E402
@@ -56,11 +57,11 @@ def verdict(program, o, y, x, rows=ROWS):
     return "", plain(grad)
 
 
-def depends(program, o, y, x):
+def depends(program, o, y, x, seeds=(3, 4, 5)):
     """Whether the gradient of some row moves with numbers of others."""
     before = cotangent(program, o, y, x)
     for row in range(ROWS):
-        for seed in (3, 4, 5):
+        for seed in seeds:
             there = numbers(seed)
             mine = [t.clone() for t in there]
             for t, own in zip(mine, (o, y, x), strict=True):
@@ -97,6 +98,23 @@ def test_a_mean_is_over_all_targets_whatever_a_batch_holds(name):
     why, grad = verdict(said, *numbers(0))
     assert why == ""
     assert torch.allclose(grad, cotangent(meant, *numbers(0)), atol=1e-6)
+
+
+def test_products_along_three_rows_mix():
+    public = torch.linspace(-1, 1, 9).reshape(3, 3)
+    o, y, x = torch.randn(3, 3), torch.zeros(3, dtype=torch.long), torch.randn(3, 3)
+    assert verdict(lambda o, y, x: torch.linalg.cross(o, public, dim=0).square().mean(), o, y, x, rows=3)[0]
+    assert not verdict(lambda o, y, x: torch.linalg.cross(o, x).square().mean(), o, y, x, rows=3)[0]
+
+
+def test_views_in_place_keep_their_rows():
+    def program(o, y, x):
+        z = x.clone().unsqueeze_(1).transpose_(0, 1)
+        return (o * z.squeeze_(0) * y.clone().unsqueeze_(1).t_().T).sum(1).square().mean()
+
+    why, grad = verdict(program, *numbers(0))
+    assert why == ""
+    assert torch.allclose(grad, cotangent(program, *numbers(0)), atol=1e-5)
 
 
 FUZZED, SIDE = 250, 4
@@ -201,7 +219,8 @@ def clipped_sums(module, rows, loss):
     totals = [torch.zeros_like(p) for p in module.parameters()]
     for row in range(len(rows[0])):
         one = [t[row : row + 1] for t in rows]
-        found = torch.autograd.grad(loss(module, *one), list(module.parameters()), allow_unused=True)
+        with undisturbed(module):  # each row is the first one
+            found = torch.autograd.grad(loss(module, *one), list(module.parameters()), allow_unused=True)
         found = [torch.zeros_like(p) if g is None else g for g, p in zip(found, totals, strict=True)]
         norm = torch.sqrt(sum(g.square().sum() for g in found))
         for total, g in zip(totals, found, strict=True):
@@ -221,11 +240,8 @@ def of_model(name):
     return module, (*inputs, targets), whole
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_sums_are_those_of_a_loop_over_rows(name, exact):
-    module, rows, loss = of_model(name)
-    expected = clipped_sums(copy.deepcopy(module), rows, loss)
+def check_sums(module, rows, loss, exact):
+    expected = clipped_sums(module, rows, loss)
     model, optimizer, loader = private(module, rows, len(rows[0]), exact=exact)
     for batch in loader:
         optimizer.zero_grad()
@@ -235,6 +251,12 @@ def test_sums_are_those_of_a_loop_over_rows(name, exact):
     unit = 2.0**-optimizer.noise_adder.mechanism.grid_bits if exact else 1.0
     for total, wanted in zip(sums, expected, strict=True):
         assert torch.allclose(total.double() * unit, wanted.double(), atol=2e-3 if exact else 2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_sums_are_those_of_a_loop_over_rows(name, exact):
+    check_sums(*of_model(name), exact)
 
 
 class Gate(nn.Module):
@@ -277,6 +299,72 @@ def test_a_row_that_takes_another_way_moves_nobody_elses_kernels(number):
     assert found[0][0].abs().sum() > 0
     assert torch.equal(found[0][0], found[1][0])  # its own gradient is that of the same product
     assert torch.equal(found[0][1], found[1][1])
+
+
+class Counted(Gate):
+    """What it counts weighs later calls, as in a warm-up."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x, n):
+        self.calls += 1
+        self.seen += 1
+        if int(n) == 99:
+            raise ValueError("a row that fails")
+        return super().forward(x, n) * self.calls / (1 + self.seen)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_call_counts_once_however_many_ways_its_rows_take(exact):
+    torch.manual_seed(0)
+    x, found = torch.randn(12, 24), []
+    for n in (torch.zeros(12), torch.arange(12.0), torch.tensor([99.0, *[2.0] * 11])):
+        model, optimizer, loader = private(Counted(), (x, n.long(), torch.zeros(12)), 6, lr=0.0, exact=exact)
+        for a, b, _ in loader:
+            model(a, b).mean().backward()
+            last = optimizer.source.sums(optimizer.ledger.in_hand)[0].clone()
+            optimizer.step()
+        assert (model.calls, float(model.seen)) == (2, 2.0)
+        found.append(last)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+HOSTILE = {
+    "not a number": (float("nan"), 0),
+    "infinite": (float("inf"), 3),
+    "huge": (1e38, 1),
+    "tiny": (1e-40, 1),
+    "empty": (0.0, 0),
+    "another way": (1.0, 40),
+    "below zero": (1.0, -3),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_record_moves_its_own_contribution_alone(name):
+    """The sum moves by the same integers whoever else is there, and in the next batch by nothing."""
+    (value, way), moved = HOSTILE[name], []
+    for seed in (1, 2):
+        draw, sums = torch.Generator().manual_seed(seed), []
+        x, n = torch.randn(12, 24, generator=draw), torch.arange(12) % 5
+        x[2] = torch.linspace(-1, 1, 24)
+        for hostile in (False, True):
+            if hostile:
+                x[2] = x[2] * 0 + value if value in (0.0, 1e-40) else x[2] * value
+                n[2] = way
+            model, optimizer, loader = private(Gate(), (x, n, torch.zeros(12)), 6, lr=0.0, exact=True)
+            mine = []
+            for a, b, _ in loader:
+                model(a, b).mean().backward()
+                mine.append(optimizer.source.sums(optimizer.ledger.in_hand)[0].clone())
+                optimizer.step()
+            sums.append(mine)
+        assert torch.equal(sums[0][1], sums[1][1])
+        moved.append(sums[1][0] - sums[0][0])
+    assert torch.equal(*moved)
 
 
 class Drops(nn.Module):
@@ -539,3 +627,31 @@ def test_a_generator_trained_beside_a_private_discriminator():
         bce(out, torch.ones_like(out)).backward()
         other.step()
     assert optimizer.ledger.releases == 2 and not torch.equal(g.weight, before)
+
+
+def test_two_runs_in_one_loop_and_a_batch_that_is_given_up():
+    (one, first, a), (two, second, b) = linear(), linear()
+    for (x, y, _), (z, t, _) in zip(a, b, strict=True):
+        first.zero_grad()
+        second.zero_grad()
+        out = one(x)
+        F.cross_entropy(two(z), t).backward()
+        F.cross_entropy(out, y).backward()
+        first.step()
+        second.step()
+    assert (first.ledger.releases, second.ledger.releases) == (2, 2)
+    (one, first, a), (two, second, b) = linear(), linear()
+    x, y, _ = next(iter(a))
+    z, t, _ = next(iter(b))
+    (F.cross_entropy(one(x), y) + F.cross_entropy(two(z), t)).backward()
+    with pytest.raises(GuaranteeError, match="earlier batch|other"):
+        first.step()
+    first.abandon_batch()
+    for x, y, _ in a:
+        try:
+            F.cross_entropy(one(x), y[:3]).backward()
+        except ValueError:
+            first.zero_grad()
+            F.cross_entropy(one(x), y).backward()
+        first.step()
+    assert first.ledger.releases == 2

@@ -67,10 +67,11 @@ class CorrectedAdam(optim.Optimizer):
 
     def _mean_of_variances(self, beta: float, step: int) -> float:
         """Return the bias-corrected running mean of s^2 after `step` steps."""
-        if self._variances is None or step > len(self._variances):
+        known = 0 if self._variances is None else len(self._variances)
+        if self._variances is None or step > known:
             raise MismatchError(
-                f"step {step} of CorrectedAdam, whose noise is known for {np.size(self._variances)} steps:"
-                " make a new optimizer for another run."
+                f"step {step} of CorrectedAdam, whose noise is known for {known} steps: make a new optimizer"
+                " for another run."
             )
         weights = beta ** np.arange(step - 1, -1, -1.0)
         return float(weights @ self._variances[:step] / weights.sum())

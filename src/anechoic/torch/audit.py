@@ -17,10 +17,8 @@ from anechoic.audit.mechanism import audit, draw_contribution
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport
-from anechoic.batches.base import Batches
 from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling.base import Sampling
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.setup.checks import check_one_process
 from anechoic.torch.setup.mechanism_fit import loader_options
@@ -32,8 +30,6 @@ _COMPARED = 8192
 
 class ReleaseRecorder:
     """Record the releases of an optimizer of `anechoic.torch`, as sums in clip norms; made before training.
-
-    A step hook that the optimizer has already is still called.
 
     Args:
         optimizer: the one that make_private returned.
@@ -116,15 +112,14 @@ def audit_training(
             f"grad_sample_mode={grad_sample_mode!r}: the audit's loss is the output of a linear layer, which"
             " has no criterion: use 'rows'. All modes share the noise path."
         )
-    rng = np.random.default_rng(seed)
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
-    examples = mechanism.sampling.examples
-    m = m if examples is None else min(m, examples)
+    m = min(m, mechanism.sampling.examples or m)
     stops = sorted({resume_at} if isinstance(resume_at, int) else set(resume_at))
     if stops and not 0 < stops[0] <= stops[-1] < mechanism.steps:
         raise ValueError(f"resume_at={resume_at} must lie between 1 and n-1={mechanism.steps - 1}.")
     owned = positive_int("examples_per_unit", examples_per_unit)
-    run = _CanaryRun(mechanism, m, rng, owned, grad_sample_mode, noise_key, sampling_key)
+    keys: dict[str, Any] = {"noise_key": noise_key, "sampling_key": sampling_key}
+    run = _CanaryRun(mechanism, m, np.random.default_rng(seed), owned, grad_sample_mode, keys)
     with tempfile.TemporaryDirectory() as folder:
         for stop in stops:
             run.train(stop)
@@ -143,10 +138,7 @@ def audit_training(
 
 
 class _Canaries:
-    """Data set of canaries: an example of unit i is i's direction if it is put in, else zero; with the unit.
-
-    Example j belongs to unit j mod units, so that neighbours in the data belong to different units.
-    """
+    """Data set of canaries: an example of unit i is i's direction if it is put in, else zero."""
 
     def __init__(self, units: int, owned: int, dimension: int, clip_norm: float) -> None:
         self.owners = np.arange(units * owned) % units
@@ -177,14 +169,10 @@ class _CanaryRun:
         rng: np.random.Generator,
         owned: int,
         mode: str,
-        noise_key: bytes | None,
-        sampling_key: bytes | None,
+        keys: dict[str, Any],
     ) -> None:
-        self._mechanism, self._mode = mechanism, mode
-        self._noise_key, self._sampling_key = noise_key, sampling_key
-        sampling = mechanism.sampling
-        self._canaries = canaries
-        self._units = int(sampling.examples or canaries)
+        self._mechanism, self._mode, self._keys, self._canaries = mechanism, mode, keys, canaries
+        self._units = int(mechanism.sampling.examples or canaries)
         self._owned = owned > 1 or mechanism.unit != "example"  # else an example is a unit
         self._data = _Canaries(self._units, owned, canaries, mechanism.clip_norm)
         self._directions = np.linalg.qr(rng.standard_normal((canaries, canaries)))[0]
@@ -201,7 +189,7 @@ class _CanaryRun:
         model = torch.nn.Linear(self._data._dimension, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
         check_one_process("audit_training")
-        self._engine = PrivacyEngine(noise_key=self._noise_key, sampling_key=self._sampling_key)
+        self._engine = PrivacyEngine(**self._keys)
         self._model, self._optimizer, self._loader = self._engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
@@ -221,7 +209,7 @@ class _CanaryRun:
         return loader_options(sampling)
 
     def _choose(self, canaries: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The units with the strongest patterns, among as many as are compared; any where it is secret."""
+        """Return the units with the strongest patterns, among as many as are compared."""
         if self._mechanism.sampling.formed_outside:  # those that `_batching` puts into batches
             return np.arange(canaries)
         if self._mechanism.amplified:  # choosing by what was sampled would give away what is secret
@@ -252,7 +240,7 @@ class _CanaryRun:
         """Save the run and resume it in another engine, as a new process would."""
         self._engine.save_checkpoint(path=path, module=self._model, optimizer=self._optimizer)
         self._rows.extend(self._recorder.rows)
-        self._noise_key = self._sampling_key = None
+        self._keys = {}
         self._start()
         self._engine.load_checkpoint(path=path, module=self._model, optimizer=self._optimizer)
 
@@ -265,13 +253,9 @@ class _CanaryRun:
         for t, delivered in enumerate(self._delivered):
             inside = place[delivered]
             participation[t, inside[inside >= 0]] = True
-        possible = _possible(self._mechanism.sampling, self._loader.feed.batches, self._chosen)
+        sampling, group = self._mechanism.sampling, self._loader.feed.batches.public_cells()
+        possible = None  # steps that sample the group of each chosen unit, where groups are public
+        if group is not None:
+            due = np.arange(sampling.steps)[:, None] % sampling.public_groups
+            possible = np.asarray(due == group[self._chosen])
         return Observation(rows, participation, self._contribution, possible)
-
-
-def _possible(sampling: Sampling, batches: Batches, chosen: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Steps that sample the group of each chosen unit, shape (n, m); None for all."""
-    group = batches.public_cells()
-    if group is None:
-        return None
-    return np.asarray(np.arange(sampling.steps)[:, None] % sampling.public_groups == group[chosen])

@@ -221,8 +221,8 @@ class PrivacyEngine(Resumable, NonPicklable):
                 raise UnsupportedError(
                     f"{name or 'module'} is {type(layer).__name__}, a subclass of BatchNorm that may do more"
                     " than normalise, so Opacus's converter leaves it: put a layer in its place by hand, as"
-                    f" model.{name} = nn.Sequential(nn.GroupNorm(1, {layer.num_features}), nn.ReLU()) with"
-                    " the activation that it has."
+                    f" model.set_submodule({name!r}, nn.Sequential(nn.GroupNorm(1, {layer.num_features}),"
+                    " nn.ReLU())), with the activation that it has."
                 )
         validator.validate(fixed, strict=True)
         return fixed

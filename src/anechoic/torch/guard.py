@@ -209,10 +209,8 @@ def check_not_mixing(layers: Iterable[nn.Module]) -> None:
         if type(layer) in _KNOWN:
             rest += "as model = PrivacyEngine.get_compatible_module(model) does."
         else:
-            rest += (
-                "by hand and with what else it does (an activation): it is a subclass, which no tool knows."
-            )
+            rest += "by hand, with what else the layer does (an activation): no tool knows subclasses."
         raise GuaranteeError(
-            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's gradient"
-            f" does not bound what it changes. {rest}"
+            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's"
+            f" gradient does not bound what it changes. {rest}"
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 
 from anechoic.torch.labels import (
     _MARKED,
@@ -21,6 +22,7 @@ from anechoic.torch.labels import (
     OverRows,
     mark,
     mark_of,
+    plain,
 )
 from anechoic.torch.labels import RULES as KNOWN
 
@@ -29,9 +31,13 @@ Rule = Callable[["OpCall"], Any]
 RULES: dict[str, Rule] = {}
 #: Operations whose rules are those of entry by entry: of any, of one tensor, of sums and products.
 BY_ENTRY = ("clamp", "clone", "add")
-_MEANS = ("nll_loss_forward", "nll_loss2d_forward")
 #: What takes numbers out of tensors, or makes shapes of them.
 _TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
+#: What is computed in the place of an operation, as a function of it and its arguments.
+INSTEAD: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "_conj": lambda _, args: args[0].conj_physical(),  # bits of a view are unseen on the tensor outside
+    "_neg_view": lambda _, args: args[0].neg(),
+}
 _EARLIER = Mixing(
     "numbers of an earlier batch, which are in no release of their own (a running mean, a queue)"
 )
@@ -47,6 +53,8 @@ class Operation(NamedTuple):
     by_entry: bool
     taking: bool
     arguments: dict[str, tuple[int, Any]]
+    instead: Any
+    turns: Any
 
 
 _KNOWN: dict[Any, Operation] = {}
@@ -64,18 +72,24 @@ def operation(func: Any) -> Operation:
         base = name[:-1] if in_place and name not in RULES else name
         rule = RULES.get(base) or (RULES[BY_ENTRY[0]] if torch.Tag.pointwise in func.tags else _without_rule)
         arguments = {a.name: (i, a.default_value) for i, a in enumerate(own)}
-        found = _KNOWN[func] = Operation(
-            base, rule, in_place, writes, rule in map(RULES.get, BY_ENTRY), base in _TAKING, arguments
-        )
+        by_entry, taking = rule in map(RULES.get, BY_ENTRY), base in _TAKING
+        turns = getattr(torch.ops.aten, base) if in_place and torch.Tag.inplace_view in func.tags else None
+        if turns is not None:
+            turns = getattr(turns, func._overloadname, None) or getattr(turns, "int", None)
+        found = Operation(base, rule, in_place, writes, by_entry, taking, arguments, INSTEAD.get(name), turns)
+        _KNOWN[func] = found
     return found
 
 
 def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Carry an operation out on plain tensors, and label what comes of it."""
+    op = _KNOWN.get(func) or operation(func)
+    if op.turns is not None:
+        return _turned(func, op.turns, args, kwargs)
     call = OpCall()
-    op = call.op = _KNOWN.get(func) or operation(func)
+    call.op = op
     call.labels, call.seen, call.batch = {}, [], None  # type: ignore[assignment]
-    plain = []
+    bare = []
     for value in args:  # most of what there is, without a call for each
         kind = type(value)
         if kind is LabelledTensor:
@@ -87,12 +101,12 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
                 if value.label is not None:
                     call.labels[id(inner)] = value.label
                     call.seen.append((inner, value.label))
-            plain.append(inner)
+            bare.append(inner)
         else:
-            plain.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
+            bare.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
     named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
-    out = _public_mean(func, plain) if op.name in _MEANS else func(*plain, **named)
-    call.args, call.kwargs, call.out = plain, named, out
+    out = func(*bare, **named) if op.instead is None else op.instead(func, bare)
+    call.args, call.kwargs, call.out = bare, named, out
     if op.writes:
         return written(call, args)
     if op.taking and call.seen:
@@ -115,6 +129,17 @@ def _entry_by_entry(call: OpCall) -> Any:
         else:
             return found
     return call.label()
+
+
+def _turned(func: Any, view: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """x.unsqueeze_(1) and its like: the tensor becomes another view of the same numbers."""
+    target, made = args[0], follow(view, args, kwargs)
+    if type(target) is LabelledTensor:
+        target.raw, target.label = plain(made), getattr(made, "label", None)
+        with no_dispatch():  # its own shape
+            func(*args, **kwargs)
+        return target
+    return func(*args, **kwargs)
 
 
 class OpCall:
@@ -223,7 +248,8 @@ def written(call: OpCall, args: Any) -> Any:
     """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
     made = call.label()
     for target, inner in call.targets(args):
-        label = made if call.op.in_place else Mixing(f"{call.op.name} writes into its arguments")
+        own = call.op.in_place or call.op.name == "rrelu_with_noise"  # its noise is drawn by entry
+        label = made if own else Mixing(f"{call.op.name} writes into its arguments")
         if callable(label):
             label = label(0, inner)
         if type(target) is LabelledTensor:
@@ -236,11 +262,14 @@ def written(call: OpCall, args: Any) -> Any:
     return args[0] if call.op.in_place else call.wrapped()
 
 
-def rule(names: str) -> Callable[[Rule], Rule]:
-    """Enter a rule for operations, by their names in torch.ops.aten."""
+def rule(names: str, *, backward: bool = False) -> Callable[[Rule], Rule]:
+    """Enter a rule for operations, by their names in torch.ops.aten, and for their `backward`."""
 
     def enter(found: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names.split(), found))
+        for name in names.split():
+            RULES[name] = found
+            if backward:
+                RULES.setdefault(f"{name}_backward", found)
         return found
 
     return enter
@@ -315,4 +344,5 @@ def divided_by_all(name: str) -> None:
     )
 
 
+INSTEAD |= dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _public_mean)
 KNOWN.follow = follow

@@ -29,38 +29,33 @@ def _examples(c: OpCall, needs: int = 2) -> Label:
     return c.mixed("the rows must be its first axis, the batch")
 
 
-@rule(
+rule(
     "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d"
     " _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_max_pool2d adaptive_max_pool3d reflection_pad1d"
-    " reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d im2col col2im"
-    " max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward"
-    " avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"
-    " adaptive_max_pool2d_backward adaptive_max_pool3d_backward reflection_pad1d_backward"
-    " reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward"
-    " replication_pad2d_backward replication_pad3d_backward max_unpool2d max_unpool3d fractional_max_pool2d"
-    " fractional_max_pool2d_backward"
-    " _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward"
-    " _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward"
-    " _scaled_dot_product_fused_attention_overrideable _fused_sdp_choice multinomial"
-)
-def _layer(c: OpCall) -> Label:
-    return _examples(c)
-
-
-@rule(
+    " reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"
+    " max_unpool2d max_unpool3d fractional_max_pool2d fractional_max_pool3d"
+    " _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention"
+    " _scaled_dot_product_fused_attention_overrideable _fused_sdp_choice multinomial",
+    backward=True,
+)(_examples)
+rule(
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d"
     " upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
-    " _upsample_bilinear2d_aa _upsample_bicubic2d_aa pixel_shuffle pixel_unshuffle grid_sampler_2d"
-    " grid_sampler_3d affine_grid_generator channel_shuffle grid_sampler_2d_backward grid_sampler_3d_backward"
-    " upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward"
-    " upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward"
-    " upsample_trilinear3d_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward"
-    " _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward linalg_inv_ex _linalg_det"
-    " _linalg_slogdet linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh _linalg_svd linalg_lu"
-    " linalg_lu_solve linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse"
-)
-def _images(c: OpCall) -> Label:
-    return _examples(c, needs=3)
+    " _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d"
+    " grid_sampler_3d affine_grid_generator channel_shuffle linalg_inv_ex _linalg_det _linalg_slogdet"
+    " linalg_cholesky_ex linalg_lu_factor_ex linalg_qr _linalg_eigh _linalg_svd linalg_lu linalg_lu_solve"
+    " linalg_matrix_exp linalg_solve_triangular _linalg_solve_ex cholesky_inverse cholesky cholesky_solve"
+    " linalg_pinv lu_unpack linalg_eig linalg_eigvals triangular_solve linalg_lstsq",
+    backward=True,
+)(partial(_examples, needs=3))
+rule("col2im")(partial(_examples, needs=3))  # with fewer axes these have no batch
+rule("im2col pixel_shuffle pixel_unshuffle")(partial(_examples, needs=4))
+
+
+@rule("_trilinear")
+def _bilinear(c: OpCall) -> Label:
+    expanded = [dims for t, dims in zip(c.args[:3], c.args[3:6], strict=True) if c.of(t) is not None]
+    return c.mixed("over the rows") if any(0 in d for d in (*expanded, c.args[6])) else _examples(c)
 
 
 @rule("constant_pad_nd")
@@ -142,9 +137,7 @@ def _bag(c: OpCall) -> Any:
     return c.mixed("bags of several lengths, or rows as its table or weights")
 
 
-@rule("embedding_dense_backward")
-def _table(c: OpCall) -> Label:
-    return OverRows()
+rule("embedding_dense_backward")(lambda _: OverRows())
 
 
 # -- places ---------------------------------------------------------------------------------------
@@ -152,13 +145,8 @@ def _table(c: OpCall) -> Label:
 
 def _own_places(index: Tensor, rows: int) -> bool:
     """Whether a public index is row r's place for row r: that of a range over the rows."""
-    flat = index.squeeze() if index.dim() else index
-    return (
-        flat.dim() == 1
-        and len(flat) == rows
-        and index.shape[0] == rows
-        and flat.tolist() == list(range(rows))
-    )
+    first = index.dim() and index.shape[0] == index.numel() == rows
+    return bool(first) and index.flatten().tolist() == list(range(rows))
 
 
 @rule("index _unsafe_index index_put _index_put_impl _unsafe_index_put")
@@ -191,13 +179,8 @@ def _index(c: OpCall) -> Label:
         mine = [i for i, t in used if c.of(t) is None and _own_places(t, c.rows)]
         if isinstance(value, OnAxis) and not mine and at is None:
             axis = value.axis + (c.out.dim() - len(used) + len(shape)) - c.args[2].dim()
-            row = (
-                axis
-                if axis < start
-                else axis - len(shape) + len(used)
-                if axis >= start + len(shape)
-                else None
-            )
+            inside = start <= axis < start + len(shape)
+            row = None if inside else axis if axis < start else axis - len(shape) + len(used)
         elif mine:
             row = mine[0]
         label = OnAxis(row) if row is not None else None
@@ -230,7 +213,7 @@ def value_axis(c: OpCall, axis: int) -> int:
     return axis - whole + c.args[2].dim()
 
 
-@rule("index_select index_add index_copy")
+@rule("index_select index_add index_copy index_fill")
 def _chosen(c: OpCall) -> Label:
     tensor, index = c.args[0], c.get("index")
     label, places = c.of(tensor), c.of(index)
@@ -262,12 +245,10 @@ rule(
 )(_loss)
 rule(
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward"
-    " binary_cross_entropy_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise"
-    " prelu threshold_backward native_dropout_backward _prelu_kernel _prelu_kernel_backward"
-    " masked_fill rrelu_with_noise_backward _fused_dropout masked_scale elu_backward"
+    " binary_cross_entropy_backward log_sigmoid_forward log_sigmoid_backward rrelu_with_noise prelu"
+    " _prelu_kernel _prelu_kernel_backward masked_fill rrelu_with_noise_backward _fused_dropout elu_backward"
     " hardshrink_backward floor_divide hardsigmoid_backward hardswish_backward hardtanh_backward"
-    " leaky_relu_backward mish_backward hardswish softplus_backward softshrink_backward"
-    " silu_backward gelu_backward remainder isclose"
+    " leaky_relu_backward mish_backward hardswish softplus_backward softshrink_backward remainder isclose"
 )(_pointwise)
 
 
@@ -280,7 +261,7 @@ def _without_classes(tensor: Tensor, label: Label) -> Label:
 
 @rule("nll_loss_forward nll_loss2d_forward")
 def _nll(c: OpCall) -> Any:
-    outputs, targets, weight, reduction, ignored = c.args
+    outputs, targets, weight, reduction = c.args[:4]
     one, two = _without_classes(outputs, c.of(outputs)), c.of(targets)
     if (isinstance(one, OnAxis) and two not in (None, one)) or (one is None and c.of(outputs) is not None):
         return c.mixed("outputs and targets differ in their rows")
@@ -306,8 +287,9 @@ def _nll_backward(c: OpCall) -> Label:
     " multilabel_margin_loss_backward"
 )
 def _margin(c: OpCall) -> Any:
-    found = _examples(c, needs=1)
-    if isinstance(found, OnAxis) and "backward" not in c.op.name and (reduction := c.get("reduction")):
+    back = "backward" in c.op.name
+    found = _examples(c, needs=0) if c.args[int(back)].dim() > 1 else c.mixed("the rows as classes")
+    if isinstance(found, OnAxis) and not back and (reduction := c.get("reduction")):
         return lambda place, _: found if place else OverRows(-1 if reduction == 1 else 0)
     return found
 

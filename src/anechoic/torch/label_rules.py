@@ -18,7 +18,7 @@ from anechoic.torch.labels import Label, Mixing, OfRow, OfSome, OnAxis, OverRows
 # -- entry by entry ------------------------------------------------------------------------------
 
 
-@rule("clamp clamp_min clamp_max where native_dropout bernoulli normal poisson lerp angle")
+@rule("clamp clamp_min clamp_max where native_dropout bernoulli normal poisson lerp angle complex polar")
 def _pointwise(c: OpCall) -> Any:
     if any(isinstance(label, OverRows) for _, label in c.seen):
         return c.mixed("of a number of all rows, which is no sum over rows any more")
@@ -90,13 +90,13 @@ def _views(c: OpCall) -> Label:
     return viewed(c, c.args[0], c.of(c.args[0]), c.out)
 
 
-@rule("expand")
+@rule("expand repeat tile")
 def _expand(c: OpCall) -> Label:
     tensor, label = c.seen[0]
     if not isinstance(label, OnAxis):
         return label
     axis = label.axis + c.out.dim() - tensor.dim()
-    same = c.out.shape[axis] == tensor.shape[label.axis]
+    same = c.op.name != "expand" or c.out.shape[axis] == tensor.shape[label.axis]
     return OnAxis(axis, label.inner) if same else c.mixed("over rows")
 
 
@@ -206,14 +206,6 @@ def _joined(c: OpCall) -> Label:
     return label
 
 
-@rule("repeat tile")
-def _repeat(c: OpCall) -> Label:
-    tensor, label = c.seen[0]
-    return (
-        OnAxis(label.axis + c.out.dim() - tensor.dim(), label.inner) if isinstance(label, OnAxis) else label
-    )
-
-
 def _dims(c: OpCall, dims: int, names: tuple[str, ...] = ("dim", "dims", "axis")) -> list[int]:
     given = next((d for name in names if (d := c.get(name)) is not None), None)
     if given is None or given == [] or given == ():
@@ -246,8 +238,8 @@ def _reduced(c: OpCall) -> Any:
 @rule(
     "_softmax _log_softmax _safe_softmax cumsum cumprod cummax cummin logcumsumexp sort topk argsort flip"
     " roll"
-    " _softmax_backward_data _log_softmax_backward_data glu glu_backward renorm cummaxmin_backward"
-    " _fft_r2c _fft_c2c _fft_c2r gather scatter scatter_add scatter_reduce index_fill _logcumsumexp"
+    " _softmax_backward_data _log_softmax_backward_data glu glu_backward cummaxmin_backward linalg_cross"
+    " _fft_r2c _fft_c2c _fft_c2r gather scatter scatter_add scatter_reduce _logcumsumexp"
 )
 def _along(c: OpCall) -> Any:
     """Within axes that the rows do not lie along."""
@@ -279,21 +271,18 @@ def _matrices(c: OpCall) -> Label:
     label, tensor = c.seen[0][1], c.seen[0][0]
     if not isinstance(label, OnAxis):
         return label
-    if c.op.name in ("diag_embed", "diagonal_backward"):
-        return label if label.axis == 0 and tensor.dim() > 1 else c.mixed("the rows are an axis of it")
-    own = [-2, -1] if c.op.name != "diagonal" else [c.get("dim1"), c.get("dim2")]
-    own = [place_of(d, tensor.dim()) for d in own]
-    if label.axis in own:
+    given = [c.get("dim1"), c.get("dim2")] if "diag" in c.op.name else [-2, -1]
+    own = [place_of(d, max(tensor.dim(), c.out.dim())) for d in given]
+    larger = c.op.name in ("diag_embed", "diagonal_backward")
+    if label.axis in own or (larger and (label.axis or tensor.dim() < 2)):
         return c.mixed("the rows are an axis of it")
-    return OnAxis(
-        label.axis - (sum(d < label.axis for d in own) if c.op.name == "diagonal" else 0), label.inner
-    )
+    return OnAxis(label.axis - sum(d < label.axis for d in own) * (c.op.name == "diagonal"), label.inner)
 
 
 # -- products ------------------------------------------------------------------------------------
 
 
-@rule("mm bmm mv dot vdot _int_mm linalg_cross addmm baddbmm addmv addbmm")
+@rule("mm bmm mv dot vdot _int_mm addmm baddbmm addmv addbmm")
 def _product(c: OpCall) -> Label:
     """Sums of products over an axis k: (…, i, k) with (…, k, j)."""
     name = c.op.name
@@ -336,6 +325,9 @@ def _contracted(c: OpCall, left: Tensor, right: Tensor) -> Label:
 
 @rule("_cdist_forward _cdist_backward _euclidean_dist")
 def _distances(c: OpCall) -> Label:
-    one, two = (c.of(t) for t in (c.args[1:3] if c.op.name == "_cdist_backward" else c.args[:2]))
+    back = c.op.name == "_cdist_backward"
+    one, two = (c.of(t) for t in c.args[int(back) :][:2])
+    if isinstance(one, OnAxis) and one.axis == c.args[int(back)].dim() - 1:
+        return c.mixed("over the rows")
     apart = two is None or (two == one == OnAxis(0) and c.out.dim() > 2)
     return one if isinstance(one, OnAxis) and apart else c.mixed("distances between rows")

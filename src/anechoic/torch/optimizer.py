@@ -134,6 +134,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         self.source.zero_grad()
         if not self.work.update.failed:
             self.original_optimizer.zero_grad(set_to_none)
+            self.work.update.note_gradients()
 
     def abandon_batch(self) -> None:
         """Abandon the batch in hand, of which nothing was released. Iterate again to get it back."""

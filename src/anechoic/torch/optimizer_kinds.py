@@ -7,7 +7,6 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any, cast
 
 import numpy as np
@@ -28,26 +27,23 @@ from anechoic.workloads import exponential_decay, prefix_sum
 
 logger = logging.getLogger("anechoic")
 
+#: Optimizers whose updates are linear in the gradients. Muon's (torch 2.9) matrices are orthogonal whatever
+#: the noise of a step: it was as good as momentum with noise planned for sums, and better than with noise
+#: planned for its buffer (docs/measured.md).
+_LINEAR = (optim.SGD, optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else []))
+#: What takes more than this of the parameters in a step is no weight decay that a plan can be for.
+MOST_DECAY = 0.5
 
-@singledispatch
+
 def optimizer_kind(optimizer: optim.Optimizer) -> OptimizerKind:
-    """Whether updates are linear in the gradients, as a plan needs to know; "adam" for unknown ones."""
-    return "adam"
+    """Tell whether updates are linear in the gradients, as a plan needs to know; "adam" for unknown ones."""
+    return "sgd" if isinstance(optimizer, _LINEAR) else "adam"
 
 
-# Muon's (torch 2.9) matrices are orthogonal whatever the noise of a step: it was as good as momentum with
-# noise planned for sums, and better than with noise planned for its buffer (docs/measured.md)
-for _linear in (optim.SGD, optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else [])):
-    optimizer_kind.register(_linear, lambda optimizer: "sgd")
-
-
-@singledispatch
 def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction: str) -> None:
-    """Tell an optimizer that wants to know what the noise of each step is; by default it does not."""
-
-
-@tell_noise.register
-def _(optimizer: CorrectedAdam, mechanism: Mechanism, loss_reduction: str) -> None:
+    """Tell `CorrectedAdam` what the noise of each step is."""
+    if not isinstance(optimizer, CorrectedAdam):
+        return
     scale = mechanism.clip_norm / (mechanism.expected_batch_size if loss_reduction == "mean" else 1.0)
     of_steps = error(exponential_decay(mechanism.steps, 0.0), mechanism.strategy).per_step
     variances = np.square(scale * mechanism.noise_std * of_steps)
@@ -94,19 +90,13 @@ def independent_noise_std(mechanism: Mechanism) -> float:
     epsilon = float(mechanism.epsilon())
     if epsilon == 0.0:
         return mechanism.noise_std
-    made = calibrate(
-        Identity(mechanism.steps),
-        sampling=sampling,
-        epsilon=epsilon,
-        delta=mechanism.delta,
-        adjacency=mechanism.adjacency,
-        unit=mechanism.unit,
-    )
+    same: dict[str, Any] = {
+        "delta": mechanism.delta,
+        "adjacency": mechanism.adjacency,
+        "unit": mechanism.unit,
+    }
+    made = calibrate(Identity(mechanism.steps), sampling=sampling, epsilon=epsilon, **same)
     return min(made.noise_std, mechanism.noise_std)
-
-
-#: What takes more than this of the parameters in a step is no weight decay that a plan can be for.
-MOST_DECAY = 0.5
 
 
 @update_of.register
@@ -157,7 +147,7 @@ def _size(group: dict[str, Any]) -> int:
 
 
 def _stand_in(optimizer: optim.Optimizer) -> optim.Optimizer:
-    """An optimizer with the groups of another one, and one number as the parameters of each."""
+    """Make an optimizer with the groups of another one, and one number as the parameters of each."""
     groups = [{**group, "params": [torch.zeros(1, requires_grad=True)]} for group in optimizer.param_groups]
     found = optim.SGD(groups, lr=1.0)
     for made, group in zip(found.param_groups, optimizer.param_groups, strict=True):

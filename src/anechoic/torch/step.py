@@ -6,8 +6,10 @@ source), a noise row belongs to one release (ledger and journal), and what follo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,6 +22,8 @@ from anechoic.torch.guard import Guard
 from anechoic.torch.noise_adder import NoiseAdder
 from anechoic.torch.sources.base import GradientSource
 from anechoic.torch.structure import full_precision, uninterrupted
+
+logger = logging.getLogger("anechoic")
 
 
 class TrainingStep(NonPicklable):
@@ -128,7 +132,8 @@ class OptimizerUpdate:
         self.optimizer = optimizer
         self.failed: str = ""
         self._parameters = parameters
-        self._allowed = self._done = False
+        self._allowed = self._done = self._said = False
+        self._seen: list[tuple[nn.Parameter, ref[Tensor], int]] = []
         self._hooks = [
             optimizer.register_step_pre_hook(self._check),
             optimizer.register_step_post_hook(self._note),
@@ -138,9 +143,21 @@ class OptimizerUpdate:
 
     def put(self, gradients: list[Tensor]) -> None:
         """Write released gradients into p.grad, of which the update is due."""
+        changed = any(p.grad is not None and p.grad is g() and p.grad._version != v for p, g, v in self._seen)
+        if changed and not self._said:
+            self._said = True
+            logger.warning(
+                "p.grad was changed between zero_grad() and step(), as by clip_grad_norm_: nobody reads it"
+                " there, since step() writes the released gradient into it. Leave that line out:"
+                " max_grad_norm= of make_private clips each row."
+            )
         for p, gradient in zip(self._parameters, gradients, strict=True):
             p.grad = gradient
         self.failed = "before"
+
+    def note_gradients(self) -> None:
+        """Remember p.grad as it is: nobody has a reason to change it before the next release."""
+        self._seen = [(p, ref(p.grad), p.grad._version) for p in self._parameters if p.grad is not None]
 
     def run(self) -> Any:
         """Step the optimizer and return its result; after an error that changed nothing it may be run again.
@@ -171,6 +188,7 @@ class OptimizerUpdate:
         finally:
             self._allowed = False
         self.failed = ""
+        self.note_gradients()
         return found
 
     def detach(self) -> None:

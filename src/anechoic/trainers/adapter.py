@@ -13,22 +13,15 @@ from anechoic.trainers.run import TrainerRun
 
 logger = logging.getLogger("anechoic")
 #: (name of a setting, whether its value is refused, the remedy)
-Refused = tuple[str, Callable[[Any], bool], str]
+Refused = tuple[str, Callable[[Any], Any], str]
 
 
-class DroppedLogs:
-    """Names that are not logged while training, each reported once.
-
-    Args:
-        names: that go without saying.
-    """
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._said = {*names}
+class DroppedLogs(set[str]):
+    """Names that are not logged while training, each reported once; those given go without saying."""
 
     def tell(self, name: str) -> None:
-        if name not in self._said:
-            self._said.add(name)
+        if name not in self:
+            self.add(name)
             logger.warning(
                 "%s, logged while training, is dropped: nothing protects what is computed from the data"
                 " without noise. Log it in validation, on data that may be seen.",

@@ -79,6 +79,5 @@ def kept_in_pairs(filepath: Name, checkpoint: dict[str, Any]) -> Iterator[Path]:
     older, path = twins(filepath), twin(pair(filepath, checkpoint))
     made(path.parent)
     yield path
-    for other in older:
-        if other != path:
-            other.unlink(missing_ok=True)
+    for other in {*older} - {path}:
+        other.unlink(missing_ok=True)

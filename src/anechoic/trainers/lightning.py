@@ -5,6 +5,7 @@ Needs lightning; importing this module imports it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,19 +14,17 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from anechoic.errors import DesynchronizedError, HorizonError, UnsupportedError
+from anechoic.errors import UnsupportedError
 from anechoic.torch.loading.loader import WORKERS
 from anechoic.trainers import lightning_settings as settings
 from anechoic.trainers.adapter import TrainerAdapter
 from anechoic.trainers.checkpoint_files import kept_in_pairs, pair, twins
 from anechoic.trainers.lightning_logs import LogFilter, check_nothing_kept, silent
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import BatchParts, LogicalBatches, RowLoss
-from anechoic.trainers.run import TrainerRun
+from anechoic.trainers.run import BatchParts, RowLoss, TrainerRun
 
 __all__ = ["PrivateStrategy"]
 
@@ -62,7 +61,9 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
     def __init__(self, privacy: Privacy) -> None:
         self._take(privacy)
         super().__init__()
-        self._devices: list[Any] = []
+        #: what the Trainer says to strategies that have these two
+        self.parallel_devices: list[Any] = []
+        self.num_nodes = 1
         self._loader: EpochLoader | None = None
         self._logs: LogFilter | None = None
         self._resume: str | None = None
@@ -70,47 +71,24 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         self._in_hand: tuple[Any, tuple[Any, ...]] = (None, ())
 
     @property
+    def root_device(self) -> torch.device:
+        return torch.device(self.parallel_devices[0] if self.parallel_devices else "cpu")
+
+    @property
     def _trainer(self) -> Any:
         module: Any = self.lightning_module
         return module.trainer
-
-    # -- the Trainer says which devices there are, where a strategy has these two -----------------------
-
-    @property
-    def parallel_devices(self) -> list[Any]:
-        return self._devices
-
-    @parallel_devices.setter
-    def parallel_devices(self, devices: list[Any]) -> None:
-        if len(devices) > 1:
-            raise UnsupportedError(
-                f"Trainer(devices=…) gives {len(devices)}: a private run has one process and one device. Set"
-                " devices=1."
-            )
-        self._devices, self._root_device = devices, torch.device(devices[0])
-
-    @property
-    def num_nodes(self) -> int:
-        return 1
-
-    @num_nodes.setter
-    def num_nodes(self, nodes: int) -> None:
-        if nodes > 1:
-            raise UnsupportedError(
-                f"Trainer(num_nodes={nodes}): a private run has one process and one device. Set num_nodes=1."
-            )
 
     # -- how a run begins ----------------------------------------------------------------------------
 
     def connect(self, model: Any) -> None:
         """Check all settings before fit(), and filter the module's logs."""
         super().connect(model)
-        if model.trainer.state.fn != TrainerFn.FITTING:
-            return
-        self._check_first()
-        settings.check(model.trainer, self._privacy)
-        self._logs = LogFilter(model)
-        self._given = settings.counted_in_whole_batches(model.trainer)
+        if model.trainer.state.fn == TrainerFn.FITTING:
+            self._check_first()
+            settings.check(model.trainer, self._privacy)
+            self._logs = LogFilter(model)
+            self._given = settings.counted_in_whole_batches(model.trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
         """Replace the training loader by one that follows the run."""
@@ -121,15 +99,22 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
                 f"the training data are a {type(dataloader).__name__}, or several loaders: give one"
                 " torch.utils.data.DataLoader."
             )
-        parts = self._given["accumulate_grad_batches"]
-        self._loader = EpochLoader(dataloader, parts, lambda: self._begun.batches, self._privacy.period)
+        self._loader = EpochLoader(self, dataloader, self._given["accumulate_grad_batches"])
         return self._loader
 
     def setup_optimizers(self, trainer: Any) -> None:
         """Set up the module's optimizer and schedulers, and the private run with them."""
-        with settings.one_optimizer():
+        try:
             super().setup_optimizers(trainer)
-        steps = settings.planned_steps(trainer)
+        except RuntimeError as error:
+            if "multiple optimizers" not in str(error):
+                raise
+            raise UnsupportedError(
+                "configure_optimizers gave several optimizers: one is stepped once a batch. Give one, with"
+                " parameter groups."
+            ) from error
+        if (steps := trainer.estimated_stepping_batches) == math.inf:
+            raise UnsupportedError("noise is planned for a number of steps: give max_epochs or max_steps.")
         trainer.fit_loop.setup_data()
         loader, module = self._loader, trainer.lightning_module
         if loader is None:
@@ -138,15 +123,14 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         try:
             self._run = TrainerRun(
                 self._privacy,
-                module=_StepLoss(module, self._loss_of),
+                module=RowLoss(module, self._loss_of),
                 optimizer=self.optimizers[0],
                 loader=loader.plain,
-                steps=steps,
+                steps=int(steps),
                 scheduler=settings.planned_rates(trainer),
                 at_once=loader.at_once,
                 folder=os.path.join(trainer.default_root_dir, "lightning_logs"),
                 resume=self._resume,
-                say=rank_zero_info,
             )
         finally:
             module.trainer = trainer
@@ -160,21 +144,18 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
             self._trainer.should_stop = True
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        settings.begin_epoch(self._trainer.fit_loop.epoch_progress)
+        """Count the epoch as begun, which Lightning forgets where it goes on from the end of one."""
+        progress = self._trainer.fit_loop.epoch_progress
+        for count in (progress.current, progress.total):
+            count.ready, count.started = (max(n, count.processed + 1) for n in (count.ready, count.started))
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         """Parts of a training batch are moved when their turn comes."""
-        return (
-            batch if isinstance(batch, BatchParts) else super().batch_to_device(batch, device, dataloader_idx)
-        )
+        whole = isinstance(batch, BatchParts)
+        return batch if whole else super().batch_to_device(batch, device, dataloader_idx)
 
     def training_step(self, batch: Any, *rest: Any) -> Tensor:
         """Take a batch in hand; backward() works on it. Returns 0: the loss is not noised."""
-        run = self._begun
-        if not isinstance(batch, BatchParts):
-            raise DesynchronizedError("training_step was given a batch that the private loader did not make.")
-        if run.engine.releases >= run.last:
-            raise HorizonError(f"all {run.last} releases within the budget were made: training is over.")
         self._in_hand = batch, rest
         return torch.zeros((), device=self.root_device)
 
@@ -211,8 +192,7 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         value = closure()  # before step(), in which parts of a batch cannot be summed up
         output = super().optimizer_step(optimizer, lambda: value, model, **keywords)
         go_on = run.released()
-        if not go_on:
-            trainer.should_stop = True
+        trainer.should_stop = trainer.should_stop or not go_on
         every = trainer.log_every_n_steps
         if self._logs and every and (not go_on or run.engine.releases % every == 0):
             self._logs.tell(run.logs())
@@ -249,11 +229,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         """Load weights, optimizer, keys and counts from the private file."""
         self._begun.load()
 
-    def on_train_end(self) -> None:
-        """Report a run that ended early by itself."""
-        self._begun.ended(asked=self._trainer.should_stop)
-        super().on_train_end()
-
     def teardown(self) -> None:
         """Restore the Trainer's settings and the module's logs; the run stays."""
         for name, value in self._given.items():
@@ -264,49 +239,35 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         super().teardown()
 
 
-class _StepLoss(RowLoss):
-    """The training step; which of its layers are in eval() mode is the user's affair, as in Lightning."""
-
-    def train(self, mode: bool = True) -> _StepLoss:
-        self.training = mode
-        return self
-
-
 class EpochLoader:
-    """Logical batches from the release on that the run is at.
-
-    How many make an epoch is the Trainer's affair, so it never ends by itself. The run begins after the
-    Trainer has asked for the length, so it is asked for when the first batch is.
+    """Logical batches from the release on that the run is at; how many make an epoch is the Trainer's affair.
 
     Args:
+        strategy: whose run begins after the Trainer has asked for the length.
         given: the user's loader.
         parts: its batches that make one of the run.
-        batches: those of the run, once it has begun.
-        period: of the loader for the run, how many releases make a pass.
 
     Attributes:
         plain: the loader for the run.
         at_once: rows that are worked on at once.
     """
 
-    def __init__(
-        self,
-        given: DataLoader[Any],
-        parts: int,
-        batches: Callable[[], LogicalBatches],
-        period: Callable[[DataLoader[Any]], int],
-    ) -> None:
-        self.plain, self.at_once = _larger(given, parts), given.batch_size or 1
-        self.dataset = given.dataset
-        self._batches = batches
-        self._period = period(self.plain)
+    def __init__(self, strategy: PrivateStrategy, given: DataLoader[Any], parts: int) -> None:
+        self.at_once = given.batch_size or 1
+        if parts > 1 and given.batch_size is None:
+            raise UnsupportedError("accumulate_grad_batches needs a DataLoader with a batch_size.")
+        names = ("sampler", "collate_fn", "drop_last", *WORKERS)
+        make = partial(DataLoader, given.dataset, batch_size=self.at_once * parts)
+        self.plain = given if parts == 1 else make(**{name: getattr(given, name) for name in names})
+        self.dataset, self._strategy = given.dataset, strategy
+        self._period = strategy._privacy.period(self.plain)
 
     def __len__(self) -> int:
         return self._period
 
     def __iter__(self) -> Iterator[BatchParts]:
         while True:
-            yield from self._batches()
+            yield from self._strategy._begun.batches
 
     # Lightning asks whether it can go on within an epoch: where, is in the private file
 
@@ -315,14 +276,3 @@ class EpochLoader:
 
     def load_state_dict(self, _: dict[str, Any]) -> None:
         pass
-
-
-def _larger(loader: DataLoader[Any], parts: int) -> DataLoader[Any]:
-    """The loader with `parts` times its batch size."""
-    if parts == 1:
-        return loader
-    if loader.batch_size is None:
-        raise UnsupportedError("accumulate_grad_batches needs a DataLoader with a batch_size.")
-    names = ("sampler", "collate_fn", "drop_last", *WORKERS)
-    make = partial(DataLoader, loader.dataset, batch_size=loader.batch_size * parts)
-    return make(**{name: getattr(loader, name) for name in names})

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers.logger import DummyLogger
-from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from anechoic.errors import UnsupportedError
+from anechoic.torch.sources.levels import is_batched
+from anechoic.torch.structure import tensors_in
 from anechoic.trainers.adapter import DroppedLogs
 
 
@@ -28,27 +29,21 @@ class LogFilter:
     """
 
     def __init__(self, module: LightningModule) -> None:
-        self._module = module
+        self._module, self._dropped = module, DroppedLogs()
         self._parts = [part for part in module.modules() if isinstance(part, LightningModule)]
-        self._dropped = DroppedLogs()
         for part in self._parts:
             # log_dict calls log, and callbacks are given the module's once it is attached
-            vars(part)["log"] = self._of(part)
+            vars(part)["log"] = partial(self._log, part)
 
-    def _of(self, part: LightningModule) -> Any:
-        def log(name: str, *arguments: Any, **keywords: Any) -> None:
-            if self._module.trainer.training:
-                self._dropped.tell(str(name))
-            else:
-                type(part).log(part, name, *arguments, **keywords)
-
-        return log
+    def _log(self, part: LightningModule, name: str, *arguments: Any, **keywords: Any) -> None:
+        if self._module.trainer.training:
+            self._dropped.tell(str(name))
+        else:
+            type(part).log(part, name, *arguments, **keywords)
 
     def tell(self, figures: dict[str, float]) -> None:
         """Log what may be known, in the progress bar too."""
-        if self._module.trainer.barebones:
-            return
-        for name, figure in figures.items():
+        for name, figure in {} if self._module.trainer.barebones else figures.items():
             type(self._module).log(self._module, name, figure, prog_bar=True, on_step=True, on_epoch=False)
 
     def remove(self) -> None:
@@ -64,29 +59,21 @@ def silent(module: LightningModule) -> Iterator[None]:
     A metric adds to what it has seen before, so it would hold rows; and what it holds of a row that was run
     beside others is of no use afterwards. It gives NaN here.
     """
-    trainer, loggers = module.trainer, module.trainer.loggers
-    with ExitStack() as stack:
-        stack.callback(setattr, trainer, "loggers", loggers)
-        trainer.loggers = [DummyLogger() for _ in loggers]
-        for part in module.modules():
-            if isinstance(part, (Metric, MetricCollection)):
-                stack.enter_context(_blind(part))
-        yield
-
-
-@contextmanager
-def _blind(metric: Any) -> Iterator[None]:
-    nan = torch.tensor(math.nan)
-    value = dict.fromkeys(metric, nan) if isinstance(metric, MetricCollection) else nan
-    own = vars(metric)
-    before = {name: own[name] for name in ("forward", "update", "compute") if name in own}
-    own.update(forward=lambda *_, **__: value, update=lambda *_, **__: None, compute=lambda: value)
+    trainer, loggers, nan = module.trainer, module.trainer.loggers, torch.tensor(math.nan)
+    metrics: list[Any] = [part for part in module.modules() if isinstance(part, (Metric, MetricCollection))]
+    before = [dict(vars(metric)) for metric in metrics]
+    trainer.loggers = [DummyLogger() for _ in loggers]
+    for metric in metrics:
+        value = dict.fromkeys(metric, nan) if isinstance(metric, MetricCollection) else nan
+        given = partial(lambda value, *_, **__: value, value)
+        vars(metric).update(forward=given, update=lambda *_, **__: None, compute=given)
     try:
         yield
     finally:
-        for name in ("forward", "update", "compute"):
-            del own[name]
-        own.update(before)
+        trainer.loggers = loggers
+        for metric, own in zip(metrics, before, strict=True):
+            vars(metric).clear()
+            vars(metric).update(own)
 
 
 def check_nothing_kept(module: LightningModule) -> None:
@@ -99,15 +86,9 @@ def check_nothing_kept(module: LightningModule) -> None:
     """
     for path, part in module.named_modules():
         for name, value in vars(part).items():
-            if isinstance(value, (list, deque)) and any(map(_of_rows, value)):
+            if isinstance(value, list) and any(map(is_batched, tensors_in(value))):
                 raise UnsupportedError(
                     f"{path + '.' if path else ''}{name} gathers what training_step computed of single rows,"
                     " which nothing protects and nobody can read afterwards. Leave it out, or gather in"
                     " validation_step."
                 )
-
-
-def _of_rows(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_of_rows, value.values()))
-    return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -29,73 +27,54 @@ REFUSED: tuple[Refused, ...] = (
     ("reload_dataloaders_every_n_epochs", bool, "an example keeps its index for the whole run: leave it 0"),
     ("overfit_batches", bool, "a private run draws its batches from all of the data: train on a"
      " torch.utils.data.Subset"),
+    ("num_nodes", lambda v: v > 1, "a private run has one process and one device: set num_nodes=1"),
+    ("precision", lambda v: v not in ("32-true", "bf16-mixed"), "a GradScaler multiplies losses before"
+     " gradients are clipped, and weights are float32: use 'bf16-mixed'"),
 )  # fmt: skip
-#: Callbacks that train, or that change what a step is, and the hooks of a module that would not be called.
-CALLBACKS = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging)
-HOOKS = ("backward", "configure_gradient_clipping")
-#: Settings that count the Trainer's batches, which are those of `accumulate_grad_batches` parts here.
-COUNTS = ("limit_train_batches", "val_check_interval")
-#: What weights and losses may be computed in.
-PRECISIONS = ("32-true", "bf16-mixed")
+#: The same of callbacks and modules: what has it, and what is said of it.
+TRAINING = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging)
+OF_MODULES: tuple[tuple[Callable[[Any], Any], str], ...] = (
+    (lambda m: not m.automatic_optimization, "automatic_optimization=False: one optimizer is stepped once a"
+     " batch. Return the loss from training_step, or write the loop yourself (docs/training.md)"),
+    (lambda m: m._compiler_ctx is not None or any(
+        hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in m.modules()
+     ), "torch.compile: compiled code cannot be run row by row. Leave it out"),
+    (lambda m: is_overridden("backward", m), "backward, which is not called: gradients of rows are taken one"
+     " by one. Leave it out"),
+    (lambda m: is_overridden("configure_gradient_clipping", m), "configure_gradient_clipping: those of rows"
+     " are clipped. Leave it out"),
+)  # fmt: skip
 
 
 def check(trainer: Any, privacy: Privacy) -> None:
     """Refuse what cannot be private, before anything is made.
 
     Raises:
-        UnsupportedError: naming the setting.
+        UnsupportedError: naming the setting, the callback, or what the module has.
     """
     check_settings(trainer, REFUSED, "Trainer({}={!r})")
-    if trainer.precision not in PRECISIONS:
-        raise UnsupportedError(
-            f"Trainer(precision={trainer.precision!r}) is refused: a GradScaler multiplies losses before"
-            " gradients are clipped, and weights are float32. Use 'bf16-mixed'."
-        )
-    if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
-        raise UnsupportedError(
-            "the plugin AsyncCheckpointIO is refused: a checkpoint is written in one turn with its keys, or a"
-            " killed run could not go on from it. Leave it out."
-        )
+    module = trainer.lightning_module
+    said = [f"{type(module).__name__} has {what}" for has, what in OF_MODULES if has(module)]
+    said += [
+        f"the callback {type(one).__name__} changes batches, steps or weights of a run that was planned as it"
+        " is: leave it out"
+        for one in trainer.callbacks
+        if isinstance(one, TRAINING)
+    ]
+    said += [
+        f"{type(owner).__name__} has on_before_batch_transfer, which is given a batch in parts: do it in the"
+        " data set, its collate_fn, or in on_after_batch_transfer"
+        for owner in (module, trainer.datamodule)
+        if owner is not None and is_overridden("on_before_batch_transfer", owner)
+    ]
+    if len(devices := trainer.strategy.parallel_devices) > 1:
+        said.append(f"Trainer(devices=…) gives {len(devices)}: a private run has one, set devices=1")
     if privacy.stop_at_epsilon is not None and (trainer.min_epochs or trainer.min_steps):
-        raise UnsupportedError(
-            "Trainer(min_epochs=…, min_steps=…) would train on beyond stop_at_epsilon: leave them out."
+        said.append(
+            "Trainer(min_epochs=…, min_steps=…) would train on beyond stop_at_epsilon: leave them out"
         )
-    for callback in trainer.callbacks:
-        if isinstance(callback, CALLBACKS):
-            raise UnsupportedError(
-                f"the callback {type(callback).__name__} changes batches, steps or weights of a run that was"
-                " planned as it is: leave it out."
-            )
-    check_module(trainer.lightning_module)
-    for owner in (trainer.lightning_module, trainer.datamodule):
-        if owner is not None and is_overridden("on_before_batch_transfer", owner):
-            raise UnsupportedError(
-                f"{type(owner).__name__}.on_before_batch_transfer is refused: do it in the data set, its"
-                " collate_fn, or in on_after_batch_transfer."
-            )
-
-
-def check_module(module: Any) -> None:
-    """Refuse a module that trains by itself, or by code that cannot be run row by row.
-
-    Raises:
-        UnsupportedError: naming what it has.
-    """
-    if not module.automatic_optimization:
-        raise UnsupportedError(
-            "automatic_optimization=False is refused: one optimizer is stepped once a batch. Return the loss"
-            " from training_step, or write the loop yourself (docs/training.md)."
-        )
-    parts = module.modules()
-    compiled = (hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts)
-    if module._compiler_ctx is not None or any(compiled):
-        raise UnsupportedError("compiled code cannot be run row by row: leave torch.compile out.")
-    for name in HOOKS:
-        if is_overridden(name, module):
-            raise UnsupportedError(
-                f"{type(module).__name__}.{name} is refused: gradients before the step are those of rows,"
-                " which no hook is shown. Leave it out."
-            )
+    for fault in said:
+        raise UnsupportedError(f"{fault}.")
 
 
 def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:
@@ -105,7 +84,7 @@ def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:
         UnsupportedError: for a count that is no multiple of accumulate_grad_batches.
     """
     parts = trainer.accumulate_grad_batches
-    names = () if parts == 1 or trainer.fast_dev_run else COUNTS
+    names = () if parts == 1 or trainer.fast_dev_run else ("limit_train_batches", "val_check_interval")
     counts = {name: value for name in names if isinstance(value := getattr(trainer, name), int)}
     for name, value in counts.items():
         if value % parts:
@@ -113,36 +92,9 @@ def counted_in_whole_batches(trainer: Any) -> dict[str, Any]:
                 f"Trainer({name}={value}) must be a multiple of accumulate_grad_batches={parts}: parts of a"
                 " batch are not stepped."
             )
-    trainer.accumulate_grad_batches = 1
-    for name, value in counts.items():
+    for name, value in {"accumulate_grad_batches": parts, **counts}.items():
         setattr(trainer, name, value // parts)
     return {"accumulate_grad_batches": parts, **counts}
-
-
-@contextmanager
-def one_optimizer() -> Iterator[None]:
-    """Refuse several optimizers."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "multiple optimizers" not in str(error):
-            raise
-        raise UnsupportedError(
-            "configure_optimizers gave several optimizers: one is stepped once a batch. Give one, with"
-            " parameter groups."
-        ) from error
-
-
-def planned_steps(trainer: Any) -> int:
-    """Return the number of releases that the Trainer will make.
-
-    Raises:
-        UnsupportedError: if that has no end.
-    """
-    steps = trainer.estimated_stepping_batches
-    if steps == float("inf"):
-        raise UnsupportedError("noise is planned for a number of steps: give max_epochs or max_steps.")
-    return int(steps)
 
 
 def planned_rates(trainer: Any) -> Callable[[int], Any] | None:
@@ -158,14 +110,3 @@ def planned_rates(trainer: Any) -> Callable[[int], Any] | None:
     rates = rates_of(scheduler)
     each = int(trainer.num_training_batches) if configs[0].interval == "epoch" else 1
     return None if rates is None else lambda n: np.repeat(rates(-(-n // each)), each)[:n]
-
-
-def begin_epoch(progress: Any) -> None:
-    """Within an epoch, one more is begun than was ended.
-
-    Lightning forgets to count it where it went on from the end of an epoch; it would then take a checkpoint
-    within the epoch for one of its end, and do the whole of it once more.
-    """
-    for count in (progress.current, progress.total):
-        count.ready = max(count.ready, count.processed + 1)
-        count.started = max(count.started, count.processed + 1)

@@ -17,22 +17,16 @@ from anechoic.torch.setup.arguments import Setup
 
 #: Arguments of make_private that follow from what the trainer has.
 OF_THE_TRAINER = {
-    "module": "the trainer's model",
-    "optimizer": "the trainer's optimizer",
+    **dict.fromkeys(("module", "optimizer", "criterion"), "the trainer's model, optimizer and loss"),
     "data_loader": "the trainer's data set and batch size",
-    "criterion": "the trainer's loss",
-    "epochs": "the trainer's number of epochs or steps",
-    "steps": "the trainer's number of epochs or steps",
-    "scheduler": "the trainer's scheduler",
-    "scheduler_interval": "the trainer's scheduler",
-    "loss_reduction": "the trainer, which takes the mean over rows of the loss of each",
-    "batch_first": "the trainer, whose batches have one row an example",
-    "grad_sample_mode": "the trainer, whose whole loss is computed row by row; for ghost clipping write the"
-    " loop yourself (docs/training.md)",
-    "wrap_model": "the trainer",
+    **dict.fromkeys(("epochs", "steps"), "the trainer's number of epochs or steps"),
+    **dict.fromkeys(("scheduler", "scheduler_interval"), "the trainer's scheduler"),
+    **dict.fromkeys(
+        ("loss_reduction", "batch_first", "grad_sample_mode", "wrap_model"),
+        "the trainer, which takes the mean over rows of the loss of each; for ghost clipping write the loop"
+        " yourself (docs/training.md)",
+    ),
 }
-#: Arguments that say what a pass goes over.
-OF_A_PASS = ("unit_ids", "participation", "mechanism")
 
 
 class Privacy:
@@ -76,22 +70,19 @@ class Privacy:
         self.stop_at_epsilon = stop_at_epsilon
         self.noise_key, self.sampling_key = noise_key, sampling_key
         self.journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
-        self.adopt_journal = adopt_journal
+        self.adopt_journal, self.book, self.options = adopt_journal, book, options
         self.charge = [charge] if isinstance(charge, (Mechanism, Mapping)) else list(charge)
-        self.book = book
         self.by_epsilon = "target_epsilon" in options
-        self.options = options
-        known = _arguments("make_private_with_epsilon" if self.by_epsilon else "make_private")
+        method = PrivacyEngine.make_private_with_epsilon if self.by_epsilon else PrivacyEngine.make_private
+        known = {*inspect.signature(method).parameters} - {"self", *OF_THE_TRAINER}
         for name in options:
             if name in OF_THE_TRAINER:
                 raise ValueError(
                     f"{name}= is not for Privacy: it follows from {OF_THE_TRAINER[name]}. Leave it out."
                 )
             if name not in known:
-                raise ValueError(
-                    f"{name}= is unknown to Privacy: it takes stop_at_epsilon, noise_key, sampling_key,"
-                    f" journal_sync_every, adopt_journal, charge, book, and {', '.join(sorted(known))}."
-                )
+                own = {*inspect.signature(Privacy).parameters} - {"options"}
+                raise ValueError(f"{name}= is unknown to Privacy: it takes {', '.join(sorted(own | known))}.")
         if not self.by_epsilon and "noise_multiplier" not in options and "mechanism" not in options:
             raise ValueError(
                 "Privacy has neither target_epsilon nor noise_multiplier nor a Mechanism: say how much"
@@ -113,23 +104,14 @@ class Privacy:
         Raises:
             MismatchError: if unit_ids are not those of the loader's data set.
         """
-        what = {name: self.options[name] for name in OF_A_PASS if name in self.options}
+        names = {*self.options} & {"unit_ids", "participation", "mechanism"}
+        what = {name: self.options[name] for name in names}
         return Setup.of({"module": None, "optimizer": None, "data_loader": loader, **what}).period
 
     def engine(self, journal: Any) -> PrivacyEngine:
         """Make an engine for one run, which records its releases in the folder `journal`."""
-        return PrivacyEngine(
-            noise_key=self.noise_key,
-            sampling_key=self.sampling_key,
-            journal=journal,
-            journal_sync_every=self.journal_sync_every,
-            book=self.book,
-        )
+        names = ("noise_key", "sampling_key", "journal_sync_every", "book")
+        return PrivacyEngine(journal=journal, **{name: getattr(self, name) for name in names})
 
     def __repr__(self) -> str:
         return f"Privacy({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
-
-
-def _arguments(method: str) -> set[str]:
-    names = set(inspect.signature(getattr(PrivacyEngine, method)).parameters) - {"self"}
-    return names - set(OF_THE_TRAINER)

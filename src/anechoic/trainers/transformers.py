@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 from transformers import Trainer, TrainerCallback
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.trainers import transformers_settings as settings
 from anechoic.trainers.adapter import DroppedLogs, TrainerAdapter, check_settings
 from anechoic.trainers.privacy import Privacy
-from anechoic.trainers.row_loss import BatchParts, RowLoss
-from anechoic.trainers.run import UNNOISED, TrainerRun
+from anechoic.trainers.run import UNNOISED, RowLoss, TrainerRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +33,8 @@ class PrivateTrainer(TrainerAdapter, Trainer):
     SFTTrainer): pass`.
 
     The trainer is used as ever: train, evaluate, predict, save_model, train(resume_from_checkpoint=…). Its
-    compute_loss (yours, if you wrote one) is given one row at a time, so no row sees another in it. Not seen,
-    but in steps that are compared: what code around it keeps of a batch, and hands to it in a later step.
+    compute_loss (yours, if you wrote one) is given one row at a time, so no row sees another in it. What it
+    writes to attributes of the trainer is taken back.
 
     One step of the trainer is one release: per_device_train_batch_size rows are worked on at once, and
     gradient_accumulation_steps of such parts make one batch. With `Privacy(poisson_sampling=False)` batches
@@ -61,13 +58,13 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         GuaranteeError, MismatchError, …: from train(), as from `PrivacyEngine`.
     """
 
-    _measuring = False
+    _starting = _measuring = False
+    lr_scheduler: Any
 
     def __init__(self, *arguments: Any, privacy: Privacy, **keywords: Any) -> None:
         self._take(privacy)
         given = keywords.get("args", arguments[1] if len(arguments) > 1 else None)
-        if given is not None:
-            check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
+        check_settings(given, settings.REFUSED)  # before the Trainer looks at data and devices
         super().__init__(*arguments, **keywords)
         settings.check_loss(self)
         self._dropped = DroppedLogs(UNNOISED)
@@ -83,14 +80,13 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         self._resume = keywords.get("resume_from_checkpoint")
         self._starting = True
         try:
-            keywords["args"] = self.args
-            return super()._inner_training_loop(*arguments, **keywords)
+            return super()._inner_training_loop(*arguments, **{**keywords, "args": self.args})
         finally:
             self._starting = False
 
     def get_train_dataloader(self) -> Any:
         """The private loader while train() runs; else the Trainer's."""
-        if not getattr(self, "_starting", False):
+        if not self._starting:
             return super().get_train_dataloader()
         if self._run is None:
             with settings.unprepared(self.accelerator):
@@ -103,34 +99,31 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         # Accelerate would replace the model's forward, now or in the first evaluation: see autocast below
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         self.accelerator._models.append(model)
-        settings.keep_activations(self.model, self._given)
+        settings.keep_activations(self.model)
         steps = self.args.max_steps
         if steps <= 0:
             steps = math.ceil(self.args.num_train_epochs * self._privacy.period(loader))
-        optimizer = self.create_optimizer()
         return TrainerRun(
             self._privacy,
-            module=RowLoss(model, self._loss_of),
-            optimizer=optimizer,
+            module=RowLoss(model.train(), self._loss_of),
+            optimizer=self.create_optimizer(),
             loader=loader,
             steps=steps,
             scheduler=settings.planned_rates(self.args, self.lr_scheduler, steps),
             at_once=self._at_once,
             folder=self.args.output_dir,
             resume=self._resume,
-            say=tqdm.write,  # as the Trainer says its logs, around a progress bar
         )
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
-        if training and getattr(self, "_starting", False):
+        if training and self._starting:
             return self._begun.module
         return super()._wrap_model(model, training=training, dataloader=dataloader)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
         """bf16 around model and loss, in evaluation too; a cache would keep tensors of other rows."""
-        return torch.autocast(
-            self.args.device.type, dtype=torch.bfloat16, enabled=self.args.bf16, cache_enabled=False
-        )
+        kind, on = self.args.device.type, self.args.bf16
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=on, cache_enabled=False)
 
     # -- one step ------------------------------------------------------------------------------------
 
@@ -141,11 +134,6 @@ class PrivateTrainer(TrainerAdapter, Trainer):
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward pass of a logical batch, part by part. Returns 0: the loss is not noised."""
         run = self._begun
-        if not isinstance(inputs, BatchParts):
-            raise DesynchronizedError(
-                "training_step was given a batch that the private loader did not deliver: leave"
-                " get_train_dataloader and get_batch_samples as they are."
-            )
         run.module.train()
         for part in run.parts(inputs):
             batch = self._prepare_inputs(part)
@@ -156,20 +144,12 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
     def _loss_of(self, model: Any, inputs: Any) -> Tensor:
         """compute_loss of the class, on one row; for TRL's, which gathers statistics, the Trainer's own."""
-        for kind in type(self).__mro__:
-            if "compute_loss" in vars(kind) and not settings.is_trls(kind):
-                before = dict(vars(self))
-                loss: Any = vars(kind)["compute_loss"](self, model, inputs)
-                for name, value in vars(self).items():
-                    if before.get(name, before) is not value:
-                        raise GuaranteeError(
-                            f"compute_loss wrote the trainer's attribute {name}: what it keeps of a row"
-                            " would reach the next one. Nothing was released. Leave it out; statistics of"
-                            " public data can be taken in evaluation."
-                        )
-                found: Tensor = loss[0] if isinstance(loss, tuple) else loss
-                return found
-        raise UnsupportedError(f"{type(self).__name__} has no compute_loss.")
+        kinds = [kind for kind in type(self).__mro__ if "compute_loss" in vars(kind)]
+        own, before = next(kind for kind in kinds if not settings.is_trls(kind)), dict(vars(self))
+        loss: Any = vars(own)["compute_loss"](self, model, inputs)
+        vars(self).clear()  # what it keeps of a row would reach the next one
+        vars(self).update(before)
+        return loss[0] if isinstance(loss, tuple) else loss  # type: ignore[no-any-return]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """0: it would tell how large the batches were, which is secret where they are drawn."""
@@ -191,14 +171,12 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
         What the `log` of other classes adds (TRL's statistics) is left out too.
         """
-        if not getattr(self, "_starting", False) or self._measuring:
+        if not self._starting or self._measuring:
             return super().log(logs, *arguments, **keywords)
         own = self._begun.logs() if any(name in logs for name in UNNOISED) else {}
         Trainer.log(self, settings.public(logs, self._dropped) | own, *arguments, **keywords)
 
     def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
-        early = self.state.global_step < self.state.max_steps
-        self._begun.ended(asked=early and self.control.should_training_stop)
         output = super()._finalize_training(*arguments, **keywords)
         metrics = {name: value for name, value in output.metrics.items() if name not in UNNOISED}
         return output._replace(training_loss=math.nan, metrics=metrics | self._begun.logs())
@@ -207,14 +185,11 @@ class PrivateTrainer(TrainerAdapter, Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        schedule: Any = self.lr_scheduler
-        self._begun.save(output_dir, scheduler=schedule.state_dict())
+        self._begun.save(output_dir, scheduler=self.lr_scheduler.state_dict())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            extra = self._begun.load()
-            schedule: Any = self.lr_scheduler
-            schedule.load_state_dict(extra["scheduler"])
+            self.lr_scheduler.load_state_dict(self._begun.load()["scheduler"])
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The plain model, for from_pretrained, with the statement of its guarantee (privacy.txt)."""

@@ -24,24 +24,23 @@ REFUSED: tuple[Refused, ...] = (
     ("group_by_length", bool, "which rows share a batch would depend on the rows: leave it False"),
     ("fp16", bool, "its GradScaler multiplies losses before gradients are clipped: use bf16=True"),
     ("torch_compile", bool, "compiled code cannot be run row by row: leave it False"),
-    ("use_liger_kernel", bool, "its fused kernels do not say which row a gradient is of: leave it False"),
+    ("use_liger_kernel", bool, "its fused kernels cannot be run row by row: leave it False"),
     ("auto_find_batch_size", bool, "the batch size is part of the guarantee: set"
      " per_device_train_batch_size to what fits, and gradient_accumulation_steps to make up the batch"),
     ("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "it tells of the rows"
      " without noise: leave it 'no'"),
-    ("neftune_noise_alpha", lambda v: v is not None, "its hook on the embedding is put there after the run"
-     " began: leave it None"),
     ("deepspeed", bool, "one process, one device: leave it out"),
     ("fsdp", bool, "one process, one device: leave it out"),
+    ("world_size", lambda v: (v or 1) > 1, "one process, one device: start it without torchrun"),
+    ("n_gpu", lambda v: (v or 1) > 1, "one process, one device: set CUDA_VISIBLE_DEVICES to one of them"),
     ("packing", bool, "several examples would share a row, and one clip norm: leave it False"),
     ("padding_free", bool, "all examples would share one row: leave it False"),
 )  # fmt: skip
 #: What the Trainer logs of a run that follows from public numbers.
-PUBLIC = frozenset({"epoch", "learning_rate", "step"} | {
-    "train_runtime", "train_samples_per_second", "train_steps_per_second", "epsilon", "noise_to_signal",
+PUBLIC = frozenset({
+    "epoch", "learning_rate", "step", "train_runtime", "train_samples_per_second", "train_steps_per_second",
+    "epsilon", "noise_to_signal",
 })  # fmt: skip
-#: Schedulers that look at metrics.
-MEASURING = ("reduce_lr_on_plateau", "greedy")
 
 
 def in_whole_batches(args: Any) -> Any:
@@ -51,11 +50,6 @@ def in_whole_batches(args: Any) -> Any:
         UnsupportedError: naming the setting.
     """
     check_settings(args, REFUSED)
-    if args.world_size > 1 or args.n_gpu > 1:
-        raise UnsupportedError(
-            f"{max(args.world_size, args.n_gpu)} devices: a private run has one process and one device."
-            " Set CUDA_VISIBLE_DEVICES to one of them."
-        )
     loop = copy.copy(args)
     loop.per_device_train_batch_size *= args.gradient_accumulation_steps
     loop.gradient_accumulation_steps = 1
@@ -67,7 +61,7 @@ def in_whole_batches(args: Any) -> Any:
 
 def planned_rates(args: Any, given: Any, steps: int) -> Any:
     """The given scheduler, or that of the settings; None where rates follow from what is measured."""
-    if isinstance(given, Plateau) or args.lr_scheduler_type in MEASURING:
+    if isinstance(given, Plateau) or args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
         return None
     return given or get_scheduler(
         args.lr_scheduler_type,
@@ -78,25 +72,18 @@ def planned_rates(args: Any, given: Any, steps: int) -> Any:
     )
 
 
-def keep_activations(model: Any, args: Any) -> None:
-    """Turn activation checkpointing off, under which rows can only be taken one after another.
-
-    Args:
-        model: the user's.
-        args: the user's settings, whose class may have it on by default.
-    """
+def keep_activations(model: Any) -> None:
+    """Turn activation checkpointing off, under which rows can only be taken one after another."""
     if not any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
         return
     names = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
     next(found for name in names if (found := getattr(model, name, None)) is not None)()
     if hasattr(model, "disable_input_require_grads"):
         model.disable_input_require_grads()
-    default = getattr(type(args), "gradient_checkpointing", False)
     logger.warning(
-        "activation checkpointing%s is off in a private run: with it rows would be taken one after another."
-        " Memory is bounded by per_device_train_batch_size, which may be 1: gradient_accumulation_steps makes"
-        " up the batch.",
-        f" (gradient_checkpointing, which {type(args).__name__} turns on by default)" if default else "",
+        "activation checkpointing (gradient_checkpointing, which TRL turns on by default) is off in a private"
+        " run: with it rows would be taken one after another. Memory is bounded by"
+        " per_device_train_batch_size, which may be 1: gradient_accumulation_steps makes up the batch."
     )
 
 
@@ -112,18 +99,16 @@ def check_loss(trainer: Any) -> None:
         UnsupportedError: naming the loss and the remedy.
     """
     kind = next(one for one in type(trainer).__mro__ if "compute_loss" in vars(one))
-    if not is_trls(kind):
-        return
     own = "write its loss of one row as compute_loss(self, model, inputs, **_) of your class"
-    if kind.__name__ != "SFTTrainer":
-        raise UnsupportedError(f"the loss of TRL's {kind.__name__} is not known to be one of rows: {own}.")
-    if (named := getattr(trainer.args, "loss_type", None)) not in (None, "nll"):
-        raise UnsupportedError(f"loss_type={named!r} is refused: take 'nll', or {own}.")
-    if getattr(trainer, "aux_loss_enabled", False):
-        raise UnsupportedError(
-            "the model has an auxiliary loss of its router, which is that of a batch: set"
-            " output_router_logits=False in its config."
-        )
+    named = getattr(trainer.args, "loss_type", None)
+    for refused, why in (
+        (kind.__name__ != "SFTTrainer", f"the loss of TRL's {kind.__name__} is not known to be one of rows"),
+        (named not in (None, "nll"), f"loss_type={named!r} is refused: take 'nll', or"),
+        (getattr(trainer, "aux_loss_enabled", False), "the model has an auxiliary loss of its router, which"
+         " is that of a batch: set output_router_logits=False in its config, or"),
+    ):  # fmt: skip
+        if is_trls(kind) and refused:
+            raise UnsupportedError(f"{why}: {own}." if not why.endswith("or") else f"{why} {own}.")
 
 
 def public(logs: dict[str, float], dropped: DroppedLogs) -> dict[str, float]:

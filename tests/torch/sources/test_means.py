@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from anechoic.errors import GuaranteeError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
@@ -147,11 +146,3 @@ def test_a_row_without_a_gradient_leaves_no_trace_in_the_release(name, counts):
     x = torch.cat([normal(40, 64), torch.zeros(120, 64)])
     sums = [released(x[:count], LOSSES[name])[0] for count in counts]
     assert all(torch.equal(found, sums[0]) for found in sums)
-
-
-def test_ignored_classes_beside_smoothing_are_refused_still():
-    def loss(out):
-        return F.cross_entropy(out, classes(out), ignore_index=0, label_smoothing=0.1)
-
-    with pytest.raises(GuaranteeError):
-        released(normal(41, FEATURES), loss)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.torch import PrivacyEngine
 from anechoic.trainers import Privacy
-from anechoic.trainers.row_loss import RowLoss
+from anechoic.trainers.run import RowLoss
 from tests.trainers.setting import KEYS, as_in_another_process, flat
 
 lightning = pytest.importorskip("lightning")

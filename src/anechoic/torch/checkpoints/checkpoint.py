@@ -147,8 +147,8 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
         raise MismatchError(
             f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…"
             f" (grid_bits={there.get('grid_bits')}), this run's is {here.fingerprint[:12]}…"
-            f" (grid_bits={here.grid_bits}), as with other arguments, memory_budget= and exact_sums= too: pass"
-            " mechanism=anechoic.torch.read_mechanism(path) to make_private."
+            f" (grid_bits={here.grid_bits}), as with other arguments, memory_budget= and exact_sums= too:"
+            " pass mechanism=anechoic.torch.read_mechanism(path) to make_private."
         )
     if begun is not run.mechanism:
         if run.ledger.releases:

@@ -130,7 +130,7 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
     found: DataLoader[Any] = DataLoader(
         [work],  # type: ignore[arg-type] # what has a length and items is a data set
         batch_size=None,
-        collate_fn=_returned,
+        collate_fn=_returned,  # type: ignore[arg-type]
         num_workers=workers,
         timeout=loader.timeout if workers else 0,
         worker_init_fn=loader.worker_init_fn,

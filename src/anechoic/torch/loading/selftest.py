@@ -48,9 +48,9 @@ def check_repeats(loader: DataLoader[Any], batch_first: bool, *, owned: bool) ->
             "the data set or collate_fn gives other values when the same examples are fetched again, under"
             " one seed of all global generators: it draws from a generator of its own (random.Random,"
             " numpy.random.default_rng, torch.Generator), so one example more changes what others draw, and a"
-            " resumed run would make other releases under the same noise. Draw from torch, random or numpy.random in"
-            " __getitem__ itself: they are set for each batch. A Generator may be made there, too:"
-            " numpy.random.default_rng(torch.randint(2**62, ()).item())."
+            " resumed run would make other releases under the same noise. Draw from torch, random or"
+            " numpy.random in __getitem__ itself: they are set for each batch. A Generator may be made there,"
+            " too: numpy.random.default_rng(torch.randint(2**62, ()).item())."
         )
     if moved:
         raise UnsupportedError(

@@ -327,5 +327,6 @@ def _explained(options: Any, known: dict[str, str]) -> list[str]:
     text = cleandoc(options.__doc__).split("\n\n", 1)[1]
     entries = re.findall(r"^(\w+): (.*(?:\n .*)*)", text, re.MULTILINE)
     return [
-        indent("\n    ".join(wrap(f"{name} ({known[name]}): {said}", 96)), "    ") for name, said in entries
+        indent("\n    ".join(wrap(f"{name} ({known[name]}): {' '.join(said.split())}", 96)), "    ")
+        for name, said in entries
     ]

@@ -20,7 +20,6 @@ from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP, statistics_in
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.setup.clip_norms import check_words
 from anechoic.torch.sources.base import source_class
 from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
@@ -56,7 +55,6 @@ def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], opt
 
 def check_options(setup: Setup) -> None:
     """Refuse options of Opacus that this engine does not have, and words and flags that mean nothing."""
-    check_words(setup.clipping, setup.max_grad_norm)
     if setup.noise_generator is not None:
         raise UnsupportedError(
             "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
@@ -80,7 +78,7 @@ def check_options(setup: Setup) -> None:
 _NOT_PLAIN = dict.fromkeys(
     (
         *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
-        *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
+        *("DataParallel", "FullyShardedDataParallel"),
     ),
     "pass the plain module, on every rank (docs/many-devices.md).",
 ) | {
@@ -183,8 +181,8 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     for p in own:
         if p.is_complex():
             raise UnsupportedError(
-                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a real"
-                " one with a last axis of 2, and let forward take torch.view_as_complex of it."
+                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a"
+                " real one with a last axis of 2, and let forward take torch.view_as_complex of it."
             )
         if p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -19,41 +19,10 @@ from anechoic.torch.sources.clipping import ClipParts, Clipping, GridClipping
 #: "flat" and "per_layer" are Opacus's words.
 ClippingName = Literal["flat", "per_layer", "per_group", "automatic"]
 MaxGradNorm = float | Sequence[float] | Mapping[str, float] | None
-CLIPPINGS = ("flat", "per_layer", "per_group", "automatic")
 #: That of automatic clipping, in units of gradients: the paper's, who found that it need not be tuned.
 GAMMA = 0.01
 #: By what part of it the norm of a list may differ from the clip norm of a given mechanism.
 _NEAR = 1e-9
-
-
-def check_words(clipping: Any, max_grad_norm: Any) -> None:
-    """Refuse words and kinds of norms that mean nothing, or not with each other."""
-    if clipping == "adaptive":
-        raise UnsupportedError(
-            "clipping='adaptive': it moves the clip norm by statistics of the batches, which cost privacy"
-            " that no mechanism here accounts for. Write clipping='automatic', which needs no tuned norm, or"
-            " clipping='flat'."
-        )
-    one_of("clipping", clipping, CLIPPINGS)
-    given = f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}"
-    if isinstance(max_grad_norm, Mapping):
-        if clipping not in ("per_group", "automatic"):
-            raise ValueError(f"{given}: norms by names of parameters are those of clipping='per_group'.")
-        if not max_grad_norm or not all(isinstance(pattern, str) for pattern in max_grad_norm):
-            raise ValueError(f"{given} must map patterns of parameters' names to norms: {{'*': 1.0}}.")
-    elif isinstance(max_grad_norm, Sequence) and not isinstance(max_grad_norm, str):
-        if clipping not in ("per_layer", "automatic"):
-            raise ValueError(f"{given}: a list of norms is that of clipping='per_layer'.")
-    elif clipping == "per_group":
-        raise ValueError(
-            f"{given}: give a norm for each group, by patterns of the names in model.named_parameters(), such"
-            " as max_grad_norm={'embedding.*': 0.5, '*': 1.0}."
-        )
-    elif max_grad_norm is not None:
-        positive_float("max_grad_norm", max_grad_norm)
-        return
-    for norm in max_grad_norm.values() if isinstance(max_grad_norm, Mapping) else max_grad_norm or ():
-        positive_float("a norm of max_grad_norm", norm)
 
 
 def flat_norm(max_grad_norm: MaxGradNorm) -> float | None:
@@ -76,7 +45,7 @@ def is_near(max_grad_norm: MaxGradNorm, clip_norm: float) -> bool:
 
 def _listed(max_grad_norm: Any) -> list[float]:
     given = max_grad_norm.values() if isinstance(max_grad_norm, Mapping) else max_grad_norm
-    return [float(norm) for norm in given]
+    return [positive_float("a norm of max_grad_norm", norm) for norm in given]
 
 
 def names_of(module: nn.Module, parameters: list[nn.Parameter]) -> list[str]:
@@ -91,7 +60,7 @@ def clipping_of(
     """Return the clipping of contributions: as floats, or as integers on the mechanism's grid.
 
     Args:
-        clipping, max_grad_norm: as given to make_private, and checked by `check_words`.
+        clipping, max_grad_norm: as given to make_private, and checked by `places_of`.
         names: of the trainable parameters, in the order of all sums.
         mechanism: whose clip norm is the bound over all parameters together.
     """
@@ -106,35 +75,64 @@ def clipping_of(
 def places_of(
     clipping: str, max_grad_norm: MaxGradNorm, names: list[str]
 ) -> tuple[list[float], tuple[int, ...]]:
-    """Return (norms of the parts, to scale; the part of each parameter), of a split that fits the `names`."""
-    if isinstance(max_grad_norm, Mapping):
-        patterns = list(max_grad_norm)
-        places = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names]
-        if -1 in places:
-            raise ValueError(
-                f"max_grad_norm={dict(max_grad_norm)!r} has no pattern for {names[places.index(-1)]!r}: a"
-                " parameter that is not clipped would have no bound. Add '*', for all others, at the end."
-            )
-        for i, pattern in enumerate(patterns):
-            if i not in places:
-                raise ValueError(
-                    f"max_grad_norm={dict(max_grad_norm)!r}: no trainable parameter is left for {pattern!r}"
-                    f" (each takes the first pattern that it matches; they are {', '.join(names[:5])}, …)."
-                    " Its norm would be paid for with noise: leave it out."
-                )
-        return _listed(max_grad_norm), tuple(places)
-    if max_grad_norm is None or isinstance(max_grad_norm, Real):
-        if clipping == "per_layer":
-            return [1.0] * len(names), tuple(range(len(names)))
-        return [1.0], (0,) * len(names)
-    norms = _listed(max_grad_norm)
-    if len(norms) != len(names):
-        raise ValueError(
-            f"max_grad_norm has {len(norms)} norms, and the optimizer has {len(names)} trainable parameters"
-            f" ({', '.join(names[:5])}, …): give one for each, in their order; or one number, which is the"
-            " norm of the whole gradient, each parameter having an equal part; or clipping='per_group'."
+    """Return (norms of the parts, to scale; the part of each parameter), of a split that fits the `names`.
+
+    Raises:
+        UnsupportedError: for clipping of Opacus that is not here.
+        ValueError: for words and norms that mean nothing, or not with each other, or not for these names.
+    """
+    if clipping == "adaptive":
+        raise UnsupportedError(
+            "clipping='adaptive': it moves the clip norm by statistics of the batches, which cost privacy"
+            " that no mechanism here accounts for. Write clipping='automatic', which needs no tuned norm, or"
+            " clipping='flat'."
         )
-    return norms, tuple(range(len(norms)))
+    one_of("clipping", clipping, get_args(ClippingName))
+    given = f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}"
+    if isinstance(max_grad_norm, Mapping):
+        fault = ""
+        if clipping not in ("per_group", "automatic"):
+            fault = "norms by names of parameters are those of clipping='per_group'"
+        elif not max_grad_norm or not all(isinstance(pattern, str) for pattern in max_grad_norm):
+            fault = "it must map patterns of parameters' names to norms: {'*': 1.0}"
+        patterns = [] if fault else list(max_grad_norm)
+        places = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names]
+        unused = [pattern for i, pattern in enumerate(patterns) if i not in places]
+        if not fault and -1 in places:
+            fault = (
+                f"it has no pattern for {names[places.index(-1)]!r}: a parameter that is not clipped would"
+                " have no bound. Add '*', for all others, at the end"
+            )
+        elif unused:
+            fault = (
+                f"no trainable parameter is left for {unused[0]!r} (each takes the first pattern that it"
+                f" matches; they are {', '.join(names[:5])}, …). Its norm would be paid for with noise: leave"
+                " it out"
+            )
+        if fault:
+            raise ValueError(f"{given}: {fault}.")
+        return _listed(max_grad_norm), tuple(places)
+    if isinstance(max_grad_norm, Sequence) and not isinstance(max_grad_norm, str):  # type: ignore[unreachable]
+        if clipping not in ("per_layer", "automatic"):
+            raise ValueError(f"{given}: a list of norms is that of clipping='per_layer'.")
+        if len(max_grad_norm) != len(names):
+            raise ValueError(
+                f"max_grad_norm has {len(max_grad_norm)} norms, and the optimizer has {len(names)} trainable"
+                f" parameters ({', '.join(names[:5])}, …): give one for each, in their order; or one number,"
+                " which is the norm of the whole gradient, each parameter having an equal part; or"
+                " clipping='per_group'."
+            )
+        return _listed(max_grad_norm), tuple(range(len(names)))
+    if clipping == "per_group":
+        raise ValueError(
+            f"{given}: give a norm for each group, by patterns of the names in model.named_parameters(), such"
+            " as max_grad_norm={'embedding.*': 0.5, '*': 1.0}."
+        )
+    if max_grad_norm is not None:
+        positive_float("max_grad_norm", max_grad_norm)
+    if clipping == "per_layer":
+        return [1.0] * len(names), tuple(range(len(names)))
+    return [1.0], (0,) * len(names)
 
 
 def fitted(norms: list[float], clip_norm: float) -> tuple[float, ...]:

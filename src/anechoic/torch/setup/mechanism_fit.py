@@ -44,45 +44,35 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     Raises:
         UnsupportedError: if it is any other, since what it promises about participation is unknown.
     """
-    remedy = (
-        "Use shuffle=True or shuffle=False, and torch.utils.data.Subset(dataset, indices) for a part of the"
-        " data; where somebody else forms the batches and promises how often a"
-        " unit takes part, pass a Mechanism with External sampling, or participation=…"
-    )
+    sampler, size = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
+    own = ""
     if type(loader.batch_sampler) is not BatchSampler:
-        kind = type(loader.batch_sampler).__name__
-        raise UnsupportedError(
-            f"data_loader forms batches by its own {kind}, which would be replaced. {remedy}."
-        )
-    sampler = loader.sampler
-    if type(sampler) is SequentialSampler:
+        own = f"forms batches by its own {type(loader.batch_sampler).__name__}"
+    elif type(sampler) is SequentialSampler:
         return False
-    size = len(loader.dataset)  # type: ignore[arg-type]
-    if type(sampler) is not RandomSampler or sampler.replacement or sampler.num_samples != size:
-        detail = ""
-        if type(sampler) is RandomSampler:
-            detail = f" with replacement={sampler.replacement}, num_samples={sampler.num_samples}"
+    elif type(sampler) is not RandomSampler:
+        own = f"draws examples by {type(sampler).__name__}"
+    elif sampler.replacement or sampler.num_samples != size:
+        drawn = f"replacement={sampler.replacement}, num_samples={sampler.num_samples}"
+        own = f"draws examples by RandomSampler with {drawn}"
+    if own:
         raise UnsupportedError(
-            f"data_loader draws examples by {type(sampler).__name__}{detail}, which would be replaced."
-            f" {remedy}."
+            f"data_loader {own}, which would be replaced. Use shuffle=True or shuffle=False, and"
+            " torch.utils.data.Subset(dataset, indices) for a part of the data; where somebody else forms the"
+            " batches and promises how often a unit takes part, pass a Mechanism with External sampling, or"
+            " participation=…."
         )
     return True
 
 
 def planned_size(setup: Setup) -> int:
     """Return the loader's batch size; refuse a batch sampler without one, and more than there is."""
-    size, count, participation = setup.data_loader.batch_size, setup.count, setup.participation
-    if size is None and participation is None:
+    size, count = setup.data_loader.batch_size, setup.count
+    if size is None:  # batches of somebody else, of whatever size
         raise UnsupportedError(
-            "data_loader has a batch_sampler, whose batches would be replaced. Use shuffle=True or"
-            " shuffle=False with a batch_size; where somebody else forms the batches, pass a Mechanism with"
-            " External sampling."
-        )
-    if size is None:  # batches of somebody else, of whatever size: nothing says what to divide by
-        raise UnsupportedError(
-            f"data_loader has a batch_sampler, and so no batch_size: participation={participation!r} says how"
-            " often a unit takes part, not what the sum of a batch is divided by. Pass mechanism= a Mechanism"
-            " with External(participation, batch_size, steps), made by anechoic.calibrate."
+            "data_loader has a batch_sampler, and so no batch_size, by which a sum is divided. Use"
+            " shuffle=True or shuffle=False with a batch_size; where somebody else forms the batches, pass"
+            " mechanism= a Mechanism with External(participation, batch_size, steps), made by calibrate."
         )
     if size > count:
         raise ValueError(

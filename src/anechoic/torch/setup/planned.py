@@ -43,7 +43,8 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
             " Dense)."
         )
-    if setup.clip_norm is None:
+    clip_norm = setup.clip_norm
+    if clip_norm is None:
         raise ValueError(
             "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
         )
@@ -75,7 +76,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
         "examples" if setup.units is None else "units",
     )
     update = with_schedule(update_of(setup.optimizer), setup.scheduler, setup.scheduler_interval)
-    dimension, clip_norm = sum(p.numel() for p in parameters), setup.clip_norm
+    dimension = sum(p.numel() for p in parameters)
     name: StrategyName = setup.mechanism  # type: ignore[assignment] # a Mechanism is in no STRATEGIES
 
     def made(memory_budget: int | None) -> Plan:
@@ -94,7 +95,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             keep=setup.keep,
             workload=setup.workload,
             strategy=name,
-            clip_norm=clip_norm,
+            clip_norm=clip_norm,  # type: ignore[arg-type] # is not None
             adjacency=setup.adjacency or "zero_out",
             unit=setup.unit or ("example" if setup.units is None else "unit"),
             drop_last=setup.data_loader.drop_last,

@@ -105,6 +105,11 @@ class RowPasses:
         if self._after is not None:
             self._after()
         if not made:
+            if "more than 1 value per channel" in str(self._error):
+                raise UnsupportedError(
+                    "the model normalises by statistics of the batch (F.batch_norm with training=True), and a"
+                    " row by itself has none: use GroupNorm or LayerNorm, or training=False."
+                ) from self._error
             check_not_mixing(self._model.module.modules())
             raise self._error
         if self._failed:

@@ -161,7 +161,7 @@ OF_USERS = {"unit": "user", "unit_ids": [f"user{i % 15}" for i in range(ROWS)]}
 
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_an_epoch_is_a_pass_over_the_users(tmp_path, fixed, parts, caplog):
+def test_an_epoch_is_a_pass_over_the_users(tmp_path, fixed, parts):
     privacy = Privacy(**KEYS, **GUARANTEE, **OF_USERS, poisson_sampling=not fixed)
     options = {"batch": BATCH // parts, "accumulate_grad_batches": parts}
     _, trainer = fitted(tmp_path, privacy=privacy, max_epochs=3, **options)
@@ -169,4 +169,3 @@ def test_an_epoch_is_a_pass_over_the_users(tmp_path, fixed, parts, caplog):
     assert trainer.global_step == engine.releases == engine.mechanism.steps == 3 * 2
     assert trainer.current_epoch == 3
     assert engine.releases == 3 * len(trainer.strategy._begun.batches)
-    assert "training ended after" not in caplog.text
