@@ -1,6 +1,9 @@
 """make_private: what it returns, what it plans, and everything that it refuses."""
 
 import logging
+import re
+import subprocess
+import sys
 from inspect import signature
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from torch.utils.data import (
 )
 
 import anechoic as an
+import anechoic.torch
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
@@ -26,10 +30,10 @@ from anechoic.sampling import External, FixedOrder
 from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.setup.arguments import ByEpsilon, ByNoise
+from anechoic.torch.setup.arguments import ByEpsilon, ByNoise, Setup
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.workloads import momentum
-from tests.torch.setting import MODES, data, mechanism, network, start, step, train
+from tests.torch.setting import data, mechanism, network, start, step, train
 
 
 def private(engine=None, *, model=None, loader=None, optimizer=None, epsilon=False, **options):
@@ -101,9 +105,52 @@ def test_a_workload_can_be_given():
     ("method", "options"),
     [(PrivacyEngine.make_private, ByNoise), (PrivacyEngine.make_private_with_epsilon, ByEpsilon)],
 )
-def test_type_checkers_know_every_argument(method, options):
-    known = {*signature(method).parameters} - {"self", "grad_sample_mode", "wrap_model"}
-    assert options.__required_keys__ | options.__optional_keys__ == known
+def test_type_checkers_and_help_know_every_argument(method, options):
+    known = {*signature(method).parameters} - {"self"}
+    typed = options.__required_keys__ | options.__optional_keys__
+    assert typed | {"grad_sample_mode", "wrap_model"} == known
+    entries = re.findall(r"^    (\w+) \(([^)].*?)\): \S", method.__doc__, re.MULTILINE)
+    assert {name for name, _ in entries} == known and len(entries) == len(known)
+    assert dict(entries)["max_grad_norm"] == "float | list | dict | None"
+    assert "Returns:" in method.__doc__ and "Raises:" in method.__doc__ and "ARGUMENTS" not in method.__doc__
+
+
+def in_a_process(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_each_name_is_imported_when_it_is_asked_for():
+    count = "sum(name.split('.')[0] == 'anechoic' for name in sys.modules)"
+    script = f"""
+import sys, anechoic.torch
+print({count})
+anechoic.torch.PrivacyEngine
+rooms = ("audit", "optimize", "lower_bounds")
+print({count}, [room for room in rooms if f"anechoic.{{room}}" in sys.modules])
+"""
+    alone, engine = in_a_process(script).splitlines()
+    assert int(alone) <= 10 and int(engine.split()[0]) <= 260 and engine.endswith("[]")
+    with pytest.raises(AttributeError, match="no attribute 'Engine'"):
+        anechoic.torch.Engine
+    assert dir(anechoic.torch) == sorted(anechoic.torch.__all__)
+
+
+def test_a_plan_knows_the_optimizers_and_schedulers_of_torch_before_the_engine_is_imported():
+    printed = in_a_process("""
+import torch
+from anechoic.planning.update import rates_of, update_of
+sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+print(update_of(sgd).momentum, rates_of(torch.optim.lr_scheduler.StepLR(sgd, 1))(2).round(3).tolist())
+for rule in (update_of, rates_of):
+    try:
+        rule(torch.nn.Linear if rule is update_of else torch.nn.Identity)
+        print("taken")
+    except ValueError as error:
+        print(error)
+""")
+    assert printed.startswith("0.9 [0.1, 0.01]\noptimizer=") and "torch optimizer" in printed
 
 
 @pytest.mark.slow
@@ -163,7 +210,7 @@ def test_the_page_s_lines_save_the_plain_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = run_the_page_s_lines("training.md")
     assert found["engine"].releases == 4 and found["model"]._module is found["network"]
-    assert found["mechanism"].sampling.examples == 1000 and (tmp_path / "network.pt").exists()
+    assert found["engine"].mechanism.sampling.examples == 1000 and (tmp_path / "network.pt").exists()
 
 
 def test_accountants_of_opacus_are_named_without_effect(caplog):
@@ -253,11 +300,22 @@ def test_two_engines_draw_different_keys():
     assert torch.equal(train(start(), 2), train(start(), 2))
 
 
-def test_nothing_secret_is_shown():
+def test_an_engine_says_what_it_is_and_nothing_secret():
+    assert (
+        repr(PrivacyEngine()) == "PrivacyEngine(no run yet: call make_private or make_private_with_epsilon)"
+    )
     run = start()
+    train(run, 2)
+    shown, spent = repr(run.engine), run.engine.get_epsilon(run.mechanism.delta)
+    assert shown.startswith("PrivacyEngine(grad_sample_mode='rows', Mechanism(BandedToeplitz")
+    assert shown.endswith(f"2 of 15 releases made, epsilon={spent:.4g} so far at delta=1e-06)")
     key = bytes(range(32)).hex()
     for shown in (repr(run.engine), repr(run.optimizer), run.mechanism.to_json(), run.mechanism.report()):
         assert key not in shown
+
+
+class NormAct(nn.BatchNorm1d):
+    """As timm's, with an activation of its own."""
 
 
 def test_opacus_helpers():
@@ -270,6 +328,27 @@ def test_opacus_helpers():
     fixed = PrivacyEngine.get_compatible_module(bad)
     assert isinstance(fixed[1], nn.GroupNorm)
     engine.validate(module=fixed, optimizer=None, data_loader=None)
+    bad[1] = NormAct(4)
+    with pytest.raises(
+        UnsupportedError, match=r"1 is NormAct.*set_submodule\('1', nn.Sequential\(nn.GroupNorm"
+    ):
+        PrivacyEngine.get_compatible_module(bad)
+
+
+@pytest.mark.parametrize("zeroed", ["before", "after", "never"])
+def test_a_script_that_clips_p_grad_is_told_once(zeroed, caplog):
+    for clips in (False, True):
+        run = start(keys=False)
+        for x, y in run.loader:
+            if zeroed == "before":
+                run.optimizer.zero_grad()
+            run.criterion(run.forward(x), y).backward()
+            if clips:
+                nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+            run.optimizer.step()
+            if zeroed == "after":
+                run.optimizer.zero_grad()
+        assert caplog.text.count("nobody reads it there") == clips
 
 
 # Batches of somebody else.
@@ -302,14 +381,6 @@ def test_a_second_run_needs_a_second_engine():
         private(run.engine, mechanism=mechanism())
 
 
-def test_a_refused_call_leaves_everything_as_it_was():
-    model, engine = network(), PrivacyEngine()
-    with pytest.raises(MismatchError):
-        private(engine, model=model, mechanism=mechanism(examples=41))
-    assert not hasattr(model, "autograd_grad_sample_hooks")
-    private(engine, model=model, mechanism=mechanism())
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -339,30 +410,71 @@ def test_a_refused_call_leaves_everything_as_it_was():
             MismatchError,
             "poisson_sampling=False, but the mechanism's guarantee rests on Poisson",
         ),
-        (
-            {"grad_sample_mode": "ghost", "criterion": nn.MSELoss(reduction="sum")},
-            ValueError,
-            "criterion.reduction",
-        ),
     ],
 )
 def test_options_that_are_refused(options, error, message):
-    with pytest.raises(error, match=message):
-        private(**{"mechanism": mechanism(), **options})
-
-
-def test_what_the_mechanism_says_may_be_repeated():
     mech = mechanism()
+    engine, model = PrivacyEngine(), network()
+    with pytest.raises(error, match=message):
+        private(engine, model=model, **{"mechanism": mech, **options})
+    said = {"max_grad_norm": 1.0, "noise_multiplier": mech.noise_multiplier, "epochs": 3, "unit": "example"}
+    said |= {"adjacency": "zero_out", "participation": mech.participation}
     private(
-        mechanism=mech,
-        max_grad_norm=1.0,
-        noise_multiplier=mech.noise_multiplier,
-        epochs=3,
-        adjacency="zero_out",
-        unit="example",
-        participation=mech.participation,
-    )
-    private(mechanism=mech, steps=15)
+        engine, model=model, mechanism=mech, **said
+    )  # all is as it was; what the mechanism says is repeated
+
+
+def test_a_mechanism_over_budget_is_refused():
+    mech = mechanism(noise_std=0.5)
+    options = {"epsilon": True, "target_delta": 1e-5, "mechanism": mech}
+    with pytest.raises(MismatchError, match="target_epsilon"):
+        private(target_epsilon=0.999 * mech.epsilon(1e-5), **options)
+    private(target_epsilon=mech.epsilon(1e-5), **options)
+
+
+class DistributedDataParallel(nn.Module):
+    """Stands for torch's, which needs a process group to be made."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+class OptimizedModule(DistributedDataParallel):
+    """Stands for torch.compile's, which takes seconds to make."""
+
+
+def mixing():
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (
+            lambda: DistributedDataParallel(network()),
+            UnsupportedError,
+            "is DistributedDataParallel: pass the",
+        ),
+        (lambda: OptimizedModule(network()), UnsupportedError, "put its _orig_mod in its place"),
+        (lambda: torch.jit.script(network()), UnsupportedError, "ScriptModule: its compiled code"),
+        (lambda: network().eval(), UnsupportedError, r"call model.train\(\)"),
+        (
+            lambda: nn.Sequential(nn.Embedding(9, 6, max_norm=1.0), network()),
+            UnsupportedError,
+            "max_norm to None",
+        ),
+        (
+            lambda: nn.Sequential(nn.Embedding(9, 6, sparse=True), network()),
+            UnsupportedError,
+            "sparse to False",
+        ),
+        (mixing, GuaranteeError, "get_compatible_module"),
+    ],
+)
+def test_modules_that_do_not_fit_are_refused(model, error, message):
+    with pytest.raises(error, match=message):
+        private(model=model(), mechanism=mechanism())
 
 
 @pytest.mark.parametrize(
@@ -379,6 +491,12 @@ def test_what_the_mechanism_says_may_be_repeated():
         ({"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epochs": 0}, "epochs=0"),
         ({"noise_multiplier": 0.0, "max_grad_norm": 1.0, "epochs": 1}, "noise_multiplier=0.0"),
         ({"noise_multiplier": 1.0, "max_grad_norm": 1.0, "epochs": 1, "mechanism": "tree"}, "tree"),
+        ({**EPSILON, "target_epsilon": 0.0}, "target_epsilon=0.0"),
+        ({**EPSILON, "target_epsilon": float("nan")}, "target_epsilon=nan"),
+        ({**EPSILON, "target_delta": 0.0}, "target_delta=0.0"),
+        ({**EPSILON, "target_delta": 1.0}, "target_delta=1.0"),
+        ({**EPSILON, "max_grad_norm": None}, "max_grad_norm is missing"),
+        ({**EPSILON, "epochs": None}, "epochs=None, steps=None"),
     ],
 )
 def test_too_little_to_plan_from(options, message):
@@ -386,35 +504,15 @@ def test_too_little_to_plan_from(options, message):
         private(**options)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"target_epsilon": 0.0}, "target_epsilon=0.0"),
-        ({"target_epsilon": -1.0}, "target_epsilon=-1.0"),
-        ({"target_epsilon": float("nan")}, "target_epsilon=nan"),
-        ({"target_delta": 0.0}, "target_delta=0.0"),
-        ({"target_delta": 1.0}, "target_delta=1.0"),
-        ({"max_grad_norm": None}, "max_grad_norm is missing"),
-        ({"epochs": None}, "epochs=None, steps=None"),
-    ],
-)
-def test_impossible_targets(change, message):
-    with pytest.raises(ValueError, match=message):
-        private(**{**EPSILON, **change})
-
-
-def test_a_mechanism_over_budget_is_refused():
-    mech = mechanism(noise_std=0.5)
-    spent = mech.epsilon(1e-5)
-    options = {"epsilon": True, "target_delta": 1e-5, "mechanism": mech}
-    with pytest.raises(MismatchError, match="target_epsilon"):
-        private(target_epsilon=0.999 * spent, **options)
-    private(target_epsilon=spent, **options)
-
-
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([])
+
+
+def test_a_stream_of_examples_has_no_length_to_plan_from():
+    setup = Setup.of({"module": None, "optimizer": None, "data_loader": DataLoader(Stream(), batch_size=8)})
+    with pytest.raises(UnsupportedError, match=r"IterableDataset.*DataLoader\(list\(dataset\), …\)"):
+        setup.period
 
 
 def refused_loaders():
@@ -454,19 +552,6 @@ def test_data_that_were_sampled_count_as_all_there_are():
     private(loader=loader, mechanism=mechanism("poisson", examples=20))
 
 
-class DistributedDataParallel(nn.Module):
-    """Stands for torch's, which needs a process group to be made."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-
-def test_distributed_modules_are_refused():
-    with pytest.raises(UnsupportedError, match="DistributedDataParallel"):
-        private(model=DistributedDataParallel(network()), mechanism=mechanism())
-
-
 def test_optimizers_that_do_not_fit_are_refused():
     mech = mechanism()
     other = network(seed=1)
@@ -504,13 +589,6 @@ def test_double_precision_gets_double_noise():
     train(run, 2)
     assert run.optimizer.noise_adder._row.dtype == torch.float64
     assert model[0].weight.dtype == torch.float64
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_modules_that_mix_examples_are_refused(mode):
-    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises((UnsupportedError, GuaranteeError), match="get_compatible_module"):
-        private(model=model, mechanism=mechanism(), grad_sample_mode=mode)
 
 
 @pytest.mark.parametrize(

@@ -57,28 +57,22 @@ class UpdateRule:
 
     def workload(self, n: int, period: int) -> Workload:
         """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate."""
-        if self.kind == "adam":
-            return prefix_sum(n)
-        rates = self.learning_rates(n, period)
-        if not self.momentum and not self.weight_decay and rates is None:
+        rates = None if self.kind == "adam" else self.learning_rates(n, period)
+        if self.kind == "adam" or not (self.momentum or self.weight_decay or rates is not None):
             return prefix_sum(n)
         return momentum(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
 
 
 def _has_rule(rule: Any, thing: Any) -> bool:
     """Whether `rule` knows an object of torch, whose rules are imported with the first one."""
-    if any(cls.__module__.split(".")[0] == "torch" for cls in type(thing).__mro__):
+    if any(cls.__module__.startswith("torch.") for cls in type(thing).__mro__):
         import_module("anechoic.torch.optimizer_kinds")
     return rule.dispatch(type(thing)) is not rule.dispatch(object)
 
 
 @singledispatch
 def update_of(optimizer: Any) -> UpdateRule:
-    """What is known of an optimizer: "sgd", "adam", or one of torch.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """What is known of an optimizer, which is "sgd", "adam", or one of torch."""
     if _has_rule(update_of, optimizer):
         return update_of(optimizer)
     raise ValueError(
@@ -130,15 +124,8 @@ def _(scheduler: str) -> Callable[[int], Array] | None:
 def named_rates(name: ScheduleName, steps: int) -> Array:
     """Learning rates of a schedule, shape (steps,), the first 1."""
     t = np.arange(steps) / steps
-    match name:
-        case "cosine":
-            return np.asarray((1.0 + np.cos(np.pi * t)) / 2.0)
-        case "linear":
-            return 1.0 - t
-        case "cooldown":
-            return np.asarray(np.minimum(1.0, (1.0 - t) / COOLDOWN))
-        case _:
-            return np.ones(steps)
+    falling = {"cosine": (1.0 + np.cos(np.pi * t)) / 2.0, "linear": 1.0 - t, "constant": np.ones(steps)}
+    return np.asarray(falling.get(name, np.minimum(1.0, (1.0 - t) / COOLDOWN)))
 
 
 def with_schedule(update: UpdateRule, scheduler: Any, interval: Interval) -> UpdateRule:

@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -40,9 +39,10 @@ OF_MODULES: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda m: m._compiler_ctx is not None or any(
         hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in m.modules()
      ), "torch.compile: compiled code cannot be run row by row. Leave it out"),
-    (lambda m: is_overridden("backward", m), "backward: it is called on the loss of each row. Leave it out"),
-    (lambda m: is_overridden("configure_gradient_clipping", m), "configure_gradient_clipping: there are no"
-     " gradients before the step but those of rows, which are clipped. Leave it out"),
+    (lambda m: is_overridden("backward", m), "backward, which is not called: gradients of rows are taken one"
+     " by one. Leave it out"),
+    (lambda m: is_overridden("configure_gradient_clipping", m), "configure_gradient_clipping: those of rows"
+     " are clipped. Leave it out"),
 )  # fmt: skip
 
 
@@ -68,14 +68,7 @@ def check(trainer: Any, privacy: Privacy) -> None:
         if owner is not None and is_overridden("on_before_batch_transfer", owner)
     ]
     if len(devices := trainer.strategy.parallel_devices) > 1:
-        said.append(
-            f"Trainer(devices=…) gives {len(devices)}, and a private run has one device: set devices=1"
-        )
-    if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
-        said.append(
-            "the plugin AsyncCheckpointIO writes a checkpoint some time after its keys, and a run that is"
-            " killed in between could not go on from it: leave it out"
-        )
+        said.append(f"Trainer(devices=…) gives {len(devices)}: a private run has one, set devices=1")
     if privacy.stop_at_epsilon is not None and (trainer.min_epochs or trainer.min_steps):
         said.append(
             "Trainer(min_epochs=…, min_steps=…) would train on beyond stop_at_epsilon: leave them out"

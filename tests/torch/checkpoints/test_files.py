@@ -118,6 +118,9 @@ def test_a_sealed_checkpoint_holds_no_secret_and_resumes_with_the_keys(path, oth
 
 
 def test_a_sealed_checkpoint_needs_its_keys(path):
+    with pytest.raises(ValueError, match="drew its keys itself"):  # nobody could give them again
+        start(keys=False).engine.save_checkpoint(path=path, keys=False)
+    assert not path.exists()
     run = start()
     train(run, 2)
     run.engine.save_checkpoint(path=path, keys=False)
@@ -127,12 +130,6 @@ def test_a_sealed_checkpoint_needs_its_keys(path):
     other.engine._current().keys = PrivacyEngine(noise_key=NOISE_KEY)._keys.draw()
     with pytest.raises(MismatchError, match="sealed, and sampling_key is not the one"):
         other.engine.load_checkpoint(path=path)
-
-
-def test_keys_that_nobody_could_give_again_are_not_left_out(path):
-    with pytest.raises(ValueError, match="drew its keys itself"):
-        start(keys=False).engine.save_checkpoint(path=path, keys=False)
-    assert not path.exists()
 
 
 # The journal beside it.
@@ -145,15 +142,6 @@ def test_a_run_without_checkpoints_writes_nothing_and_hashes_nothing(tmp_path, m
     monkeypatch.setattr(noise_adder, "digest", lambda released, journal: pytest.fail("hashed"))
     train(start(), 3)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_releases_from_the_first_checkpoint_on_are_recorded(path):
-    run = start()
-    train(run, 3)
-    run.engine.save_checkpoint(path=path)
-    train(run, 7)
-    record = read_journal(the_journal(path.parent))
-    assert (record.first, record.end) == (3, 7)
 
 
 def test_a_journal_of_its_own_place_holds_all_releases(tmp_path, path):
@@ -279,23 +267,6 @@ def test_a_loop_over_all_epochs_ends_cleanly_after_resuming(at, tmp_path, other_
         iter(resumed.loader)
 
 
-@pytest.mark.slow
-def test_the_loop_that_docs_show_goes_on_to_the_end(tmp_path, other_process):
-    run = start()
-    train(run, 7)
-    run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
-    end = train(run)
-    run.engine._current().recorder.journal.close()
-    other_process()
-    resumed = start(keys=False)
-    engine = resumed.engine
-    engine.load_checkpoint(path=tmp_path / "run.ckpt")
-    while engine.releases < engine.mechanism.steps:
-        for batch in resumed.loader:
-            step(resumed, batch)
-    assert torch.equal(weights(resumed.model), end)
-
-
 def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
     run = start()
     train(run, 2)
@@ -310,11 +281,13 @@ def test_a_checkpoint_without_its_journal_leaves_the_run_as_it_was(path):
     assert all(torch.equal(p, q) for p, q in zip(other.model.parameters(), before, strict=True))
 
 
-def test_the_journal_shows_no_key(path):
+def test_the_journal_records_from_the_first_checkpoint_on_and_shows_no_key(path):
     run = start()
     train(run, 2)
     run.engine.save_checkpoint(path=path)
     train(run, 4)
+    record = read_journal(the_journal(path.parent))
+    assert (record.first, record.end) == (2, 4)
     content = b"".join(file.read_bytes() for file in path.parent.glob("*.journal*"))
     for key in (NOISE_KEY, SAMPLING_KEY):
         assert key not in content and key.hex().encode() not in content

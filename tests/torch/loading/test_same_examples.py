@@ -37,36 +37,32 @@ def passes(dataset, change, count=3):
             step(run, batch)
 
 
-@pytest.mark.slow
-def test_a_data_set_that_shuffles_itself_is_warned_of(caplog):
-    dataset = Reordered()
-
-    def set_epoch(number):
-        dataset.order = np.random.default_rng(number).permutation(EXAMPLES)
-
-    with caplog.at_level(logging.WARNING, logger="anechoic"):
-        passes(dataset, set_epoch)
-    assert caplog.text.count(WARNED) == 1 and "set_epoch" in caplog.text
+class Plain(Reordered):
+    def __getitem__(self, index):
+        return self.rows[index], index % 2
 
 
-@pytest.mark.slow
-def test_one_whose_rows_are_shuffled_in_place_is_warned_of(caplog):
-    dataset = Reordered()
-    dataset.__class__ = type("Plain", (Reordered,), {"__getitem__": lambda self, i: (self.rows[i], i % 2)})
-
-    def shuffle(number):
-        dataset.rows.copy_(dataset.rows.roll(1, 0))
-
-    with caplog.at_level(logging.WARNING, logger="anechoic"):
-        passes(dataset, shuffle)
-    assert caplog.text.count(WARNED) == 1
+def set_epoch(dataset, number):
+    dataset.order = np.random.default_rng(number).permutation(EXAMPLES)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_one_that_augments_at_random_is_not(caplog, count):
+def in_place(dataset, number):
+    dataset.rows.copy_(dataset.rows.roll(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "count", "warned"),
+    [
+        (Reordered, set_epoch, 3, True),
+        (Plain, in_place, 3, True),
+        (Reordered, lambda *_: None, 3, False),  # augments at random
+        (Reordered, lambda *_: None, 1, False),
+    ],
+)
+def test_a_data_set_that_shuffles_itself_is_warned_of_once(kind, change, count, warned, caplog):
     torch.manual_seed(7)
-    before = torch.get_rng_state()
+    dataset, before = kind(), torch.get_rng_state()
     with caplog.at_level(logging.WARNING, logger="anechoic"):
-        passes(Reordered(), lambda number: None, count)
-    assert WARNED not in caplog.text
+        passes(dataset, lambda number: change(dataset, number), count)
+    assert caplog.text.count(WARNED) == warned and ("set_epoch" in caplog.text) == warned
     assert torch.equal(torch.get_rng_state(), before)

@@ -16,7 +16,7 @@ from anechoic.planning.compare import plan
 from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.update import UpdateRule
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
-from anechoic.torch.setup import exact_sums
+from anechoic.torch.setup.exact_sums import against_grid
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step
 
 BITS = 20
@@ -161,15 +161,11 @@ def test_without_a_grid_the_reason_is_said(why, options):
     assert why in str(engine.arithmetic) and str(engine.arithmetic).startswith("sums in floating point: ")
 
 
-def test_on_another_device_there_is_no_grid_by_default():
-    found = exact_sums._against("rows", [nn.Parameter(torch.empty(2, device="meta"))])
-    assert "on the CPU" in found and not exact_sums._against("rows", [nn.Parameter(torch.empty(2))])
-
-
-def test_of_a_given_mechanism_the_grid_is_its_own():
+def test_of_a_given_mechanism_the_grid_is_its_own_and_on_another_device_there_is_none():
     assert start(mech=exact(), keys=False).engine.arithmetic.exact
-    floats = start(keys=False).engine
-    assert "calibrate(…, grid_bits=…)" in floats.arithmetic.reason and floats.mechanism.grid_bits is None
+    assert "calibrate(…, grid_bits=…)" in start(keys=False).engine.arithmetic.reason
+    found = against_grid("rows", [nn.Parameter(torch.empty(2, device="meta"))])
+    assert "on the CPU" in found and not against_grid("rows", [nn.Parameter(torch.empty(2))])
 
 
 @pytest.mark.parametrize(("strategy", "budget"), [("banded_toeplitz", 800), ("blt", 440)])
@@ -195,19 +191,11 @@ def test_a_budget_prefers_exact_sums_and_says_what_they_cost():
     assert int(said[1]) == round(100 * less) > 0 and int(said[2]) == 2 * floats.plan.chosen.memory
     wide = planned(strategy="banded_toeplitz", memory_budget=int(said[2]))
     assert wide.arithmetic.exact and wide.plan.chosen.name == floats.plan.chosen.name
-
-
-def test_where_nothing_fits_on_a_grid_a_warning_says_so():
-    """Three rows of float32 fit, of 56 bytes each, and on a grid not even two."""
+    # three rows of float32 fit, of 56 bytes each, and on a grid not even two
     with pytest.warns(UserWarning, match=r"floating point: .* takes \d+ bytes, and memory_budget=200"):
         engine = planned(strategy="banded_toeplitz", memory_budget=200)
     assert not engine.arithmetic.exact and "memory_budget=200" in str(engine.arithmetic)
     assert "Sums are in floating point" in engine.plan.reason
-
-
-def test_noise_that_is_too_large_is_refused_before_the_run():
-    with pytest.raises(GuaranteeError, match="fewer grid_bits"):
-        planned(target_epsilon=1e-11, target_delta=1e-14, exact_sums=True)
 
 
 @pytest.mark.slow
@@ -250,6 +238,8 @@ def test_a_run_without_a_grid_is_resumed_without_one(tmp_path):
 
 
 def test_what_does_not_fit_is_refused():
+    with pytest.raises(GuaranteeError, match="fewer grid_bits"):
+        planned(target_epsilon=1e-11, target_delta=1e-14, exact_sums=True)
     with pytest.raises(UnsupportedError, match="single example"):
         start("ghost", mech=exact(), keys=False)
     with pytest.raises(MismatchError, match="grid_bits=None"):

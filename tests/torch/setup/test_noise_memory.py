@@ -59,15 +59,11 @@ def test_a_budget_makes_rows_of_a_given_mechanism_again(grid_bits, caplog):
     else:
         assert torch.equal(stored, again)
     assert not torch.equal(again, train(start(mech=made(grid_bits), memory_budget=1, keys=False), 6))
-
-
-def test_float64_counts_eight_bytes():
-    needed = 3 * PARAMETERS * 8
-    for budget, way in ((needed, "store"), (needed - 1, "regenerate")):
-        model = network().double()
-        dataset = TensorDataset(data().tensors[0].double(), data().tensors[1])
-        run = start(mech=made(None), model=model, dataset=dataset, memory_budget=budget)
-        assert run.optimizer.noise_adder.storage == way
+    x, y = data().tensors
+    for budget, way in ((3 * PARAMETERS * 8, "store"), (3 * PARAMETERS * 8 - 1, "regenerate")):
+        double = {"model": network().double(), "dataset": TensorDataset(x.double(), y)}
+        run = start(mech=made(None), memory_budget=budget, keys=False, **double)
+        assert run.optimizer.noise_adder.storage == way  # float64 counts eight bytes
 
 
 @ARITHMETIC

@@ -1,7 +1,6 @@
 """Training over units, from unit_ids to the weights, against steps written out by hand."""
 
 import copy
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -282,26 +281,14 @@ def test_the_promise_is_checked_for_units():
     with pytest.raises(MismatchError, match="batch 5 breaks the promise"):
         external(np.repeat([0, 1, 2, 3, 4, 0, 5, 6], 5), Cyclic(4))
     external(np.repeat([0, 1, 2, 3, 0, 5, 6, 7], 5), Cyclic(4))
-
-
-def test_every_owner_of_a_given_example_is_charged():
-    ids = [[u] for u in np.repeat(np.arange(8), 5).tolist()]
-    external(ids, Single())
-    for example, owners in ((7, [1, 0]), (2, [0, 1])):  # once each of the two comes a second time
-        changed = list(ids)
-        changed[example] = owners
+    owners = [[u] for u in np.repeat(np.arange(8), 5).tolist()]
+    for example, both in ((7, [1, 0]), (2, [0, 1])):  # once each of the two comes a second time
         with pytest.raises(MismatchError, match="batch 1 breaks the promise"):
-            external(changed, Single())
-
-
-def test_given_batches_are_thinned_to_max_examples():
-    ids = Units(np.repeat(np.arange(8), 5), max_examples=2)
-    _, (_, optimizer, loader) = external(ids, Single())
-    iterator = iter(loader)
-    x, _ = next(iterator)
-    assert len(x) == 2
+            external([both if i == example else own for i, own in enumerate(owners)], Single())
+    _, (_, optimizer, loader) = external(Units(np.repeat(np.arange(8), 5), max_examples=2), Single())
+    x, _ = next(iter(loader))
     delivery = optimizer.ledger.in_hand
-    assert delivery.units.count == 1
+    assert len(x) == 2 and delivery.units.count == 1
     assert set(delivery.units.examples.tolist()) <= set(range(5))
 
 
@@ -386,16 +373,6 @@ def test_copies_that_different_units_own_are_reported(caplog):
     unit_run(ids=same, sampling=FixedOrder(11, 3, steps=4), dataset=TensorDataset(x, y))
     unit_run(ids=IDS, sampling=FixedOrder(11, 3, steps=4))
     assert "equal examples" not in caplog.text
-
-
-def test_what_can_never_be_used_is_reported(caplog):
-    ids = [[i % 4, 4 + i % 2] if i < 10 else [i % 4] for i in range(EXAMPLES)]
-    with caplog.at_level(logging.INFO, logger="anechoic"):
-        run = unit_run(ids=ids, sampling=FixedOrder(6, 1, steps=6))
-    assert run.engine.unreachable_examples == 10
-    assert "10 of 40 examples can be in no batch" in caplog.text
-    assert "10 examples have several owners" in caplog.text
-    assert unit_run(ids=IDS, sampling=Poisson(11, 3, 4)).engine.unreachable_examples == 0
 
 
 # The documentation.

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from anechoic.errors import DesynchronizedError, MismatchError
 from anechoic.runs import ledger
-from anechoic.sampling import CyclicPoisson, FixedOrder
+from anechoic.sampling import FixedOrder
 from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
 from tests.marks import each_once
@@ -104,21 +104,6 @@ def other_process(monkeypatch):
     made = {}
     monkeypatch.setattr(ledger, "_MADE", made)
     return made.clear
-
-
-@pytest.mark.slow
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, other_process):
-    ids = Units(IDS, max_examples=3)
-    sampling = CyclicPoisson(11, 3, 2, 10)
-    whole = train(unit_run(ids=ids, sampling=sampling, noise_std=0.5))
-    other_process()
-    first = unit_run(ids=ids, sampling=sampling, noise_std=0.5)
-    train(first, 4)
-    first.engine.save_checkpoint(path=tmp_path / "run.ckpt")
-    other_process()
-    second = unit_run(ids=ids, sampling=sampling, noise_std=0.5, keys=False)
-    second.engine.load_checkpoint(path=tmp_path / "run.ckpt")
-    assert torch.equal(train(second), whole)
 
 
 @pytest.mark.parametrize(

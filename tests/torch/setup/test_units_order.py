@@ -78,6 +78,10 @@ def second_sorted(items):
     return second(sorted(items, key=lambda item: -len(item[0])))
 
 
+def second_alone_sorted(items):
+    return {"x": second_sorted(items)[0]}
+
+
 class Ascending(Sequences):
     def __getitems__(self, indices):  # as fancy indexing of HDF5 asks for
         return [self[i] for i in sorted(indices)]
@@ -108,6 +112,7 @@ BY_COLLATE, BY_GETITEMS = (
         (Sequences, by_length, {}, BY_COLLATE.format("by_length")),
         (Sequences, reversing, {}, BY_COLLATE.format("reversing")),
         (Sequences, second_sorted, {"batch_first": False}, BY_COLLATE.format("second_sorted")),
+        (Sequences, second_alone_sorted, {"batch_first": False}, BY_COLLATE.format("second_alone_sorted")),
         (Ascending, padded, {}, BY_GETITEMS),
         (Sequences, by_length, {"owned": False}, None),  # each example its own unit
         (Sequences, padded, {}, None),
@@ -179,13 +184,10 @@ def private(**options):
     return engine
 
 
-@pytest.mark.parametrize("unit", ["", " ", 3])
-def test_a_unit_without_a_name_is_refused(unit):
-    with pytest.raises(ValueError, match="must be a word that names what is protected"):
-        private(unit=unit)
-
-
-def test_a_unit_that_is_not_named_is_warned_of(caplog):
+def test_a_unit_without_a_name_is_refused_and_one_that_is_not_named_warned_of(caplog):
+    for unit in ("", " ", 3):
+        with pytest.raises(ValueError, match="must be a word that names what is protected"):
+            private(unit=unit)
     with caplog.at_level(logging.WARNING, logger="anechoic"):
         assert private().mechanism.unit == "unit"
     assert "unit='user' for instance" in caplog.text
@@ -239,3 +241,9 @@ def test_a_number_that_depends_on_the_draw_is_not_logged(caplog):
     caplog.clear()
     assert unit_run(ids=owners, sampling=Poisson(11, 3, 4)).engine.unreachable_examples == 0
     assert "no batch" not in caplog.text
+    owners = [[i % 4, 4 + i % 2] if i < 10 else [i % 4] for i in range(EXAMPLES)]
+    with caplog.at_level(logging.INFO, logger="anechoic"):
+        run = unit_run(ids=owners, sampling=FixedOrder(6, 1, steps=6))  # whose order is public
+    assert run.engine.unreachable_examples == 10
+    assert "10 of 40 examples can be in no batch" in caplog.text
+    assert "10 examples have several owners" in caplog.text

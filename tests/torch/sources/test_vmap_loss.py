@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import FixedOrder
+from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 
@@ -76,7 +76,7 @@ class Case:
     def __init__(self, criterion=cross, call=lambda loss, out, y: loss(out, y), **options):
         self.criterion, self.call = criterion, call
         self.returned = options.pop("returned", lambda out, x: out)
-        self.under, self.factor = options.pop("under", nullcontext), options.pop("factor", 1)
+        self.under = options.pop("under", nullcontext)
         self.options = options
 
 
@@ -108,8 +108,8 @@ CASES = {
     "outputs that were worked on": Case(
         call=lambda loss, out, y: loss(2 * out.flip(1)[:, None].squeeze(1), y)
     ),
-    "a factor": Case(call=lambda loss, out, y: loss(out, y) / 2, factor=0.5),
-    "two losses": Case(call=lambda loss, out, y: 0.25 * loss(out, y) + 0.75 * loss(out, y)),
+    "a factor": Case(call=lambda loss, out, y: loss(out, y) / 200),
+    "two losses": Case(call=lambda loss, out, y: 0.001 * loss(out, y) + 0.003 * loss(out, y)),
     "a term beside it": Case(call=lambda loss, out, y: loss(out, y) + 0 * out.square().mean()),
     "masked logits": Case(
         lambda out, y: cross(out, y), returned=lambda out, x: F.pad(out, (0, 1), value=float("-inf"))
@@ -137,22 +137,23 @@ def time_first(batch):
     return x[None], y
 
 
-def begun(case, x=X, y=Y):
+def begun(case, x=X, y=Y, sampling=None):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = Net(case.returned)
-    options = dict(case.options)
+    sampling, options = sampling or FixedOrder(len(x), len(x), 1), dict(case.options)
     collate = time_first if "batch_first" in options else None
-    engine = PrivacyEngine(chunk_rows=options.pop("chunk_rows", None))
+    engine = PrivacyEngine(sampling_key=bytes(range(32)), chunk_rows=options.pop("chunk_rows", None))
     module, optimizer, criterion, loader = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
         criterion=case.criterion,
-        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x), collate_fn=collate),
+        data_loader=DataLoader(
+            TensorDataset(x, y), batch_size=int(sampling.expected_size(0)), collate_fn=collate
+        ),
         grad_sample_mode="vmap_loss",
-        mechanism=Mechanism(Identity(1), FixedOrder(len(x), len(x), 1), 1e-7, CLIP),
-        poisson_sampling=False,
-        **options,
+        mechanism=Mechanism(Identity(sampling.steps), sampling, 1e-7, CLIP),
+        **{"poisson_sampling": False, **options},
     )
     return SimpleNamespace(**{k: v for k, v in locals().items() if k not in ("x", "y")})
 
@@ -259,3 +260,15 @@ def test_other_data_than_the_batch_in_hand_is_the_users_own():
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
+
+
+def test_a_batch_of_no_rows_is_a_release_too():
+    run = begun(Case(poisson_sampling=True), sampling=Poisson(ROWS, 1, 12))
+    sizes = []
+    for x, y in run.loader:
+        sizes.append(len(x))
+        loss = run.criterion(run.module(x), y)
+        assert torch.isfinite(loss)
+        loss.backward()
+        run.optimizer.step()
+    assert run.engine.releases == len(sizes) and 0 in sizes

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.structure import nodes, uninterrupted
+from anechoic.torch.sources.levels import is_batched
+from anechoic.torch.structure import nodes, tensors_in, uninterrupted
 
 logger = logging.getLogger("anechoic")
 
@@ -45,6 +46,7 @@ class RowModel:
         self.dimension = 0 if batch_first else 1
         self.loops = ""
         self.decides = self.asks = self.keeps = False
+        self.forgotten: set[str] = set()
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
@@ -68,6 +70,24 @@ class RowModel:
     def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
         """In the order of the parameters."""
         return [found[name] for name in self._names]
+
+    def forget_rows(self, layer: nn.Module, before: dict[str, Any]) -> None:
+        """Put back attributes in which a call left something of rows, which the next batch would see."""
+        for name, value in list(layer.__dict__.items()):
+            if value is before.get(name) or not any(self.loops or is_batched(t) for t in tensors_in(value)):
+                continue
+            if name in before:
+                layer.__dict__[name] = before[name]
+            else:
+                del layer.__dict__[name]
+            if name not in self.forgotten:
+                self.forgotten.add(name)
+                logger.warning(
+                    "%s.%s held tensors of rows after a call of the model, and is put back to what it was: the"
+                    " next batch would see rows of this one. Let forward return what the loop needs.",
+                    type(layer).__name__,
+                    name,
+                )
 
     def told(self, reason: str) -> None:
         """vmap could not run it: say so once."""

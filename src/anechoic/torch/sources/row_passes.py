@@ -95,7 +95,8 @@ class RowPasses:
         """
         module = self._model.module
         # each pass begins with what the model was before the call, which is one call of it, however many
-        self._before = remembered(module) if self._model.keeps else None
+        own = [(layer, dict(layer.__dict__)) for layer in module.modules()] if self._model.keeps else []
+        self._before = remembered(module) if own else None
         self._after: Callable[[], None] | None = None
         with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
@@ -104,6 +105,8 @@ class RowPasses:
                 made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
         if self._after is not None:
             self._after()
+        for layer, before in own:
+            self._model.forget_rows(layer, before)
         if not made:
             if "more than 1 value per channel" in str(self._error):
                 raise UnsupportedError(
@@ -333,7 +336,7 @@ class LabelledModel(RowModel):
         """
         self.tried = True
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
-        with undisturbed(self.module), ExitStack() as stack:
+        with ExitStack() as stack:
             stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
             made_up = partial(fix, bytes(32), np.random.MT19937(), cuda=True)
             made_up()
@@ -345,12 +348,13 @@ class LabelledModel(RowModel):
                     for t, a in zip(tensors, axes, strict=True)
                 ]
                 try:
-                    before = marks_of(self.module)
-                    passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
-                    outputs = passes.run()
-                    self.keeps = self.keeps or marks_of(self.module) != before
-                    self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
-                    passes.gradients([torch.zeros_like(o) for o in outputs], 0)
+                    with undisturbed(self.module):
+                        before = marks_of(self.module)
+                        passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
+                        outputs = passes.run()
+                        self.keeps = self.keeps or marks_of(self.module) != before
+                        self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
+                        passes.gradients([torch.zeros_like(o) for o in outputs], 0)
                     return
                 except (torch.OutOfMemoryError, GuaranteeError):
                     raise
@@ -395,7 +399,8 @@ class LabelledModel(RowModel):
                 ]
                 arguments, keywords = filled(given, made)
                 try:
-                    found = tensors_in(self.module(*arguments, **keywords))
+                    with undisturbed(self.module):
+                        found = tensors_in(self.module(*arguments, **keywords))
                 except (*_FAILS, UnsupportedError):
                     continue
                 shapes.append([tuple(t.shape) for t in found])

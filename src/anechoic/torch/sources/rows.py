@@ -154,7 +154,7 @@ class RowsSource(GradientSource):
             leaves.append(leaf)
             if axis is None:
                 handed.append(leaf.mean(0) if self.means else leaf.sum(0))
-                handed[-1].of_rows = leaf  # for a criterion, which is given one row
+                vars(handed[-1])["of_rows"] = leaf  # for a criterion, which is given one row
             else:  # a copy, which may be changed in place
                 handed.append(leaf.clone())
         batch.outputs += leaves

@@ -29,7 +29,7 @@ callbacks = lightning.pytorch.callbacks
         ({"gradient_clip_val": 1.0}, r"gradient_clip_val=1.0.*max_grad_norm"),
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1"),
         ({"overfit_batches": 2}, "overfit_batches=2.*Subset"),
-        ({"devices": 2}, "gives 2: .*one device"),
+        ({"devices": 2}, "gives 2: .*devices=1"),
         ({"precision": "bf16-true"}, "precision='bf16-true'"),
         ({"max_epochs": -1}, "max_epochs or max_steps"),
         ({"limit_train_batches": 0}, "nothing to train"),
@@ -92,7 +92,7 @@ class Skips(Module):
     [
         (Manual, "automatic_optimization=False"),
         (Several, "several optimizers"),
-        (Backward, "Backward.backward"),
+        (Backward, "Backward has backward, which is not called"),
         (Clips, "configure_gradient_clipping"),
         (Moves, "on_before_batch_transfer"),
         (Skips, "without a loss"),
