@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from logging import getLogger
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.columns import coded, entries
+from anechoic.streaming.columns import check_kind, coded, entries
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
@@ -91,10 +92,13 @@ def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
     """Return the digest of each; None for what is missing, or of a kind that ids do not have.
 
     Raises:
-        ValueError: if ids are no list.
+        ValueError: if ids are no list, or a column whose type is that of no ids.
     """
-    values, places = coded(unit_ids) or (_listed(unit_ids), None)
+    check_kind(unit_ids, "unit_ids")
+    values, places = coded(unit_ids) or (entries(unit_ids, "unit_ids"), None)
     found = [_digest_or_none(unit, secret) for unit in values]
+    if len(found) > 1 and not any(found):
+        getLogger(__name__).warning("no record of a batch has an id that can be read: all are left out.")
     return found if places is None else [found[place] for place in places.tolist()]
 
 
@@ -112,17 +116,3 @@ def count_equal_before(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     found = np.empty_like(rows)
     found[order] = np.arange(len(rows)) - (np.cumsum(same, dtype=np.int64) - same)[rows[order]]
     return found
-
-
-def _listed(unit_ids: Any) -> list[Any]:
-    """Return the ids one by one; a list is never made an array, which would change some of them.
-
-    Raises:
-        ValueError: for an array of something else than ids.
-    """
-    if isinstance(unit_ids, np.ndarray) and unit_ids.size and unit_ids.dtype.kind not in "iuUO":
-        raise ValueError(
-            f"unit_ids is an array of {unit_ids.dtype}: each id must be an integer, text or bytes. Name units"
-            " by such."
-        )
-    return entries(unit_ids, "unit_ids")
