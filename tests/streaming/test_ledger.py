@@ -132,8 +132,8 @@ def test_a_record_without_an_id_is_left_out_by_itself(place):
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        (np.array(["2020-01-01"], "M8[ns]"), "array of datetime64"),
-        (np.array([1.0]), "array of float64"),
+        (np.array(["2020-01-01"], "M8[ns]"), "column of datetime64"),
+        (np.array([1.0]), "column of float64"),
         (np.array([[1]]), "shape"),
         ("ann", "list with one entry"),
         ({1: 2}, "list with one entry"),

@@ -98,7 +98,8 @@ def test_one_record_moves_the_sums_by_one_record(tmp_path, monkeypatch):
     stream = streaming.Stream({"sum": streaming.Sum(1.0, column="amount")}, epsilon=1.0, horizon=24)
     hostile = [f"\ufeff2024-01-01T00:30:00,{sign}1,{'.' * 40}\n".encode() for sign in "+-"] * 40
     path = tmp_path / "a.csv"
-    options = Namespace(input=str(path), time="t", unit=None, timezone="UTC", bad_share=1.0)
+    how = {"encoding": "utf-8", "separator": None, "decimal": ".", "thousands": "", "time_format": None}
+    options = Namespace(input=str(path), time="t", unit=None, timezone="UTC", bad_share=1.0, **how)
 
     def exact(lines):
         path.write_bytes(b"t,amount,note\n" + b"".join(lines))
@@ -172,7 +173,12 @@ def test_quotes_separators_and_ends_of_lines(tmp_path):
         ("a.csv.gz", gzip.compress(b"t,v\n1,2\n" * 9, mtime=0)[:-12], "cut short"),
         ("a.csv.gz", b"t,v\n1,2\n", "damaged"),
         ("a.csv", b"t,w\n1,2\n", "no column 'v'; it has t, w"),
-        ("a.csv", b"t,v\r1,2\r3,4\n", "no head of CSV"),
+        ("a.csv", b"t,v\r1,2\r3,4\n", "carriage return alone.*tr "),
+        ("a.csv", b"t,v\r1,2\r3,4", "carriage return alone.*tr "),
+        ("a.csv", b"", "is empty"),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
+        ("a.csv", b"t,v,t\n1,2,3\n", "several columns 't'"),
+        ("a.csv", b't,"v","v"\n1,2,3\n', "several columns 'v'"),
     ],
 )
 def test_files_of_another_kind_are_refused_with_the_remedy(tmp_path, name, data, words):
