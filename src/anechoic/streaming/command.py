@@ -24,7 +24,7 @@ from anechoic.streaming.clock import Clock, form_unit, iso, time_reader, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
 from anechoic.streaming.release import SHOWN, Release, checked_target, write_releases
-from anechoic.streaming.sentences import best_guess, statement
+from anechoic.streaming.sentences import statement, statement_data
 from anechoic.streaming.sources import dates_in, looks_of, numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
@@ -391,7 +391,8 @@ def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, 
         f"{released} steps released, {stream.step} in all, of {stream.over.describe()};"
         f" epsilon {round_up(mechanism.epsilon(), 4)} at delta {mechanism.delta:g} for all of them{several}."
     )
-    print(best_guess(mechanism))
+    for heading, said in statement_data(stream).attack:
+        print(f"{heading}: {said}.")
     if reader.left_out(pending):
         print(f"  private: {reader.summary(pending)}", file=sys.stderr)  # not among what is published
     private = {why: many for why, many in pending.left_out().items() if why in (LATE, OPEN)}
