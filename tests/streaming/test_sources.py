@@ -78,6 +78,61 @@ def test_a_file_is_the_sum_of_its_lines(tmp_path_factory, ending, head, rows, bl
         sources.BLOCK = before
 
 
+WRITTEN = ["1,234.50", "1.234,5", "1 234,5", "1704067200000", "1704067200", "1900", "45320.5", "29.01.2024"]
+WRITTEN += ["2024-01-29T05:00", "Zürich", '"Bern, Stadt"', '"say ""x"""', '"7"', "NA", "#N/A", "😀", "\ufffd"]
+HOW = [
+    (".csv", {}, {}, None),
+    (".csv", {"encoding": "cp1252"}, {"decimal": ",", "thousands": "."}, "%d.%m.%Y"),
+    (".csv", {"encoding": "gb18030", "separator": ";"}, {"decimal": ",", "thousands": " "}, "ms"),
+    (".jsonl", {"encoding": "latin-1"}, {"thousands": ","}, "excel"),
+]
+
+
+@pytest.mark.parametrize("many", [300, pytest.param(25_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("setting", HOW, ids=range(len(HOW)))
+def test_fuzzed_records_are_read_as_each_is_alone(tmp_path, monkeypatch, setting, many):
+    """10^5 of them in all: bytes of several encodings, quotes, marks, numbers and times in any place."""
+    ending, how, forms, time_form = setting
+    encoding, separator = how.get("encoding", "utf-8"), how.get("separator", ",").encode()
+    rng = np.random.default_rng(many)
+    pieces = [*PIECES, *(text.encode(encoding, "replace") for text in WRITTEN), "Zürich".encode("latin-1")]
+    keys = [json.dumps(name).encode() for name in ("t", "v", "c", "other")]
+
+    def field(quoted):
+        size = rng.choice(4, p=[0.1, 0.6, 0.2, 0.1])
+        text = b"".join(pieces[i] for i in rng.integers(len(pieces), size=size))
+        return b'"' + text.replace(b'"', b'""') + b'"' if quoted else text
+
+    def line():
+        if ending == ".csv":
+            count = rng.choice([4, 3, 5], p=[0.9, 0.05, 0.05])
+            return separator.join(field(rng.random() < 0.3) for _ in range(count))
+        values = (rng.choice([b'"%s"' % field(0), field(0), b"7.0"]) for _ in keys)
+        return b"{%s}" % b",".join(map(b":".join, zip(keys, values, strict=True)))
+
+    def content_of(parts, together=0):
+        """Of some bytes after others; frames from `together` on are taken as one."""
+        source = source_of(str(tmp_path / f"a{ending}"), NAMES, **how)
+        frames = [frame for part in parts for frame in source._frames(part)]
+        found = []
+        for frame in [*frames[:together], pl.concat([frames[0][:0], *frames[together:]])]:
+            numbers, odd = numbers_of(frame["v"], **forms)
+            times = times_of(frame["t"], zone_of("Europe/Zurich"), time_form)
+            columns = times.tolist(), numbers.tolist(), odd.tolist(), texts_of(frame["c"]).to_list()
+            found += [repr(row) for row in zip(*columns, strict=True)]
+        return found, source.read, source.faults.total(), source.garbled
+
+    head = separator.join([b"t", b"v", b"c", b"other"]) + b"\n" if ending == ".csv" else b"{}\n"
+    lines = [line() + b"\n" for _ in range(many)]
+    monkeypatch.setattr(sources, "BLOCK", 2**16)
+    (tmp_path / f"a{ending}").write_bytes(head + b"".join(lines))
+    whole = content_of([head + b"".join(lines)])
+    alone = content_of([head, *lines], 2000)
+    assert whole == alone and whole[1] <= many + 1 and 0.1 * many < len(whole[0]) < many
+    source = source_of(str(tmp_path / f"a{ending}"), NAMES, **how)
+    assert sum(frame.height for frame in source.batches()) == len(whole[0]) and source.read == whole[1]
+
+
 def test_a_parquet_file_is_the_sum_of_its_rows(tmp_path, monkeypatch):
     values = [1.0, None, 2.5, float("nan"), 7.0, 3.0, 9.0]
     kinds = ["\ufeffa", "", '"', "\0", "x", None, "y"]

@@ -87,7 +87,7 @@ class SlidingWindow(Window):
         return workloads.sliding_window(n, min(self.width, n))
 
     def describe(self) -> str:
-        return f"the last {self.width} steps"
+        return f"the last {self.width} steps" if self.width > 1 else "each step alone"
 
 
 def checked_window(over: Window) -> Window:
