@@ -193,19 +193,21 @@ def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
     """Release each step that is over by this machine's clock, and by `--until` or the records."""
     reader = BatchReader(options, stream)
     until = None if options.until is None else Clock.of(options.until, "1s", options.timezone).start
-    pending = None if clock is None else PendingSteps(stream, clock)
+    pending = PendingSteps(stream, clock or Clock(0.0, 1.0))  # any, as long as no record has a time
     now = math.inf if options.force else time.time()
     for columns in reader.batches():
-        if pending is None and len(known := columns.seconds[np.isfinite(columns.seconds)]):
-            clock = Clock.of(float(known[0]), options.every, options.timezone)
-            pending = PendingSteps(stream, clock)
+        if clock is None and len(known := columns.seconds[np.isfinite(columns.seconds)]):
+            clock = pending.clock = Clock.of(float(known[0]), options.every, options.timezone)
             begin = iso(clock.start)
             print(f"start: {begin}, from the first record, whose time is treated as public (--start).")
-        if pending is not None:
-            pending.add(columns, now)
+        pending.add(columns, now)
     reader.check(clock)
-    if pending is None:
-        what = "no record has a time that can be read" if reader.source.read else "it has no record"
+    if clock is None:
+        what = (
+            "no record has a time in ISO 8601 or by --time-format"
+            if reader.source.read
+            else "it has no record"
+        )
         raise ValueError(f"{options.input}: {what}, and --start is not given.")
     reader.check_left_out(pending)
     if until is not None and until > now:

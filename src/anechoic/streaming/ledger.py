@@ -57,10 +57,6 @@ class Ledger:
         """Return the digest of each unit; see `digests`."""
         return digests(unit_ids, self._secret)
 
-    def digest(self, unit: Any) -> bytes:
-        """Return the digest of a unit."""
-        return digest_of(unit, self._secret)
-
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
         """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
         place: dict[bytes, int] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +12,17 @@ from anechoic.streaming.columns import Integers
 from anechoic.workloads.base import Workload
 
 
-@dataclass(frozen=True)
-class Window(ABC):
-    """The weights of earlier steps in what is released at a step. Subclasses are final.
-
-    Attributes:
-        reach: how many rows back the one lies that leaves the sum; 0 where none does.
-    """
+class Window:
+    """The weights of earlier steps in what is released at a step. Subclasses are final."""
 
     @property
     def reach(self) -> int:
+        """Return how many rows back the one lies that leaves the sum; 0 where none does."""
         return 0
 
-    @abstractmethod
     def workload(self, n: int) -> Workload:
         """Return A, for n steps."""
+        return workloads.sliding_window(n, min(self.reach, n)) if self.reach else workloads.prefix_sum(n)
 
     def advance(
         self,
@@ -47,20 +42,15 @@ class Window(ABC):
         found = total + row
         return found - row_of(step - self.reach) if 0 < self.reach <= step else found
 
-    @abstractmethod
     def describe(self) -> str:
         """Return its words for statements."""
+        last = f"the last {self.reach} steps" if self.reach > 1 else "each step alone"
+        return last if self.reach else "all steps so far"
 
 
 @dataclass(frozen=True)
 class Running(Window):
     """All steps so far: prefix sums."""
-
-    def workload(self, n: int) -> Workload:
-        return workloads.prefix_sum(n)
-
-    def describe(self) -> str:
-        return "all steps so far"
 
 
 @dataclass(frozen=True)
@@ -82,12 +72,6 @@ class SlidingWindow(Window):
     @property
     def reach(self) -> int:
         return self.width
-
-    def workload(self, n: int) -> Workload:
-        return workloads.sliding_window(n, min(self.width, n))
-
-    def describe(self) -> str:
-        return f"the last {self.width} steps" if self.width > 1 else "each step alone"
 
 
 def checked_window(over: Window) -> Window:
