@@ -265,7 +265,7 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
         code, _, error = run(capsys, *arguments)
     assert code == 130 and "stopped" in error
     if kept:
-        assert f"2 released steps are kept in {tmp_path / 's'}" in error and "the same command" in error
+        assert f"2 released steps are kept in {tmp_path / 's'}: the same command" in error
         code, text, _ = run(capsys, *arguments)
         assert code == 0 and "1 steps released, 3 in all" in text
     else:

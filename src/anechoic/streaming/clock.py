@@ -41,7 +41,7 @@ class Clock:
     Example:
         >>> from anechoic.streaming import Clock
         >>> months = Clock.of("2024-01-01", "month", "Europe/Zurich")
-        >>> months.step_of(months.seconds(["2024-01-31T23:59", "2024-02-01"])), months.end_of(0)
+        >>> months.step_of(np.array([1706741999.0, 1706742000.0])), months.end_of(0)
         (array([0, 1]), '2024-01-31T23:00:00+00:00')
     """
 
@@ -77,10 +77,6 @@ class Clock:
         if unit == "M" and datetime.fromtimestamp(begin, zone).day != 1:
             raise ValueError(f"start {start!r} is not the 1st of a month, on which steps of {every!r} begin.")
         return cls(begin, count, zone, unit)
-
-    def seconds(self, times: Sequence[str]) -> NDArray[np.float64]:
-        """Return times as seconds since 1970: see `seconds_of`."""
-        return seconds_of(times, self.zone)
 
     def step_of(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the step of each time; below 0 before the start, and -2**62 for what is no time."""
@@ -207,6 +203,13 @@ def _from_iso(text: str) -> datetime | float:
     if re.fullmatch(r"\d{8}", text):
         return datetime.fromisoformat(text)
     return number if _SECONDS[0] <= number < _SECONDS[1] else math.nan
+
+
+def midnights_in(seconds: NDArray[np.float64], zone: tzinfo) -> int:
+    """Count the times that are a midnight of a zone, as dates alone are."""
+    known, counts = np.unique(seconds[seconds % 900 == 0], return_counts=True)
+    local = (datetime.fromtimestamp(moment, zone) for moment in known.tolist())
+    return int(counts[np.array([not (at.hour or at.minute) for at in local], bool)].sum())
 
 
 def zone_of(name: str) -> tzinfo:

@@ -20,12 +20,12 @@ from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.atomic_files import check_writable, replaced
 from anechoic.statement.rounding import round_up
-from anechoic.streaming.clock import Clock, form_unit, iso, time_reader, zone_of
+from anechoic.streaming.clock import Clock, form_unit, iso, midnights_in, time_reader, zone_of
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
-from anechoic.streaming.release import SHOWN, Release, checked_target, write_releases
+from anechoic.streaming.release import SHOWN, checked_target, rows_of, write_releases
 from anechoic.streaming.sentences import statement, statement_data
-from anechoic.streaming.sources import dates_in, looks_of, numbers_of, source_of, texts_of, times_of
+from anechoic.streaming.sources import looks_of, numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
@@ -143,14 +143,10 @@ def stream_file(options: Any) -> None:
             _release_file(options, stream, clock)
         except KeyboardInterrupt:
             left = (
-                "without --state nothing is kept, and another run begins anew. If tables of this one were"
-                " written and shown, its epsilon adds."
+                f"{stream.step} released steps are kept in {options.state}: the same command goes on there."
             )
-            if options.state is not None:
-                left = (
-                    f"{stream.step} released steps are kept in {options.state}, and the same command goes on"
-                    " from there. Tables are written at its end."
-                )
+            if options.state is None:
+                left = "without --state nothing is kept. If tables of this run were shown, its epsilon adds."
             print(f"\nInterrupted: {left}", file=sys.stderr)
             raise
 
@@ -203,11 +199,7 @@ def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
         pending.add(columns, now)
     reader.check(clock)
     if clock is None:
-        what = (
-            "no record has a time in ISO 8601 or by --time-format"
-            if reader.source.read
-            else "it has no record"
-        )
+        what = "no record has a time that can be read" if reader.source.read else "it has no record"
         raise ValueError(f"{options.input}: {what}, and --start is not given.")
     reader.check_left_out(pending)
     if until is not None and until > now:
@@ -293,7 +285,7 @@ class BatchReader:
         self.source = source_of(options.input, sorted(names), **how)
         self.unreadable: Counter[str] = Counter()
         self._looks: Counter[str] = Counter()
-        self._dates = 0
+        self._midnights = 0
 
     def batches(self) -> Iterator[Columns]:
         """Yield them all."""
@@ -303,7 +295,7 @@ class BatchReader:
             seconds = times_of(times, self._zone, options.time_format)
             if options.time_format is None:
                 self._looks += looks_of(times.filter(np.isnan(seconds)))
-                self._dates += dates_in(times)
+            self._midnights += midnights_in(seconds, self._zone)
             odd = np.zeros(len(seconds), bool)
             values: dict[str, Any] = {}
             for name, kinds in self._columns.items():
@@ -330,7 +322,8 @@ class BatchReader:
                     f" 1970 of nine or ten digits: they look like {words}."
                 )
         length = math.inf if clock is None else clock.length
-        if (form_unit(form or "") or 0) > length or (length < 86400 and self._beyond(self._dates)):
+        dates = length < 86400 and self._midnights > self.source.read / 2 and self._beyond(self._midnights)
+        if dates or (form_unit(form or "") or 0) > length:
             raise ValueError(
                 f"the times of {name} are dates, or coarser, and would all be in the first step of each: take"
                 " steps that are as long as what they tell apart, such as --every day."
@@ -347,10 +340,10 @@ class BatchReader:
             ValueError: for text in another encoding, in columns that are not read.
         """
         if self._beyond(self.left_out(pending)):
-            share = f"{100 * self._options.bad_share:g} %"
             raise LeftOutError(
-                f"{self.summary(pending)}. At most {share} may be (--bad-share), so nothing is released."
-                " --encoding, --separator, --time-format, --decimal and --thousands say how a file is read."
+                f"{self.summary(pending)}. At most {100 * self._options.bad_share:g} % may be (--bad-share):"
+                " nothing is released. How a file is read is said by --encoding, --separator, --time-format,"
+                " --decimal and --thousands."
             )
         if self._beyond(self.source.garbled):
             raise ValueError(
@@ -364,14 +357,11 @@ class BatchReader:
 
     def summary(self, pending: PendingSteps) -> str:
         """Return one line of it, by reason. Private."""
-        late = (LATE, OPEN)
-        reasons = {why: many for why, many in pending.left_out().items() if why not in late}
-        found = +Counter({**self.source.faults, **reasons, **self.unreadable})
-        read, lost = self.source.read, self.left_out(pending)
-        listed = "; ".join(f"{many:,} {why}" for why, many in found.items())
-        percent = 100 * lost / max(1, read)
+        reasons = Counter(self.source.faults) + Counter(pending.left_out()) + self.unreadable
+        listed = "; ".join(f"{many:,} {why}" for why, many in reasons.items() if why not in (LATE, OPEN))
+        percent = 100 * self.left_out(pending) / max(1, self.source.read)
         shown = f"{percent:.1f}" if percent > 0.1 else f"{percent:.1g}"
-        return f"{shown} % of {read:,} records are left out, or in part: {listed}"
+        return f"{shown} % of {self.source.read:,} records are left out, or in part: {listed}"
 
 
 def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: BatchReader) -> None:
@@ -385,13 +375,10 @@ def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, 
         with replaced(file) as partial:
             statement(stream, format, out=partial)
         saved.append(file)
-    mechanism, several = (
-        stream.mechanism,
-        ", for all statistics together" if len(stream.shared.labels) > 1 else "",
-    )
+    mechanism = stream.mechanism
     print(
         f"{released} steps released, {stream.step} in all, of {stream.over.describe()};"
-        f" epsilon {round_up(mechanism.epsilon(), 4)} at delta {mechanism.delta:g} for all of them{several}."
+        f" epsilon {round_up(mechanism.epsilon())} at delta {mechanism.delta:g} for all of it together."
     )
     for heading, said in statement_data(stream).attack:
         print(f"{heading}: {said}.")
@@ -400,22 +387,13 @@ def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, 
     private = {why: many for why, many in pending.left_out().items() if why in (LATE, OPEN)}
     for reason, many in {**private, **stream.diagnostics()}.items():
         print(f"  private: {many} records {reason}", file=sys.stderr)
-    if last is not None:
-        for name in last:
-            _print_estimate(name, last)
+    rows = [] if last is None else [*rows_of([last])]
+    for _, _, name, _, label, value, _, low, high, _ in rows[:SHOWN]:
+        print(f"  {name}{label and ', '}{label}: {value:.6g} ({low:.6g} to {high:.6g})")
+    if len(rows) > SHOWN:
+        print(f"  … and {len(rows) - SHOWN:,} more: --out writes all.")
     for path in saved:
         print(f"Saved: {path}")
-
-
-def _print_estimate(name: str, release: Release) -> None:
-    """Print what a statistic is now, a line each."""
-    one = release[name]
-    parts = (part.ravel().tolist() for part in (one.value, one.low, one.high))
-    lines = [*zip(release.labels_of(name), *parts, strict=True)]
-    for label, value, low, high in lines[:SHOWN]:
-        print(f"  {name}{label and ', '}{label}: {value:.6g} ({low:.6g} to {high:.6g})")
-    if len(lines) > SHOWN:
-        print(f"  {name}: {len(lines) - SHOWN:,} more, in --out")
 
 
 def _progress(done: int, steps: int) -> None:

@@ -303,13 +303,6 @@ def looks_of(times: pl.Series) -> Counter[str]:
     return +found
 
 
-def dates_in(times: pl.Series) -> int:
-    """Count the times that are a date alone."""
-    if isinstance(times.dtype, pl.Datetime):
-        return 0
-    return int(texts_of(times).str.contains(r"^\s*\d{4}-?(\d\d-?\d\d|W\d\d-?\d)\s*$").sum())
-
-
 def text_of(value: Any) -> str:
     """Return a value of JSON or Parquet as text; equal numbers have one, so 7, 7.0 and "7" are the same.
 
