@@ -284,7 +284,10 @@ def test_ctrl_c_says_what_is_kept(table, tmp_path, capsys, monkeypatch, kept):
         (["--quantiles", "delay:5:1:1", "--epsilon", "1"], "low < high"),
         (["--quantiles", "delay:0:1e300:1e-300", "--epsilon", "1"], "low < high"),
         (["--quantiles", "delay:0:1:inf", "--epsilon", "1"], "low < high"),
-        (["--mean", "delay:a:1", "--epsilon", "1"], "'a' in 'delay:a:1' is no number"),
+        (
+            ["--mean", "delay:a:1", "--epsilon", "1"],
+            "'delay:a:1' must have the form column:low:high, with numbers",
+        ),
         (["--sum", "nosuch:1", "--epsilon", "1"], "no column 'nosuch'"),
         (["--count", "--epsilon", "1", "--min-sep", "3"], "need --unit"),
         (["--count", "--epsilon", "1", "--out", "x.doc"], "must end in"),

@@ -65,30 +65,23 @@ def statistics_of(
     if count is not None:
         add("count", count, Count(count))
     for text in sums:
-        column, bound = _fields(text, 2, "column:bound, as fare:100")
-        add(f"sum of {column}", text, Sum(_number(bound, text), column=column))
+        column, bound = _numbers(text, "column:bound", "fare:100")
+        add(f"sum of {column}", text, Sum(bound, column=column))
     for text in means:
-        column, low, high = _fields(text, 3, "column:low:high, as delay:-60:360")
-        add(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
+        column, low, high = _numbers(text, "column:low:high", "delay:-60:360")
+        add(f"mean {column}", text, Mean(low, high, column))
     for text in histograms:
         column, categories = _listed(text)
         add(column, text, Histogram(categories, column))
     for kind, texts in ((Quantiles, quantiles), (Distribution, distributions)):
         for text in texts:
-            column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
-            edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
-            name = "quantiles" if kind is Quantiles else "distribution"
-            add(f"{name} of {column}", text, kind(edges, column=column))
+            column, *numbers = _numbers(text, "column:low:high:width", "delay:-60:360:5")
+            add(f"{kind.name} of {column}", text, kind(_edges(text, *numbers), column=column))
     if not found:
         raise ValueError(
             "nothing to release: give --count, --sum, --mean, --histogram, --quantiles or --distribution."
         )
     return found
-
-
-def groups_of(text: str | None) -> tuple[str, list[str]] | None:
-    """Return column and groups of "column:group,group,…"."""
-    return None if text is None else _listed(text)
 
 
 def _listed(text: str) -> tuple[str, list[str]]:
@@ -126,7 +119,7 @@ def stream_file(options: Any) -> None:
     clock = None if options.start is None else Clock.of(options.start, options.every, options.timezone)
     with Stream(
         statistics,
-        by=groups_of(options.by),
+        by=None if options.by is None else _listed(options.by),
         over=Running() if options.over is None else SlidingWindow(options.over),
         epsilon=options.epsilon,
         delta=options.delta,
@@ -180,8 +173,8 @@ def _setting(options: Any, clock: Clock | None) -> dict[str, Any]:
             "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
             " time."
         )
-    names = ("timezone", "time", "unit", "time_format", "encoding")
     steps = {"start": clock.start, "every": f"{clock.every:g} {clock.unit}"}
+    names = ("timezone", "time", "unit", "time_format", "encoding")
     return steps | {name: getattr(options, name) for name in names}
 
 
@@ -227,19 +220,15 @@ def key_in_environment(name: str) -> bytes:
     return key
 
 
-def _fields(text: str, count: int, form: str) -> list[str]:
-    """Split a short form; a column may itself hold colons."""
-    parts = text.rsplit(":", count - 1)
-    if len(parts) != count or not all(parts):
-        raise ValueError(f"{text!r} must have the form {form}.")
-    return parts
-
-
-def _number(text: str, whole: str) -> float:
+def _numbers(text: str, form: str, example: str) -> tuple[Any, ...]:
+    """Split a short form into its column, which may itself hold colons, and numbers."""
+    column, *parts = text.rsplit(":", form.count(":"))
     try:
-        return float(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} in {whole!r} is no number.") from error
+        if len(parts) == form.count(":") and column:
+            return column, *map(float, parts)
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} must have the form {form}, with numbers after the column, as {example}.")
 
 
 def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.float64]:
