@@ -290,6 +290,7 @@ def test_bytes_in_a_column_that_is_not_read_drop_nothing(tmp_path):
         (HEAD.encode(), ["--time-format", "%Y"], "dates, or coarser"),
         (HEAD.encode(), ["--every", "month", "--start", "2024-01-02"], "not the 1st of a month"),
         (HEAD.encode(), ["--histogram", "note:a,,b"], "must have the form column:category"),
+        (HEAD.encode(), ["--thousands", "."], "cannot be both"),
         (HEAD.encode(), ["--over", "0"], "must be at least 1"),
     ],
 )

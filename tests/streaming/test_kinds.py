@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ DAYS = [datetime.datetime(2024, 1, day) for day in (1, 2, 3)]
 
 def columns(values):
     """The same values as a column of each library."""
-    yield "pandas", pd.Series(values)
+    if type(values[0]) is not Decimal:  # which are objects there
+        yield "pandas", pd.Series(values)
     yield "pandas of Arrow", pd.Series(values, dtype=pd.ArrowDtype(pa.array(values, from_pandas=True).type))
     yield "Polars", pl.Series(values, strict=False)
     yield "Arrow", pa.array(values, from_pandas=True)
@@ -31,13 +33,17 @@ def columns(values):
     yield "coded Arrow", pa.array(values, from_pandas=True).dictionary_encode()
 
 
-NO_IDS = [[7.0, NAN, 8.0], [7.5, 7.5, 8.0], [True, False, True], DAYS]
+NO_IDS = [[7.0, NAN, 8.0], [7.5, 7.5, 8.0], [True, False, True], DAYS, [Decimal(7), Decimal(8)]]
 IDS = [[7, 8, 8], ["7", "8", "8"], [b"7", b"8", b"8"]]
 MORE_IDS = [
     ("pandas Int64", pd.Series([7, None, 8, 8], dtype="Int64")),
     ("pandas object", pd.Series([7, None, 8, 8], dtype=object)),
     ("pandas str", pd.Series(["7", None, "8", "8"])),
     ("pandas category", pd.Series(["7", None, "8", "8"], dtype="category")),
+    (
+        "pandas of coded Arrow",
+        pd.Series(["7", "8", "8"], dtype=pd.ArrowDtype(pa.dictionary(pa.int8(), pa.string()))),
+    ),
     ("pandas codes", pd.Series([7, 8, 8], dtype="category")),
     ("Polars", pl.Series([7, None, 8, 8])),
     ("Polars category", pl.Series(["7", None, "8", "8"], dtype=pl.Categorical)),
@@ -104,7 +110,9 @@ def test_ids_of_every_library_count():
 def test_a_list_in_which_nobody_has_an_id_is_told(caplog):
     with caplog.at_level(logging.WARNING):
         assert counted([7.0, NAN, 8.0]) == 0
-    assert "no record of a batch has an id that can be read" in caplog.text
+        streaming.PartitionSelectionHistogram(epsilon=1.0, horizon=4).update(np.array([7.0, None], object))
+    for what in ("an id", "a category"):
+        assert f"no record of a batch has {what} that can be read" in caplog.text
 
 
 def test_categories_of_another_kind_than_their_column_are_refused():

@@ -265,6 +265,8 @@ class BatchReader:
     def __init__(self, options: Any, stream: Stream) -> None:
         self._options, self._zone = options, zone_of(options.timezone)
         time_reader(options.time_format)  # refuses one that is none
+        if options.thousands == options.decimal:
+            raise ValueError("--thousands and --decimal are one mark, which cannot be both.")
         self._columns = stream.shared.columns
         for name, kinds in self._columns.items():
             if {True, False} <= kinds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from logging import getLogger
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.columns import check_kind, coded, entries
+from anechoic.streaming.columns import check_kind, coded, entries, warn_if_none
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
@@ -93,8 +92,7 @@ def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
     check_kind(unit_ids, "unit_ids")
     values, places = coded(unit_ids) or (entries(unit_ids, "unit_ids"), None)
     found = [_digest_or_none(unit, secret) for unit in values]
-    if len(found) > 1 and not any(found):
-        getLogger(__name__).warning("no record of a batch has an id that can be read: all are left out.")
+    warn_if_none(found, "an id")
     return found if places is None else [found[place] for place in places.tolist()]
 
 
