@@ -298,3 +298,38 @@ def test_times_of_a_parquet_file_are_read_as_their_text(unit, zone):
         )
     skipped = pl.Series(["2024-03-10T02:30:00"]).str.to_datetime()
     assert np.isnan(times_of(skipped, zone_of("America/New_York"))).all()
+
+
+def test_groups_of_three_digits_and_decimal_marks():
+    """Each text as it is written, or none at all: a mark in another place is a slip of the pen."""
+    given = [
+        "1,234",
+        "-1,234,567.5",
+        "1,234.",
+        "7",
+        ".5",
+        "12,34",
+        "1234,567",
+        ",123",
+        "1,23",
+        "1,2345",
+        "1,234,",
+    ]
+    expected = [1234, -1234567.5, 1234, 7, 0.5]
+    for thousands, decimal in ((",", "."), (".", ","), ("'", "."), ("_", ",")):
+        marks = str.maketrans({",": thousands, ".": decimal})
+        column = pl.Series("v", [text.translate(marks) for text in given])
+        found, odd = numbers_of(column, decimal, thousands)
+        assert found[:5].tolist() == expected and np.isnan(found[5:]).all(), thousands
+        assert odd.tolist() == [False] * 5 + [True] * 6
+    found, odd = numbers_of(pl.Series("v", ["1.5", "1,5", "1,5,5", ".", ""]), ",")
+    assert np.array_equal(found, [np.nan, 1.5, *[np.nan] * 3], equal_nan=True)
+    assert odd.tolist() == [True, False, True, False, False]
+
+
+def test_a_line_that_shifts_its_encoding_shifts_no_other(tmp_path):
+    """ISO-2022 goes on in another alphabet until it is told; so would the records of others."""
+    lines = [b"t,v,c,note", "7,7,日本,x".encode("iso2022_jp"), b"8,8,x,\x1b$B", b"9,9,x,y"]
+    (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
+    source = source_of(str(tmp_path / "a.csv"), NAMES, encoding="iso2022_jp")
+    assert [row for frame in source.batches() for row in frame["t"].to_list()] == ["7", "8", "9"]
