@@ -186,7 +186,7 @@ def test_a_file_becomes_a_table(table, tmp_path, capsys):
     code, text, error = run(capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out)
     assert code == 0 and "3 steps released, 3 in all, of all steps so far; epsilon 5.000 at" in text
     assert "private: 33.3 % of 6 records are left out, or in part: 1 without a time" in error
-    assert "1 delay: no number" in error and "private: 1 records of steps that are not over" in error
+    assert "1 with no number in delay" in error and "private: 1 records of steps that are not over" in error
     assert "private: 1 records carrier: unknown category" in error and "private" not in text
     with out.open() as file:
         rows = list(csv.DictReader(file))

@@ -117,7 +117,9 @@ def _add_stream(commands: Any) -> None:
     )
     stream.add_argument("--encoding", default="utf-8", metavar="NAME", help="of text, such as latin-1")
     stream.add_argument("--separator", metavar="MARK", help="of fields (default: that of the head)")
-    stream.add_argument("--decimal", default=".", choices=(".", ","), help="before tenths (default: .)")
+    stream.add_argument(
+        "--decimal", default=".", choices=(".", ","), metavar="MARK", help="before tenths: . (default) or ,"
+    )
     stream.add_argument("--thousands", default="", metavar="MARK", help="between groups of three digits")
     stream.add_argument("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
     stream.add_argument(

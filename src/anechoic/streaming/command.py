@@ -294,7 +294,7 @@ class BatchReader:
                     values[name] = texts_of(batch[name]) if False in kinds else seconds
                     continue
                 values[name], none = numbers_of(batch[name], options.decimal, options.thousands)
-                self.unreadable[f"{name}: no number"] += int(np.count_nonzero(none))
+                self.unreadable[f"with no number in {name}"] += int(np.count_nonzero(none))
                 odd |= none
             units = None if options.unit is None else texts_of(batch[options.unit]).to_numpy()
             yield Columns(seconds, units, values, odd)
