@@ -72,15 +72,11 @@ def statement_data(stream: object) -> Statement:
 @statement_data.register
 def _(stream: Stream) -> Statement:
     shared = stream.shared
-    described = {name: one.describe() for name, one in shared.statistics.items()}
-    released = f"{stream.over.describe()}, after each step; {_so_far(stream)}"
+    words = (f"{name}: {_in_words(one.describe())}" for name, one in shared.statistics.items())
     own = [
-        ("Released", released),
+        ("Released", f"{stream.over.describe()}, after each step; {_so_far(stream)}"),
         ("One unit a step", f"norm at most {shared.contribution:.9f} clip norms, whatever its records hold"),
-        (
-            "Statistics",
-            "; ".join(f"{name}: {_in_words(one)}" for name, one in described.items()),
-        ),
+        ("Statistics", "; ".join(words)),
     ]
     if shared.distinct_counter is None:
         return _statement_of(stream.mechanism, protected(stream), own, stream.by_unit)
@@ -106,16 +102,12 @@ def _in_words(of: Mapping[str, Any]) -> str:
     if kind == "by group":
         return f"{_in_words(of['of'])}, by {column} ({_listed(of['groups'])})"
     if kind == "count":
-        return "count" if "within" not in of else f"count of units, each within {of['within']} steps"
+        return "count" if "within" not in of else f"count of units in {of['within']} steps"
     if kind == "histogram":
         return f"count of each {column} ({_listed(of['categories'])})"
     if edges is not None:
-        what = (
-            "counts below edges"
-            if kind == "distribution"
-            else _listed([f"{p:g}" for p in of["probabilities"]])
-        )
-        return f"{kind} of {column} ({what}) by {len(edges) - 1} buckets from {edges[0]:g} to {edges[-1]:g}"
+        which = f" ({_listed(of['probabilities'])})" if kind == "quantiles" else ""
+        return f"{kind} of {column}{which} by {len(edges) - 1} buckets from {edges[0]:g} to {edges[-1]:g}"
     limit = f"norm {of['bound']:g}" if kind == "sum" else f"{of['low']:g} … {of['high']:g}"
     return f"{kind} of {column}, clipped to {limit}"
 
