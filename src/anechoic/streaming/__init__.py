@@ -10,7 +10,7 @@ is a histogram of categories that nobody lists in advance (partition selection).
 """
 
 from anechoic.streaming.accumulator import Accumulator
-from anechoic.streaming.clock import Clock
+from anechoic.streaming.clock import Clock, Running, SlidingWindow
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.partition_selection import PartitionSelectionHistogram
@@ -18,7 +18,6 @@ from anechoic.streaming.release_reader import read_releases
 from anechoic.streaming.sentences import statement
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
-from anechoic.streaming.window import Running, SlidingWindow
 
 __all__ = [
     "Accumulator",

@@ -20,7 +20,16 @@ from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.atomic_files import check_writable, replaced
 from anechoic.statement.rounding import round_up
-from anechoic.streaming.clock import Clock, form_unit, iso, midnights_in, time_reader, zone_of
+from anechoic.streaming.clock import (
+    Clock,
+    Running,
+    SlidingWindow,
+    form_unit,
+    iso,
+    midnights_in,
+    time_reader,
+    zone_of,
+)
 from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
 from anechoic.streaming.release import SHOWN, checked_target, rows_of, write_releases
@@ -29,7 +38,6 @@ from anechoic.streaming.sources import looks_of, numbers_of, source_of, texts_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
-from anechoic.streaming.window import Running, SlidingWindow
 
 
 def statistics_of(

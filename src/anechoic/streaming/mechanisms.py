@@ -27,7 +27,7 @@ from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.blt_rational import rational_blt
-from anechoic.streaming.window import Running, SlidingWindow, Window
+from anechoic.streaming.clock import Running, SlidingWindow, Window
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40

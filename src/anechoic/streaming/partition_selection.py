@@ -30,6 +30,7 @@ from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, PartitionSelectionAccumulator
 from anechoic.streaming.base import Addition, StreamBase
+from anechoic.streaming.clock import Running
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import miss_of
 from anechoic.streaming.layout import PartitionSelectionLayout
@@ -39,7 +40,6 @@ from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import InMemory, StreamState
-from anechoic.streaming.window import Running
 from anechoic.units.ids import DIGEST
 
 #: Name of the statistic in a release.

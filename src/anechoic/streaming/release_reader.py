@@ -18,6 +18,7 @@ from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.release_chain import reading
 from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.base import StreamBase
+from anechoic.streaming.clock import Running, Window, checked_window, window_of
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
@@ -26,7 +27,6 @@ from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Statistic, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.window import Running, Window, checked_window, window_of
 
 #: (time, noisy row) of a step.
 RowOf = Callable[[int], tuple[str | float | None, Integers]]
