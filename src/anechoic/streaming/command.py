@@ -181,7 +181,7 @@ def _setting(options: Any, clock: Clock | None) -> dict[str, Any]:
             "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
             " time."
         )
-    steps = {"start": clock.start, "every": f"{clock.every:g} {clock.unit}"}
+    steps = {"start": clock.start, "every": clock.every, "unit of every": clock.unit}
     names = ("timezone", "time", "unit", "time_format", "encoding")
     return steps | {name: getattr(options, name) for name in names}
 
