@@ -276,6 +276,24 @@ def test_bytes_in_a_column_that_is_not_read_drop_nothing(tmp_path):
     )
 
 
+def test_a_typed_time_beyond_the_calendar_is_none(tmp_path):
+    """One such record stopped a run: it has no date."""
+    moments = pl.Series([datetime(2024, 1, 29, 5, tzinfo=UTC)] * 150).dt.epoch("ms").to_list()
+    times = pl.Series([*moments, 2**52 - 2**52 % 900_000, -(2**60), None])
+    table = {"when": times.cast(pl.Datetime("ms")), "amount": 5.0, "Stadt/city": "Zürich"}
+    pl.DataFrame(table).write_parquet(tmp_path / "a.parquet")
+    for every in ("1h", "day"):
+        for first in ([], ["--start", "2024-01-29"]):
+            more = [*first, "--until", "2024-01-30", "--bad-share", 0.02]
+            code, found, said = run(tmp_path / "a.parquet", "--every", every, *more)
+            assert code == 0 and "3 without a time that can be read" in said, said
+            assert max(count for count, *_ in found) == pytest.approx(150, abs=0.1)
+    days = pl.Series([19751] * 150 + [2**30, -(2**30), None], dtype=pl.Int32).cast(pl.Date)
+    pl.DataFrame({**table, "when": days}).write_parquet(tmp_path / "a.parquet")
+    code, found, said = run(tmp_path / "a.parquet", *steps_of("day"), "--bad-share", 0.02)
+    assert code == 0 and "3 without a time that can be read" in said, said
+
+
 @pytest.mark.parametrize(
     ("data", "more", "words"),
     [

@@ -23,7 +23,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _CALENDAR = {"day": (1, "D"), "week": (7, "D"), "month": (1, "M"), "quarter": (3, "M"), "year": (12, "M")}
 _DAY = 86400.0
 #: Times that are read: a day within the years that dates can have, whatever the zone.
-_RANGE = -62.1e9, 253.3e9
+YEARS = -62.1e9, 253.3e9
 #: Numbers that are read as seconds since 1970 without being told so: from 1973 to 2286.
 _SECONDS = 1e8, 1e10
 #: How many of these are a second.
@@ -89,7 +89,7 @@ class Clock:
         if self.unit == "s":
             steps = np.clip(np.floor((seconds - self.start) / self.every), -(2**61), 2**61)
             return np.where(known, steps, -(2**62)).astype(np.int64)
-        found, some = np.full(len(seconds), -(2**62)), np.clip(seconds[known], *_RANGE)
+        found, some = np.full(len(seconds), -(2**62)), np.clip(seconds[known], *YEARS)
         first = self._first
         shifted = some - (3600 * first.hour + 60 * first.minute + first.second)
         days = np.floor(shifted / _DAY).astype(np.int64).astype("M8[D]")  # in UTC: a day off at most
@@ -155,7 +155,7 @@ def seconds_of(texts: Sequence[str], zone: tzinfo = UTC, form: str | None = None
                     moment = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
             except (ValueError, OverflowError):
                 moment = math.nan
-            known[text] = moment if _RANGE[0] < moment < _RANGE[1] else math.nan
+            known[text] = moment if YEARS[0] < moment < YEARS[1] else math.nan
         found[i] = known[text]
     return found
 

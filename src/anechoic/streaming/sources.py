@@ -29,7 +29,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.streaming.clock import seconds_of
+from anechoic.streaming.clock import YEARS, seconds_of
 
 #: Bytes that are read at once, and that a line may have; rows of Parquet that are read at once.
 BLOCK, LONGEST, ROWS = 2**23, 2**20, 2**18
@@ -51,6 +51,8 @@ TIME_FORMS = {
     r"^\d+\.\d+\.\d": "dates with dots: --time-format %d.%m.%Y, with %H:%M for hours",
     r"\d.*\p{L}{3}|\p{L}{3}.*\d": "words: --time-format with %b or %B for months, and letters for themselves",
 }
+#: How many numbers of a typed column are a second.
+_TICKS = {"day": 1 / 86400, "ms": 1e3, "us": 1e6, "ns": 1e9}
 #: What stands for a character that cannot be decoded.
 _NO_CHARACTER = "\ufffd"
 _BYTE_ORDER_MARK = "\ufeff"
@@ -107,6 +109,11 @@ class ParquetSource(Source):
         height = frame.select(pl.len()).collect().item()
         while self.read < height:
             some = frame.select(self.names).slice(self.read, ROWS).collect()
+            for name, kind in some.schema.items():  # a time beyond the calendar is none: Polars ends with it
+                if isinstance(kind, pl.Date | pl.Datetime):
+                    ticks = _TICKS["day" if isinstance(kind, pl.Date) else kind.time_unit]
+                    known = pl.col(name).to_physical().is_between(YEARS[0] * ticks, YEARS[1] * ticks)
+                    some = some.with_columns(pl.when(known).then(pl.col(name)))
             self.read += some.height
             yield some
 
