@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from anechoic._patience import patience
-from anechoic.cli.progress import check_writable, naming, need, text_of
+from anechoic.cli.progress import naming, need, text_of
+from anechoic.runs.atomic_files import check_writable
 
 # -- what the commands do ------------------------------------------------------------------------
 
@@ -39,7 +40,8 @@ def plan(options: argparse.Namespace) -> None:
     if options.momentum and options.optimizer == "adam":
         raise ValueError(f"--momentum {options.momentum:g} is of SGD: leave it out with --optimizer adam.")
     promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
-    check_writable(options.json)
+    if options.json is not None:
+        check_writable(options.json)
     if options.out is not None:
         check_writable(checked_kind(options.out))
         need("matplotlib", "jinja2", extras="plot")
@@ -88,7 +90,8 @@ def explain(options: argparse.Namespace) -> None:
     from anechoic.mechanism.endless import EndlessMechanism
     from anechoic.mechanism.mechanism import Mechanism
 
-    check_writable(options.out)
+    if options.out is not None:
+        check_writable(options.out)
     text = text_of(options.file)
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
     with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
@@ -104,7 +107,8 @@ def audit(options: argparse.Namespace) -> int:
     text = text_of(options.file)
     if '"endless_format"' in text:
         raise ValueError(f"{options.file} is a mechanism without horizon: audit one of as many steps as run.")
-    check_writable(options.json)
+    if options.json is not None:
+        check_writable(options.json)
     with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
         mechanism = Mechanism.from_json(text)
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
