@@ -19,7 +19,7 @@ from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
-STEPS, PATTERNS = 12, 256  # up to which all patterns of a schema are listed
+STEPS, PATTERNS = 64, 2000  # up to which all patterns of a schema are listed
 
 
 def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
@@ -55,7 +55,10 @@ def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
 def or_listed(found: Sensitivity, strategy: Strategy, participation: Participation) -> Sensitivity:
     """A bound, or what is less: that of all patterns of the schema, where they are few."""
     few = None if found.exact else _few(participation, strategy.n)
-    return found if few is None else min(found, listed(strategy, few), key=float)
+    if few is None:
+        return found
+    every = listed(strategy, few)
+    return every if every.exact else min(found, every, key=float)
 
 
 @lru_cache(maxsize=256)
