@@ -54,19 +54,20 @@ def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
 
 def or_listed(found: Sensitivity, strategy: Strategy, participation: Participation) -> Sensitivity:
     """A bound, or what is less: that of all patterns of the schema, where they are few."""
-    few = None if found.exact else _few(participation, strategy.n)
+    few = None if found.exact else few_patterns(participation, strategy.n, PATTERNS)
     if few is None:
         return found
-    every = listed(strategy, few)
+    every = listed(strategy, Patterns(few))
     return every if every.exact else min(found, every, key=float)
 
 
 @lru_cache(maxsize=256)
-def _few(participation: Participation, n: int) -> Patterns | None:
+def few_patterns(participation: Participation, n: int, most: int) -> list[tuple[int, ...]] | None:
+    """All patterns of a schema; None for more than so many, or many steps."""
     if n > STEPS:
         return None
-    patterns = list(islice(participation.patterns(n), PATTERNS + 1))
-    return Patterns(patterns) if len(patterns) <= PATTERNS else None
+    found = list(islice(participation.patterns(n), most + 1))
+    return found if len(found) <= most else None
 
 
 def _gram(strategy: Strategy, steps: NDArray[np.intp]) -> Array:
