@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
-from anechoic.linear.descent import DescentPlan, FitRequest
+from anechoic.linear.descent import DescentPlan, FitRequest, logistic_clip_norm
 from anechoic.linear.fitting import FitProblem
 from anechoic.linear.keys import FitKeys, HiddenKey, keys_of
 from anechoic.linear.scaling import FeatureScale, scale_of
@@ -30,8 +30,6 @@ from anechoic.statement.statement import Statement, statement_of
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
 
-#: Of clipping, beside rows of norm 1; measured in docs/linear.md.
-CLIP_NORM = 0.15
 _SEEDED = (
     "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
     " release that protects anyone"
@@ -89,9 +87,12 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         return X, y
 
     def _asked(
-        self, count: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
+        self, count: int, units: Units | None, dimension: int, *, clip_norm: float | None = None, **more: Any
     ) -> FitRequest:
-        """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
+        """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one.
+
+        None for `logistic_clip_norm`.
+        """
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         if not isinstance(self.book, BudgetBook | None):
             raise ValueError(
@@ -116,13 +117,14 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
             warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
-        automatic = isinstance(self.clip_norm, str) and self.clip_norm == "auto"
+        if not (isinstance(self.clip_norm, str) and self.clip_norm == "auto"):
+            clip_norm = positive_float("clip_norm", self.clip_norm, remedy='Or "auto".')
+        elif clip_norm is None:
+            clip_norm = logistic_clip_norm(epsilon, delta, count, dimension, self.adjacency)
         return FitRequest(
             epsilon=epsilon,
             delta=delta,
-            clip_norm=positive_float(
-                "clip_norm", clip_norm if automatic else self.clip_norm, remedy='Or "auto".'
-            ),
+            clip_norm=clip_norm,
             mechanism=self.mechanism,
             sampling=self.sampling,
             batch_size=self.batch_size,
