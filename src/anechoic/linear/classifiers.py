@@ -11,6 +11,7 @@ from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
+from anechoic.linear.descent import logistic_clip_norm
 from anechoic.linear.fitting import FitProblem, class_residuals, fit_by_descent, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
@@ -118,7 +119,8 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         problem = FitProblem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
         slower, curvature = (BINARY, 0.25) if outputs == 1 else (1.0, 0.5)
         count, entries = counted(len(X), units), outputs * scale.dimension
-        asked = self._asked(count, units, entries, slower=slower, curvature=curvature, flatter=True)
+        more: dict[str, Any] = {"slower": slower, "curvature": curvature, "flatter": True}
+        asked = self._asked(units, count, entries, logistic_clip_norm, **more)
         fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
         self.classes_ = names  # not before: a fit that is refused leaves the model as it was
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)

@@ -38,6 +38,8 @@ _STABLE = 0.9
 #: Excess of the log loss by clipping is about e^(-_FADING clip norm), and by noise _NOISE times that of the
 #: square of clip norm * entries / (units mu): one rule for ten data sets (docs/linear.md).
 _FADING, _NOISE, _LEAST_CLIP = 11.5, 48.0, 0.15
+#: Of squared errors: noise of a release at the clip norm, and the ends of clip norms; measured there too.
+_SQUARES_NOISE, _SQUARES_CLIP = 2e-3, (0.05, 2.0)
 #: Bits of the grid that may be given up where the noise is large.
 _FEWER = 12
 
@@ -75,6 +77,12 @@ class FitRequest:
     slower: float
     curvature: float
     flatter: bool = False
+
+    @property
+    def noise(self) -> float:
+        """Length of the noise of a release of everything at once, without sampling, over units clip norms."""
+        factor = adjacency_factor(self.adjacency) / gaussian_mu(self.epsilon, self.delta)
+        return factor * self.dimension / self.units
 
     @property
     def update(self) -> UpdateRule:
@@ -122,22 +130,27 @@ class DescentPlan:
         return self.rate * self.predicted * self.mechanism.clip_norm
 
 
-def logistic_clip_norm(epsilon: float, delta: float, units: int, entries: int, adjacency: Adjacency) -> float:
+def logistic_clip_norm(noise: float) -> float:
     """The clip norm at which clipping and noise together should add least to the log loss.
 
     A clipped gradient is too short where the model is most wrong, so that coefficients come out too large;
     noise grows with the clip norm. From 1 on next to nothing is clipped: rows have norm 1, residuals less.
 
     Args:
-        epsilon, delta: of the fit, here without sampling.
-        units: N.
-        entries: of the model.
-        adjacency: of the mechanism.
+        noise: of `FitRequest.noise`.
     """
-    noise = adjacency_factor(adjacency) * entries / (units * gaussian_mu(epsilon, delta))
     # least of e^(-k c) + a (c v)^2: k c e^(k c) = k^2 / (2 a v^2)
     found = float(lambertw(_FADING**2 / (2.0 * _NOISE * noise**2)).real) / _FADING
     return min(1.0, max(_LEAST_CLIP, found))
+
+
+def squares_clip_norm(noise: float) -> float:
+    """The same for squared errors: clipping draws a skewed target towards its median.
+
+    Args:
+        noise: of `FitRequest.noise`.
+    """
+    return min(_SQUARES_CLIP[1], max(_SQUARES_CLIP[0], _SQUARES_NOISE / noise))
 
 
 def size_of(asked: FitRequest) -> int:
