@@ -68,7 +68,7 @@ def advice_for(row: PlanRow, update: UpdateRule) -> Advice | None:
     """
     if update.kind == "adam" or not row.predicted:
         return None
-    return advice_of(row.predicted, row.mechanism.clip_norm, update, row.objective.workload.rates)
+    return advice_of(row.predicted, row.mechanism.clip_norm, update, update.schedule(row.objective.workload))
 
 
 def advice_of(predicted: float, clip_norm: float, update: UpdateRule, rates: Array | None) -> Advice:
@@ -80,5 +80,6 @@ def advice_of(predicted: float, clip_norm: float, update: UpdateRule, rates: Arr
         update: linear in the gradients.
         rates: of its schedule over the largest, shape (n,); None for a constant one.
     """
-    inverse = predicted / NOISE + 1.0 / (STEP * math.sqrt(1.0 - update.momentum))
+    task = STEP * math.sqrt(1.0 - update.momentum) / (1.0 - update.dampening)
+    inverse = predicted / NOISE + 1.0 / task
     return Advice(1.0 / (inverse * clip_norm), update.momentum, rates)

@@ -131,7 +131,7 @@ def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | No
     if not plain or update.kind != "sgd" or not update.momentum or dimension is None:
         return None
     least = min(plain, key=lambda row: row.relative)
-    return least if (1.0 - update.momentum) * least.predicted * math.sqrt(dimension) < UNNOTICED else None
+    return least if least.predicted * math.sqrt(dimension) < UNNOTICED * update.gain else None
 
 
 def choose(

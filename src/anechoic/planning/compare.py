@@ -95,7 +95,7 @@ def plan(
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.
-        optimizer: "sgd", or a torch optimizer, whose momentum (Nesterov's too) and weight decay are read: for
+        optimizer: "sgd", or a torch optimizer, whose momentum, dampening and weight decay are read: for
             updates that are linear in the gradients the error of what they add up to decides. "adam" for
             those that divide by the size of gradients: they take smaller steps where the noise of a step is
             larger, so that at a given learning rate "auto" takes the row of least noise in a step, and says

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from anechoic._validate import Array, finite_array, one_of
+from anechoic._validate import Array, decaying, finite_array, one_of
 from anechoic.planning.records import OptimizerKind
 from anechoic.workloads.base import Workload
-from anechoic.workloads.optimizers import momentum
+from anechoic.workloads.optimizers import momentum, nesterov
 from anechoic.workloads.sums import prefix_sum
 
 #: Schedules that have a name: all begin at the rate given, and all but the constant one end near 0.
@@ -30,12 +30,15 @@ class UpdateRule:
 
     Attributes:
         kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size.
-        momentum: beta of heavy ball or Nesterov's method, in [0, 1). Nesterov's iterates are those of heavy
-            ball a step ahead: at beta = .9 and 200 steps a strategy for one is within 1.2 per cent of the
-            best for the other.
+        momentum: beta of heavy ball or Nesterov's method, in [0, 1).
         weight_decay: part of the parameters that a step takes away in the long run, in [0, 1).
         rates: learning rates of so many steps, or epochs, shape (count,), > 0; None for a constant one.
         interval: what they are rates of.
+        nesterov: whether the momentum is Nesterov's.
+        dampening: d in [0, 1), as torch has it: every gradient but the first enters with 1 - d.
+
+    Raises:
+        ValueError: for a number out of range.
     """
 
     kind: OptimizerKind = "sgd"
@@ -43,6 +46,17 @@ class UpdateRule:
     weight_decay: float = 0.0
     rates: Callable[[int], Array] | None = None
     interval: Interval = "step"
+    nesterov: bool = False
+    dampening: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("momentum", "weight_decay", "dampening"):
+            decaying(name, getattr(self, name))
+
+    @property
+    def gain(self) -> float:
+        """What a gradient moves the model by in the long run, at a rate of 1."""
+        return (1.0 - self.dampening) / (1.0 - self.momentum)
 
     def learning_rates(self, n: int, period: int) -> Array | None:
         """Of n steps, `period` of them an epoch, over the largest; None where they are constant."""
@@ -60,9 +74,23 @@ class UpdateRule:
         if self.kind == "adam":
             return prefix_sum(n)
         rates = self.learning_rates(n, period)
+        if self.dampening:
+            rates = self._damped(n) if rates is None else rates * self._damped(n)
         if not self.momentum and not self.weight_decay and rates is None:
             return prefix_sum(n)
-        return momentum(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
+        made = nesterov if self.nesterov else momentum
+        return made(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
+
+    def schedule(self, workload: Workload) -> Array | None:
+        """Learning rates over the largest, of a `workload` of this rule; None where they are constant."""
+        rates = workload.rates
+        if self.dampening and rates is not None:
+            rates = rates / self._damped(workload.n)
+            return None if np.ptp(rates) < LEAST_RATE * 1e-6 else rates
+        return rates
+
+    def _damped(self, n: int) -> Array:
+        return np.where(np.arange(n) > 0, 1.0 - self.dampening, 1.0)
 
 
 def _has_rule(rule: Any, thing: Any) -> bool:
@@ -81,16 +109,19 @@ def update_of(optimizer: Any) -> UpdateRule:
     """
     if _has_rule(update_of, optimizer):
         return update_of(optimizer)
-    raise ValueError(
-        f"optimizer={optimizer!r} must be 'sgd', 'adam', or a torch optimizer, such as torch.optim.SGD(…)."
-        " Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
-    )
+    raise ValueError(f"optimizer={optimizer!r:.60} must be 'sgd', 'adam', or a torch optimizer. {READ}")
+
+
+#: What of an optimizer a plan knows.
+READ = (
+    "Momentum, Nesterov's too, dampening and weight decay are read from torch.optim.SGD. CorrectedAdam and"
+    " Muon count as 'sgd', all others as 'adam': AdamW, NAdam, RMSprop, Lion."
+)
 
 
 @update_of.register
 def _(optimizer: str) -> UpdateRule:
-    remedy = "Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
-    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
+    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=READ)
     return UpdateRule(optimizer)  # type: ignore[arg-type]
 
 
