@@ -72,7 +72,7 @@ def plan(options: argparse.Namespace) -> None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
     if options.out is not None:
-        write_plan(found.rows, found.reason, options.out, options.command_line)
+        write_plan(found.lines, found.reason, options.out, options.command_line)
         print(f"\nSaved: {options.out}")
 
 

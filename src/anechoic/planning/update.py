@@ -14,7 +14,7 @@ from anechoic._validate import Array, decaying, finite_array, one_of
 from anechoic.planning.records import OptimizerKind
 from anechoic.workloads.base import Workload
 from anechoic.workloads.optimizers import momentum, nesterov
-from anechoic.workloads.sums import prefix_sum
+from anechoic.workloads.sums import exponential_decay, prefix_sum
 
 #: Schedules that have a name: all begin at the rate given, and all but the constant one end near 0.
 ScheduleName = Literal["constant", "cooldown", "cosine", "linear"]
@@ -29,13 +29,15 @@ class UpdateRule:
     """How an optimizer adds up the gradients of a run.
 
     Attributes:
-        kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size.
-        momentum: beta of heavy ball or Nesterov's method, in [0, 1).
+        kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size, "sums"
+            where sums of gradients count all the same.
+        momentum: beta of heavy ball or Nesterov's method, or of the buffer of "adam", in [0, 1).
         weight_decay: part of the parameters that a step takes away in the long run, in [0, 1).
         rates: learning rates of so many steps, or epochs, shape (count,), > 0; None for a constant one.
         interval: what they are rates of.
         nesterov: whether the momentum is Nesterov's.
         dampening: d in [0, 1), as torch has it: every gradient but the first enters with 1 - d.
+        rate: the learning rate of the optimizer at hand, the largest of its schedule; None where unknown.
 
     Raises:
         ValueError: for a number out of range.
@@ -48,6 +50,7 @@ class UpdateRule:
     interval: Interval = "step"
     nesterov: bool = False
     dampening: float = 0.0
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("momentum", "weight_decay", "dampening"):
@@ -69,10 +72,18 @@ class UpdateRule:
             return None
         return np.asarray(np.maximum(found / largest, LEAST_RATE))
 
+    def buffer(self, n: int) -> Workload:
+        """What the direction of a step is read from: decayed sums of gradients."""
+        return exponential_decay(n, self.momentum)
+
     def workload(self, n: int, period: int) -> Workload:
-        """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate."""
-        if self.kind == "adam":
-            return prefix_sum(n)
+        """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate.
+
+        Adam's are sums without its momentum: noise planned for sums of the buffer asked for larger rates, and
+        was no better (docs/choosing.md).
+        """
+        if self.kind != "sgd":
+            return replace(self, kind="sgd", momentum=0.0, dampening=0.0).workload(n, period)
         rates = self.learning_rates(n, period)
         if self.dampening:
             rates = self._damped(n) if rates is None else rates * self._damped(n)
@@ -115,7 +126,7 @@ def update_of(optimizer: Any) -> UpdateRule:
 #: What of an optimizer a plan knows.
 READ = (
     "Momentum, Nesterov's too, dampening and weight decay are read from torch.optim.SGD. CorrectedAdam and"
-    " Muon count as 'sgd', all others as 'adam': AdamW, NAdam, RMSprop, Lion."
+    " Muon count as 'sums', all others as 'adam': AdamW, NAdam, RMSprop, Lion."
 )
 
 
