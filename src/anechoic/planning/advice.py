@@ -110,15 +110,10 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
             f" Where the rate stays near {usual.rate:.2g}, plan for its buffer:"
             f" workload=lambda n: anechoic.workloads.exponential_decay(n, {update.momentum:g})."
         )
-        said = (
-            "Adam divides by the noise of a step, which is larger with correlated noise: so is its best rate."
-        )
+        said = "Adam divides by the noise of a step, which correlation makes larger: so is its best rate."
         return "sums", said + buffer * (update.momentum > 0.0)
     if update.rate >= usual.rate and update.momentum:
-        return (
-            "buffer",
-            f"The plan is for the buffer of Adam, at its learning rate of {update.rate:g}; {more}",
-        )
+        return "buffer", f"The plan is for Adam's buffer, at its learning rate of {update.rate:g}; {more}"
     return "independent", f"Adam's learning rate of {update.rate:g} is for small noise of a step; {more}"
 
 

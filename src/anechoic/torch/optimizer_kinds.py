@@ -68,7 +68,7 @@ def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
     )
     if not advice.lowest <= (update.rate or 0.0) <= advice.highest:
         logger.warning(
-            "%s has lr=%.3g, and divides by the noise of a step, which is larger where noise is correlated: try"
+            "%s has lr=%.3g, and divides by the noise of a step, which correlation makes larger: try"
             " %.2g first, then %.2g to %.2g.",
             type(optimizer).__name__,
             update.rate or 0.0,
