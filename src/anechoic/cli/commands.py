@@ -61,7 +61,7 @@ def plan(options: argparse.Namespace) -> None:
         scheduler=options.schedule,
         keep=options.keep,
         strategy=options.mechanism,
-        optimizer=UpdateRule(options.optimizer, options.momentum),
+        optimizer=UpdateRule("sgd", options.momentum) if options.optimizer == "sgd" else "adam",
         clip_norm=options.clip_norm,
         adjacency=options.adjacency,
         unit=options.unit,

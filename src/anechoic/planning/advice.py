@@ -81,8 +81,12 @@ def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = No
         predicted = row.noise_std * sums.measure(row.mechanism.strategy) / row.batch_size
     if update.kind == "sgd":
         return advice_of(predicted, clip_norm, update, rates)
-    # the mean gradient is divided by the noise of a step
-    found = advice_of(predicted, 1.0 / row.step_noise, UpdateRule("adam"), rates)
+    return advice_of_adam(predicted, row.step_noise, update, rates)
+
+
+def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rates: Array | None) -> Advice:
+    """Of Adam and its kin, from the noise in sums and in a step, by which the mean gradient is divided."""
+    found = advice_of(predicted, update.gain / step_noise, UpdateRule(), rates)
     return replace(found, momentum=None)
 
 

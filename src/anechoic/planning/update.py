@@ -31,12 +31,13 @@ class UpdateRule:
     Attributes:
         kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size, "sums"
             where sums of gradients count all the same.
-        momentum: beta of heavy ball or Nesterov's method, or of the buffer of "adam", in [0, 1).
+        momentum: beta of heavy ball or Nesterov's method, or of the buffer of "adam" (beta_1), in [0, 1).
         weight_decay: part of the parameters that a step takes away in the long run, in [0, 1).
         rates: learning rates of so many steps, or epochs, shape (count,), > 0; None for a constant one.
         interval: what they are rates of.
         nesterov: whether the momentum is Nesterov's.
-        dampening: d in [0, 1), as torch has it: every gradient but the first enters with 1 - d.
+        dampening: d in [0, 1), as torch has it: every gradient but the first enters with 1 - d; beta_1 of
+            Adam.
         rate: the learning rate of the optimizer at hand, the largest of its schedule; None where unknown.
 
     Raises:
@@ -132,8 +133,8 @@ READ = (
 
 @update_of.register
 def _(optimizer: str) -> UpdateRule:
-    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=READ)
-    return UpdateRule(optimizer)  # type: ignore[arg-type]
+    one_of("optimizer", optimizer, ("sgd", "adam"), remedy=READ)
+    return UpdateRule() if optimizer == "sgd" else UpdateRule("adam", 0.9, dampening=0.9)
 
 
 @update_of.register

@@ -19,7 +19,7 @@ from anechoic._validate import Array
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.advice import advice_of
+from anechoic.planning.advice import advice_of_adam
 from anechoic.planning.records import OptimizerKind
 from anechoic.planning.update import UpdateRule, rates_of, update_of
 from anechoic.sampling import Poisson
@@ -63,9 +63,8 @@ def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
         return
     n, std = mechanism.steps, mechanism.noise_std / mechanism.expected_batch_size
     step = std * error(exponential_decay(n, 0.0), mechanism.strategy).rms
-    advice = advice_of(
-        std * error(prefix_sum(n), mechanism.strategy).rms, 1.0 / step, UpdateRule("adam"), None
-    )
+    sums = std * error(prefix_sum(n), mechanism.strategy).rms
+    advice = advice_of_adam(sums, step, update, None)
     if not advice.lowest <= (update.rate or 0.0) <= advice.highest:
         logger.warning(
             "%s has lr=%.3g, and divides by the noise of a step, which correlation makes larger: try"
@@ -113,7 +112,7 @@ def _(optimizer: optim.Optimizer) -> UpdateRule:
     if kind == "sums" or not 0.0 <= beta < 1.0:
         return UpdateRule(kind, rate=rate)
     if kind == "adam":
-        return UpdateRule(kind, beta, rate=rate)
+        return UpdateRule(kind, beta, dampening=beta if "betas" in group else 0.0, rate=rate)
     # the decay of a step goes through the velocity, which adds up 1 / (1 - beta) of it
     decay = float(group.get("initial_lr", group["lr"])) * float(group["weight_decay"]) / (1.0 - beta)
     damped = {"nesterov": bool(group["nesterov"]), "dampening": float(group["dampening"])} if beta else {}
