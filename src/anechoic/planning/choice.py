@@ -75,14 +75,8 @@ def rows_of(found: list[Score], goal: Goal, room: MemoryBudget) -> list[PlanRow]
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
     best = float("inf")
     for one in sorted(within, key=lambda one: (one.candidate.costly, one.least)):
-        if one.least > best:
-            continue
-        wanted = best * one.candidate.sampling.expected_batch_size / one.rms  # the noise std that wins
-        if (
-            one.candidate.costly
-            and best < float("inf")
-            and not may_keep_goal(one.candidate.sampling, one.candidate, goal, wanted)
-        ):
+        needed = best / (1 + ALIKE) if one.candidate.costly else best  # no tie is worth seconds
+        if one.least > needed or not _may_win(one, goal, needed):
             continue
         best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
@@ -92,6 +86,14 @@ def rows_of(found: list[Score], goal: Goal, room: MemoryBudget) -> list[PlanRow]
     for one in (*kinds.values(), *small.values(), *_frontier(cheap)):
         row(one, compared=one.expected > (1 + ALIKE) * best)
     return list(made.values())
+
+
+def _may_win(one: Score, goal: Goal, needed: float) -> bool:
+    """Whether a candidate may have at most such an error, where to know it exactly takes long."""
+    candidate, wanted = one.candidate, needed * one.candidate.sampling.expected_batch_size / one.rms
+    if not candidate.costly or (candidate.enough is not None and candidate.enough <= wanted):
+        return True
+    return may_keep_goal(candidate.sampling, candidate, goal, wanted)
 
 
 def _frontier(found: list[Score]) -> list[Score]:
