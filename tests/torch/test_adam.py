@@ -160,13 +160,13 @@ def test_muon_is_planned_for_sums_of_gradients():
     assert engine.releases == 10
 
 
-def planned(optimizer, *, to_epsilon=False, lr=0.1, **options):
+def planned(optimizer, *, to_epsilon=False, lr=0.1, shuffle=True, **options):
     engine, model = PrivacyEngine(), network()
     make = engine.make_private_with_epsilon if to_epsilon else engine.make_private
     make(
         module=model,
         optimizer=optimizer(model.parameters(), lr=lr),
-        data_loader=torch.utils.data.DataLoader(data(80), batch_size=8, shuffle=True),
+        data_loader=torch.utils.data.DataLoader(data(80), batch_size=8, shuffle=shuffle),
         max_grad_norm=1.0,
         **options,
     )
@@ -192,6 +192,23 @@ def test_adam_gets_the_noise_that_its_rate_is_for(make):
     assert f"give it lr={adam.plan.advice.rate:.2g}" in low.plan.reason
     named = planned(torch.optim.Adam, to_epsilon=to_epsilon, mechanism="banded", lr=0.5 * usual, **options)
     assert family(named.mechanism.strategy) == "banded_toeplitz"
+
+
+@pytest.mark.parametrize(("shuffle", "drawn"), [(True, False), (False, False), (True, True)])
+def test_who_shuffles_in_a_fixed_order_is_told_what_drawing_would_give(shuffle, drawn):
+    options = {"target_epsilon": 3.0, "target_delta": 1e-4, "epochs": 1, "poisson_sampling": drawn}
+    found = planned(torch.optim.SGD, to_epsilon=True, shuffle=shuffle, **options).plan
+    assert ("The loader shuffles: poisson_sampling=True would draw" in found.reason) == (
+        shuffle and not drawn
+    )
+    assert (found.drawn is None) == drawn
+    if shuffle and not drawn:
+        most = min(1.0, found.drawn.predicted / found.chosen.predicted)
+        assert f"for at most {most:.2g} times this error" in found.reason
+        with_permission = planned(
+            torch.optim.SGD, to_epsilon=True, **{**options, "poisson_sampling": True}
+        ).plan
+        assert with_permission.chosen.predicted <= 1.02 * most * found.chosen.predicted
 
 
 def test_a_plan_for_adam_chooses_from_the_same_rows():

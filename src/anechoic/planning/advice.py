@@ -105,7 +105,7 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
     Returns:
         "sums", "buffer" or "independent".
     """
-    asked, usual = advice_for(best, update), plain and advice_for(plain, update)
+    asked, usual = advice_for(best, update), None if plain is None else advice_for(plain, update)
     if asked is None or usual is None or plain is best:
         return "sums", ""
     more = f"noise planned for sums is better at larger ones: give it lr={asked.rate:.2g}, and plan again."

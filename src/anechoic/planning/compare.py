@@ -213,8 +213,8 @@ def plan(
     advice = None if workload is not None else advice_for(best, update, sums)
     # more memory gains error of sums, by which such a choice was not made
     room_for = "" if instead else more_memory(found, space, best)
-    said = (chosen.reason, room_for, "" if advice is None else str(advice))
-    return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
+    reason = (chosen.reason, room_for, "" if advice is None else str(advice))
+    return replace(chosen, reason=" ".join(filter(None, reason)), advice=advice)
 
 
 def _compared(

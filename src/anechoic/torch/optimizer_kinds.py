@@ -115,8 +115,14 @@ def _(optimizer: optim.Optimizer) -> UpdateRule:
         return UpdateRule(kind, beta, dampening=beta if "betas" in group else 0.0, rate=rate)
     # the decay of a step goes through the velocity, which adds up 1 / (1 - beta) of it
     decay = float(group.get("initial_lr", group["lr"])) * float(group["weight_decay"]) / (1.0 - beta)
-    damped = {"nesterov": bool(group["nesterov"]), "dampening": float(group["dampening"])} if beta else {}
-    return UpdateRule(kind, beta, decay if decay <= MOST_DECAY else 0.0, rate=rate, **damped)
+    return UpdateRule(
+        kind,
+        beta,
+        decay if decay <= MOST_DECAY else 0.0,
+        nesterov=bool(group["nesterov"]),
+        dampening=float(group["dampening"]) if beta else 0.0,
+        rate=rate,
+    )
 
 
 @rates_of.register
