@@ -19,6 +19,7 @@ NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "flower
 ARGUMENTS = {"grid": ["flights", "--quick"]}
 STUDIES = (
     "accounting",  # amplified accounting against references
+    "adam",  # which noise suits Adam and its kin, at each rate
     "advised",  # what a plan and its advice give at the first try
     "audit_faults",  # which faults the audit sees
     "choosing",  # plan() against every number of bands
