@@ -64,14 +64,9 @@ class Advice:
 
 
 def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = None) -> Advice | None:
-    """Of a row.
+    """Of a row, whose objective is what the update adds up to, or `sums` is.
 
     None without noise, and for what is planned for as "sums".
-
-    Args:
-        row: calibrated.
-        update: of the optimizer.
-        sums: the objective of what the update adds up to; None where it is the row's.
     """
     if update.kind == "sums" or not row.predicted:
         return None
@@ -103,7 +98,7 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
         update: of Adam or its kin.
 
     Returns:
-        "sums", "buffer" or "independent".
+        "sums", "buffer" or "independent", and the sentence.
     """
     asked, usual = advice_for(best, update), None if plain is None else advice_for(plain, update)
     if asked is None or usual is None or plain is best:

@@ -24,6 +24,10 @@ ALIKE = 0.02
 _WORTH, _NEARLY_ALL = 0.03, 0.9
 
 
+#: Another choice than that of least error, why it is that, and what is said of the others.
+Instead = tuple[PlanRow, str, str]
+
+
 @dataclass(frozen=True)
 class Score:
     """A candidate with about its predicted error, before it is calibrated."""
@@ -76,9 +80,8 @@ def rows_of(found: list[Score], goal: Goal, room: MemoryBudget) -> list[PlanRow]
     best = float("inf")
     for one in sorted(within, key=lambda one: (one.candidate.costly, one.least)):
         needed = best / (1 + ALIKE) if one.candidate.costly else best  # no tie is worth seconds
-        if one.least > needed or not _may_win(one, goal, needed):
-            continue
-        best = min(best, row(one).predicted)
+        if one.least <= needed and _may_win(one, goal, needed):
+            best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
     alike = [one for one in cheap if one.expected <= (1 + ALIKE) * best]
     kinds = {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}
@@ -124,25 +127,14 @@ def more_memory(found: list[Score], room: MemoryBudget, best: PlanRow) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Instead:
-    """A row that is taken in the place of the one of least error, why, and what is said of the others."""
-
-    row: PlanRow
-    why: str
-    said: str
-
-
 def choose(
     rows: list[PlanRow], notes: list[str], *, drawn: PlanRow | None = None, instead: Instead | None = None
 ) -> Plan:
-    """The row of least predicted error, or `least_error`. Rows are ranked by that error.
-
-    Runs of different length are compared by the error over the number of steps.
+    """The row of `least_error`, or `instead`; rows are ranked by error, over the steps where these differ.
 
     Args:
         drawn: DP-SGD, where batches are not drawn but might be.
-        instead: what is taken in its place.
+        instead: another choice, why it is that, and what is said of the others.
     """
     several = len({row.mechanism.steps for row in rows}) > 1
 
@@ -150,19 +142,20 @@ def choose(
         return row.relative if several else row.predicted
 
     ranked = sorted(rows, key=lambda row: (value(row), row.history))
-    best = least_error(ranked) if instead is None else instead.row
+    best = least_error(ranked) if instead is None else instead[0]
+    drawn = None if best.mechanism.amplified else drawn
     described = best.mechanism.sampling.describe(best.mechanism.unit)
     why = "it has the least predicted error" + " over the steps" * several
-    compared = [_against_independent(best, ranked), _against_other_schemes(best, ranked)]
+    compared = _against_independent(best, ranked)
     if instead is not None:
-        why, compared = instead.why, [instead.said]
+        _, why, compared = instead
     elif best is not ranked[0]:
         why = "of what has about the least predicted error it has the least noise in a step, or noise state"
     reason = [
         outlook(best, ranked, drawn),
         f"Chosen: {best.name} with {described}; {why}.",
         noise_state(best),
-        *compared,
+        compared,
         *notes,
     ]
     least = float("inf")
@@ -232,7 +225,7 @@ def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | No
         "The noise of the whole run adds less to the model than half a clipped gradient, so that the rate is"
         f" what limits it, and at large rates momentum did worse with less noise (docs/choosing.md).{less}"
     )
-    return Instead(least, "its noise does not limit the run", said)
+    return least, "its noise does not limit the run", said
 
 
 def independent(rows: list[PlanRow]) -> PlanRow | None:
@@ -242,13 +235,7 @@ def independent(rows: list[PlanRow]) -> PlanRow | None:
 
 
 def outlook(best: PlanRow, rows: list[PlanRow], drawn: PlanRow | None = None) -> str:
-    """What a user may expect of the choice, beside independent noise that was permitted, and beside DP-SGD.
-
-    Args:
-        best: the choice.
-        rows: what is permitted.
-        drawn: DP-SGD, where batches are not drawn but might be.
-    """
+    """What a user may expect of the choice, beside independent noise of `rows`, and DP-SGD if `drawn`."""
     free = best.mechanism.amplified or best.mechanism.sampling.formed_outside
     order = "" if free else " It needs the batches in one fixed order."
     plain = _independent(best, rows)
@@ -310,16 +297,3 @@ def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
     if compared and best.mechanism.amplified and plain:
         return "Correlating noise does not help here: sampling already gives what there is to gain."
     return ""
-
-
-def _against_other_schemes(best: PlanRow, rows: list[PlanRow]) -> str:
-    others: dict[str, PlanRow] = {}
-    for row in rows:
-        correlated = family(row.mechanism.strategy) != "identity"
-        alike = row.batch_size == best.batch_size and row.mechanism.steps == best.mechanism.steps
-        if row.sampling != best.sampling and correlated and alike:
-            others.setdefault(row.sampling, row)
-    return " ".join(
-        f"That is {best.predicted / row.predicted:.3g} times the least error of {scheme} ({row.name})."
-        for scheme, row in others.items()
-    )

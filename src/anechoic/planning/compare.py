@@ -162,19 +162,11 @@ def plan(
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit)
     space = memory_limit(dimension, memory_budget)
+    count = positive_int("examples", examples)
     lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
     shapes = [
         RunShape(
-            positive_int("examples", examples),
-            size,
-            passes,
-            steps,
-            random_sampling,
-            participation,
-            drop_last,
-            workload,
-            update,
-            keep,
+            count, size, passes, steps, random_sampling, participation, drop_last, workload, update, keep
         )
         for size, passes in product(_several("batch_size", batch_size), lengths)
     ]
@@ -191,7 +183,8 @@ def plan(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             f" raise the budget{takes}, or take 'identity'."
         )
-    instead, sums = None, None
+    instead: Instead | None = None
+    sums = None
     if strategy == "auto" and workload is None:
         instead = unnoticed_noise(rows, update, dimension)
         if update.kind == "adam":
@@ -202,7 +195,7 @@ def plan(
                 shapes = [replace(shape, design=update.buffer) for shape in shapes]
                 rows, found, notes = _compared(shapes, asked, space, wanted)
             elif suits == "independent" and plain is not None:
-                instead = Instead(plain, "its noise of a step is what the learning rate is for", said)
+                instead = plain, "its noise of a step is what the learning rate is for", said
             notes += [said] * (instead is None)
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")

@@ -57,9 +57,8 @@ class Plan:
         """Two pictures: predicted noise against memory, and the noise over the steps of the run.
 
         The first has a point a row: its mark is the class of the strategy, its colour the way batches are
-        formed, hollow where the noise is an estimate. Noise is relative to independent noise with the steps
-        and batches of the choice, so that rows stand in the order of the table. The second shows the std of
-        the noise in the iterates of the choice, of independent noise, and of the best two others.
+        formed. Noise is relative to independent noise with the steps and batches of the choice. The second
+        shows the std of the noise in the iterates of the choice, of independent noise, and of two others.
 
         Returns:
             A matplotlib `Figure` (of `anechoic[plot]`); its `savefig` writes it.
