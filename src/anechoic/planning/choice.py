@@ -79,8 +79,7 @@ def rows_of(found: list[Score], goal: Goal, room: MemoryBudget) -> list[PlanRow]
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
     best = float("inf")
     for one in sorted(within, key=lambda one: (one.candidate.costly, one.least)):
-        needed = best / (1 + ALIKE) if one.candidate.costly else best  # no tie is worth seconds
-        if one.least <= needed and _may_win(one, goal, needed):
+        if one.least <= best and _may_win(one, goal, best):
             best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
     alike = [one for one in cheap if one.expected <= (1 + ALIKE) * best]
