@@ -125,6 +125,16 @@ def test_others_are_planned_for_by_their_kind_buffer_and_rate(make, kind, moment
     assert read.workload(STEPS, STEPS).is_prefix_sum
 
 
+@pytest.mark.parametrize("name", ["cosine", "warm", "one cycle"])
+def test_the_rate_at_hand_is_the_largest_of_its_schedule(name):
+    optimizer = optim.Adam(parameters(), lr=1.0)
+    scheduler = SCHEDULERS[name](optimizer)
+    read = with_schedule(update_of(optimizer), scheduler, "step")
+    assert read.rate == 1.0
+    workload = read.workload(STEPS, STEPS)
+    np.testing.assert_allclose(read.schedule(workload), read.learning_rates(STEPS, STEPS), rtol=1e-12)
+
+
 def test_make_private_plans_for_the_run_at_hand():
     data = TensorDataset(torch.zeros(400, 2), torch.zeros(400, dtype=torch.long))
     planned = []

@@ -96,7 +96,7 @@ class UpdateRule:
     def schedule(self, workload: Workload) -> Array | None:
         """Learning rates over the largest, of a `workload` of this rule; None where they are constant."""
         rates = workload.rates
-        if self.dampening and rates is not None:
+        if self.kind == "sgd" and self.dampening and rates is not None:
             rates = rates / self._damped(workload.n)
             return None if np.ptp(rates) < LEAST_RATE * 1e-6 else rates
         return rates

@@ -107,7 +107,7 @@ def _(optimizer: optim.Optimizer) -> UpdateRule:
     """Of the group with the most parameters."""
     kind = optimizer_kind(optimizer)
     group = max(optimizer.param_groups, key=_size)
-    rate = max(float(group.get("initial_lr", 0.0)), float(group["lr"]))
+    rate = max(float(group.get(name, 0.0)) for name in ("initial_lr", "max_lr", "lr"))
     beta = float(group["betas"][0] if "betas" in group else group.get("momentum", 0.0))
     if kind == "sums" or not 0.0 <= beta < 1.0:
         return UpdateRule(kind, rate=rate)
