@@ -13,6 +13,7 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.planning.advice import NOISE, STEP
 from anechoic.planning.compare import plan
 from anechoic.planning.families import family
+from anechoic.planning.update import UpdateRule
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import CorrectedAdam, PrivacyEngine
@@ -217,6 +218,8 @@ def test_a_plan_for_adam_chooses_from_the_same_rows():
     assert [row.name for row in sgd.rows] == [row.name for row in adam.rows]
     assert adam.chosen == sgd.chosen
     assert adam.advice.rate == pytest.approx(sgd.advice.rate * sgd.chosen.step_noise)
+    plain = plan(**setting, optimizer=UpdateRule("adam", 0.9), random_sampling=False)  # as RMSprop's buffer
+    assert 10 * plain.advice.rate == pytest.approx(adam.advice.rate)
     with pytest.raises(ValueError, match="optimizer='lion'"):
         plan(**setting, optimizer="lion")
 
