@@ -63,7 +63,7 @@ def plan(options: argparse.Namespace) -> None:
         scheduler=options.schedule,
         keep=options.keep,
         strategy=options.mechanism,
-        optimizer=UpdateRule(options.optimizer, options.momentum),
+        optimizer=UpdateRule("sgd", options.momentum) if options.optimizer == "sgd" else "adam",
         clip_norm=options.clip_norm,
         adjacency=options.adjacency,
         unit=options.unit,
@@ -74,7 +74,7 @@ def plan(options: argparse.Namespace) -> None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
     if options.out is not None:
-        write_plan(found.rows, found.reason, options.out, options.command_line)
+        write_plan(found.lines, found.reason, options.out, options.command_line)
         print(f"\nSaved: {options.out}")
 
 

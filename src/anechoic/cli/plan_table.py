@@ -13,10 +13,11 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
 
     Args:
         plan: what `plan` returned.
-        rows: how many of the best candidates, or None for all; the choice and independent noise always.
+        rows: how many of the best candidates, or None for all; the choice, independent noise
+            and `drawn` always.
     """
     shown = selected(plan, rows)
-    left = len(plan.rows) - len(shown)
+    left = len(plan.lines) - len(shown)
     below = notes(shown)
     if left:
         below.append(f"{left} more candidates, ranked below those shown: --all shows them.")
@@ -26,6 +27,9 @@ def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
 def selected(plan: Plan, rows: int | None) -> list[PlanRow]:
     """The first `rows` candidates, the chosen one, and the best with independent noise, in the same order."""
     if rows is None:
-        return list(plan.rows)
+        return list(plan.lines)
     plain = next((row for row in plan.rows if family(row.mechanism.strategy) == "identity"), None)
-    return [row for i, row in enumerate(plan.rows) if i < rows or row.chosen or row is plain]
+    always = (plain, plan.drawn)
+    return [
+        row for i, row in enumerate(plan.lines) if i < rows or row.chosen or any(row is a for a in always)
+    ]

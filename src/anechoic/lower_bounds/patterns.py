@@ -8,8 +8,6 @@ every bound for some of them holds for all; those that no error with a weight de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from anechoic._validate import Array
@@ -17,7 +15,7 @@ from anechoic.algebra.nuclear import MARGIN
 from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import padded
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several_participations import scaled_bound
+from anechoic.lower_bounds.several_participations import LONG, SMALL, maximal_patterns, scaled_bound
 from anechoic.participation import Patterns
 from anechoic.workloads.base import Workload
 
@@ -45,18 +43,10 @@ def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) ->
             for weights in _weights(kind, n)
             if (bound := _of_columns(workload, participation, weights)) is not None
         ]
+    if n <= SMALL and isinstance(kind, str) and kind == "max":  # with weights that the dual chooses
+        patterns = padded(maximal_patterns(participation.patterns(n)))
+        found.append(scaled_bound(workload.to_dense(), None, patterns, LONG))
     return max((bound for bound in found if bound.value > 0), key=lambda bound: bound.value, default=None)
-
-
-def maximal_patterns(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The patterns that are not part of another one, the longest first."""
-    kept: list[tuple[int, ...]] = []
-    sets: list[set[int]] = []
-    for pattern in sorted(set(map(tuple, patterns)), key=lambda steps: (-len(steps), steps)):
-        if not any(larger.issuperset(pattern) for larger in sets):
-            kept.append(pattern)
-            sets.append(set(pattern))
-    return kept
 
 
 def _weights(kind: LossNorm, n: int) -> list[Array]:

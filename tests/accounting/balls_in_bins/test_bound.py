@@ -162,7 +162,7 @@ def test_every_bound_lies_above_the_integral_in_both_directions(name, relative):
     for law in bound.profile_bounds(1e-6, std):
         assert (np.array([law(epsilon) for epsilon in EPSILONS]) >= exact - slack).all()
     for found in dominations(gram):
-        ratio = found.ratio(std)
+        ratio = found.ratio(std, 1e-6)
         if ratio is not None:
             mu = math.sqrt(found.shared) / std
             both = [(ratio.remove(epsilon, mu), ratio.add(epsilon, mu)) for epsilon in EPSILONS]

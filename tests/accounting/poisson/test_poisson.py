@@ -135,9 +135,9 @@ def test_the_finest_grid_has_a_budget(monkeypatch):
     seen = []
     real = sampled_gaussian.sampled_gaussian_pld
 
-    def pair(noise_multiplier, rate, adjacency, width):
-        seen.append(sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)[1] / width)
-        return real(noise_multiplier, rate, adjacency, max(width, 1e-3 * seen[-1] * width))
+    def pair(noise_multiplier, rate, adjacency, width, tail):
+        seen.append(sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency, tail)[1] / width)
+        return real(noise_multiplier, rate, adjacency, max(width, 1e-3 * seen[-1] * width), tail)
 
     monkeypatch.setattr(sampled_gaussian, "sampled_gaussian_pld", pair)
     for delta in (0.6, 0.65):

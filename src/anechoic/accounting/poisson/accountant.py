@@ -64,7 +64,8 @@ class PoissonAccountant(Accountant):
 
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate
-        return SampledGaussianTerm(self.bound(delta, std), sigma, rate, self.adjacency, self._compositions)
+        epsilon, count = self.bound(delta, std), self._compositions
+        return SampledGaussianTerm(epsilon, sigma, rate, self.adjacency, count, delta)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = fast_poisson_noise_multiplier(

@@ -64,7 +64,8 @@ def poisson_epsilon(
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
     if rate == 1.0:
         return unsampled
-    _, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)
+    tail = sampled_gaussian.log_tail(delta, compositions)
+    _, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency, tail)
     if reach > _MOST_POINTS * INTERVALS[0][0]:  # next to no noise
         return unsampled
     for interval, enough in INTERVALS:
@@ -109,9 +110,11 @@ def _roughly(
 ) -> tuple[float, float]:
     """A better guess from wide grids, and the slope there: finer ones may take seconds each."""
 
+    tail = sampled_gaussian.log_tail(delta, compositions)
+
     def epsilon_at(sigma: float) -> float:
         unsampled = gaussian_epsilon(delta, _unsampled_mu(sigma, compositions, adjacency))
-        if sampled_gaussian.loss_moments(sigma, rate, adjacency)[1] > _MOST_POINTS * INTERVALS[0][0]:
+        if sampled_gaussian.loss_moments(sigma, rate, adjacency, tail)[1] > _MOST_POINTS * INTERVALS[0][0]:
             return unsampled
         widest = INTERVALS[0][0] if compositions > 1 else _ROUGH
         return min(unsampled, _pld_epsilon(delta, sigma, rate, compositions, adjacency, widest, _COARSER))
@@ -210,7 +213,8 @@ def _pld_epsilon(
     coarser: float = 1.0,
 ) -> float:
     """Epsilon on a grid that is at most `widest` wide, and so many times as wide as is fine."""
-    spread, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)
+    tail = sampled_gaussian.log_tail(delta, compositions)
+    spread, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency, tail)
     points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
     fine, width = FINENESS * spread, widest
     if compositions > 1:
@@ -225,5 +229,6 @@ def _pld_epsilon(
 def _composed(
     delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, width: float
 ) -> float:
-    one = sampled_gaussian.sampled_gaussian_pld(noise_multiplier, rate, adjacency, width)
+    tail = sampled_gaussian.log_tail(delta, compositions)
+    one = sampled_gaussian.sampled_gaussian_pld(noise_multiplier, rate, adjacency, width, tail)
     return composed_epsilon([(one, compositions)], delta)

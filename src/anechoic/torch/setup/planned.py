@@ -62,8 +62,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
         steps = mechanism_fit.OPEN_STEPS
         setup = replace(setup, mechanism="identity", steps=steps, workload=prefix_sum, keep="all")
     size = mechanism_fit.planned_size(setup)
-    if setup.participation is None:
-        mechanism_fit.is_shuffled(setup.data_loader)
+    shuffled = setup.participation is None and mechanism_fit.is_shuffled(setup.data_loader)
     steps, delta = mechanism_fit.planned_steps(setup), setup.delta
     if delta is None:
         delta = default_delta(setup.count)
@@ -103,6 +102,10 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
 
     against = against_grid(setup.grad_sample_mode, parameters)
     found, arithmetic = _on_grid(made, setup, dimension, against)
+    if shuffled and found.drawn is not None and name == "auto":
+        most = min(1.0, found.drawn.predicted / found.chosen.predicted)
+        drawing = "poisson_sampling=True would draw its batches in secret"
+        found = _said(found, f"The loader shuffles: {drawing}, for at most {most:.2g} times this error.")
     logger.info("planned mechanism:\n%s", found)
     return found, arithmetic
 
