@@ -56,9 +56,9 @@ IF_DRAWN = "DP-SGD, if these batches might be drawn in secret"
 @patience("comparing mechanisms")
 @on_one_thread
 def plan(
-    *,
     examples: int,
     batch_size: int | Sequence[int],
+    *,
     epochs: int | Sequence[int] | None = None,
     steps: int | None = None,
     epsilon: float | None = None,

@@ -19,7 +19,7 @@ P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I), G_ij = <m_i, m_j> / s^2 >
   Gaussian is known, and is what `jensen_add` takes.
 
 An order gives H_{e^epsilon} <= exp((alpha - 1) (R_alpha - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1).
-Proof: docs/proofs/balls-in-bins-renyi.md.
+The programme over counts: Schuchardt, Kalinin (arXiv 2601.21636). Proof: docs/proofs/balls-in-bins-renyi.md.
 """
 
 from __future__ import annotations
@@ -98,14 +98,8 @@ def jensen_add(gram: Array, std: float, epsilon: float) -> float:
     return min(1.0, hockey_stick(place, math.sqrt(variance)) * (1 + ROUNDING))
 
 
-def delta_of_order(divergence: float, order: float, epsilon: float) -> float:
-    """An upper bound on the hockey-stick divergence at epsilon of a pair with this Renyi divergence."""
-    log = (order - 1) * (divergence - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
-    return min(1.0, math.exp(min(0.0, log)) * (1 + ROUNDING))
-
-
 def epsilon_of_order(divergence: float, order: float, delta: float) -> float:
-    """The epsilon at which `delta_of_order` is `delta`, at least 0."""
+    """The epsilon >= 0 at which this Renyi divergence gives `delta`, as above."""
     log = order * math.log1p(-1 / order) - math.log(order - 1) - math.log(delta)
     return max(0.0, divergence + log / (order - 1)) * (1 + ROUNDING)
 

@@ -3,6 +3,7 @@
 For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
 Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
 `accounting.loss_distributions.likelihood_ratio` sums them in convex order. Epochs compose: positions are new.
+Feldman and Shenfeld (arXiv 2602.17284) compute the same law of losses, for any mechanism.
 """
 
 from __future__ import annotations
@@ -60,13 +61,6 @@ def random_allocation_noise_multiplier(
     epsilon: float, delta: float, period: int, steps: int, tolerance: float = 1e-5
 ) -> float:
     """A noise multiplier at which `random_allocation_epsilon` <= epsilon, within `tolerance` of the least.
-
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-        period: steps in one epoch, >= 1.
-        steps: n >= 1.
-        tolerance: relative, > 0.
 
     Raises:
         ValueError: if an argument is out of range.
