@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -27,6 +29,10 @@ from anechoic.torch.optimizer_kinds import tell_noise
 from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
+
+logger = logging.getLogger("anechoic")
+#: The latest run of each plain module and optimizer; these keep it alive, and not the other way round.
+_RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
 
 
 @dataclass
@@ -125,6 +131,21 @@ class PrivateRun(BatchHooks, NonPicklable):
         batches = self.loader.feed.batches
         return _drawn(noise, batches, self.ledger.releases, self.mechanism, self.keys.noise)
 
+    def claim(self) -> None:
+        """Claim module and optimizer; a run that had them before is over."""
+        for thing in (self.optimizer.original_optimizer, self.plain):
+            earlier = latest_run(thing)
+            if earlier is not None and earlier is not self:
+                earlier.give_up()
+                if earlier.ledger.releases:
+                    logger.warning(
+                        "module was trained in an earlier run of this process, of %d releases, which"
+                        " engine.get_epsilon does not count. Where that run had the same data, call"
+                        " engine.charge(earlier_engine.mechanism, releases=%d).",
+                        *[earlier.ledger.releases] * 2,
+                    )
+            _RUNS[thing] = ref(self)
+
     def give_up(self) -> None:
         """Detach from module and optimizer, which another run has claimed; no release is made any more."""
         self.source.detach()
@@ -185,6 +206,15 @@ class PrivateRun(BatchHooks, NonPicklable):
             self.keys = replace(self.keys, noise=noise_key, sampling=sampling_key)
 
         return carry_out
+
+
+def latest_run(thing: Any) -> PrivateRun | None:
+    """Return the run that a plain module or optimizer belongs to, where it is kept by anybody."""
+    try:
+        found = _RUNS.get(thing)
+    except TypeError:  # what cannot be referred to weakly is no module and no optimizer
+        return None
+    return None if found is None else found()
 
 
 def _drawn(
