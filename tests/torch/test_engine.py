@@ -223,9 +223,7 @@ def test_accountants_of_opacus_are_named_without_effect(caplog):
 def test_arguments_without_a_name_or_too_few_are_refused():
     with pytest.raises(TypeError, match=r"keywords only.*make_private\(module=model, optimizer=optimizer"):
         PrivacyEngine().make_private(network(), None, None)
-    with pytest.raises(
-        TypeError, match="make_private_with_epsilon: missing a required argument: 'target_epsilon'"
-    ):
+    with pytest.raises(TypeError, match="with_epsilon: missing a required argument: 'target_epsilon'"):
         private(epsilon=True)
 
 

@@ -36,7 +36,7 @@ MOST_DECAY = 0.5
 
 
 def optimizer_kind(optimizer: optim.Optimizer) -> OptimizerKind:
-    """Tell whether updates are linear in the gradients, as a plan needs to know; "adam" for unknown ones."""
+    """Tell whether updates are linear in the gradients ("sgd"), as a plan needs to know, or not ("adam")."""
     return "sgd" if isinstance(optimizer, _LINEAR) else "adam"
 
 
@@ -60,15 +60,9 @@ def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
         return
     r, e = against_independent(mechanism)
     logger.warning(
-        "%s divides by the noise of a step, which is %.3g times that of independent noise with the same"
-        " guarantee; in sums it is %.3g times as large. Try learning rates %.2g to %.2g times those that are"
-        " good with independent noise, or anechoic.torch.CorrectedAdam at 1 to %.2g times.",
-        type(optimizer).__name__,
-        r,
-        e,
-        r,
-        max(r, r / e),
-        max(1.0, 1 / e),
+        "%s divides by the noise of a step, %.3g times that of independent noise, and %.3g times in sums. Try"
+        " learning rates %.2g to %.2g times as large, or anechoic.torch.CorrectedAdam at 1 to %.2g times.",
+        *(type(optimizer).__name__, r, e, r, max(r, r / e), max(1.0, 1 / e)),
     )
 
 
@@ -85,16 +79,11 @@ def independent_noise_std(mechanism: Mechanism) -> float:
     sampling = mechanism.sampling
     if mechanism.amplified:
         size = max(1, math.floor(mechanism.expected_batch_size))
-        drawn = cast(Any, mechanism.sampling)  # every scheme that draws knows what it draws from
-        sampling = Poisson(drawn.examples, size, mechanism.steps)
+        sampling = Poisson(cast(int, sampling.examples), size, mechanism.steps)
     epsilon = float(mechanism.epsilon())
     if epsilon == 0.0:
         return mechanism.noise_std
-    same: dict[str, Any] = {
-        "delta": mechanism.delta,
-        "adjacency": mechanism.adjacency,
-        "unit": mechanism.unit,
-    }
+    same: Any = {name: getattr(mechanism, name) for name in ("delta", "adjacency", "unit")}
     made = calibrate(Identity(mechanism.steps), sampling=sampling, epsilon=epsilon, **same)
     return min(made.noise_std, mechanism.noise_std)
 
@@ -119,16 +108,14 @@ def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
     """Those of a copy that is stepped on, from where the scheduler is; the scheduler itself stays there."""
     if isinstance(scheduler, ReduceLROnPlateau):
         logger.warning(
-            "scheduler=ReduceLROnPlateau follows losses, which nobody knows beforehand: the plan is for a"
-            " constant learning rate. A loss of private data that it follows is outside of the guarantee."
+            "scheduler=ReduceLROnPlateau follows losses: the plan is for a constant learning rate, and a loss"
+            " of private data is outside of the guarantee."
         )
         return None
 
     def rates(count: int) -> Array:
-        stand_in = _stand_in(scheduler.optimizer)
-        group = max(
-            range(len(stand_in.param_groups)), key=lambda i: _size(scheduler.optimizer.param_groups[i])
-        )
+        stand_in, groups = _stand_in(scheduler.optimizer), scheduler.optimizer.param_groups
+        group = max(range(len(groups)), key=lambda i: _size(groups[i]))
         copied = copy.deepcopy(scheduler, {id(scheduler.optimizer): stand_in})
         found = np.empty(count)
         with warnings.catch_warnings():  # of steps in another order, and of those behind the last

@@ -39,28 +39,11 @@ _OF_UNITS = ", of units with digest "
 def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
     """Write `run` and the user's `extra` to `path`, atomically; of several ranks the first one does.
 
-    With keys=False neither keys nor noise are in the file. Errors are those of `save_checkpoint`.
+    With keys=False neither keys nor noise are in the file.
     """
-    target = _target(run, path, keys)
-    extra = plain("checkpoint_dict", extra)
-    micro_batch = run.ledger.micro_batch
-    if not run.recorder.follows:
-        content = plain("checkpoint", _content(run, keys)) | {"extra": extra}
-        content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
-        with writing(target, MAGIC) as file:
-            torch.save(content, cast("Any", file))
-    run.ledger.fix_micro_batch(micro_batch)
-
-
-def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
-    """Return the path that a checkpoint is written to; refuse one that cannot be."""
     target = _path(path)
-    if target.is_dir():
-        raise CheckpointError(
-            f"path={str(path)!r} is a folder: give the name of a file in it, such as {target / 'run.ckpt'}."
-        )
-    if not target.parent.is_dir():
-        raise CheckpointError(f"folder {target.parent} does not exist: make it, and save again.")
+    if target.is_dir() or not target.parent.is_dir():
+        raise CheckpointError(f"path={str(path)!r} must be the name of a file, in a folder that exists.")
     if run.ledger.unfinished:
         raise DesynchronizedError(
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
@@ -71,9 +54,16 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
-            " pass noise_key and sampling_key (or functions that return them) to PrivacyEngine."
+            " pass noise_key and sampling_key to PrivacyEngine."
         )
-    return target
+    extra = plain("checkpoint_dict", extra)
+    micro_batch = run.ledger.micro_batch
+    if not run.recorder.follows:
+        content = plain("checkpoint", _content(run, keys)) | {"extra": extra}
+        content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
+        with writing(target, MAGIC) as file:
+            torch.save(content, cast("Any", file))
+    run.ledger.fix_micro_batch(micro_batch)
 
 
 def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
@@ -103,10 +93,8 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
 
 
 def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
-    """Load the checkpoint at `path` into `run`, and return the user's extra.
-
-    Where it is refused, as `load_checkpoint` says, `run` is as before.
-    """
+    """Load the checkpoint at `path` into `run`, and return the user's extra; where refused, `run` is as"
+    " before."""
     planned, source, said = run.mechanism, _path(path), dict[str, Any]()
     try:
         with run.noise_adder.ranks.together("load_checkpoint", said) as words:
@@ -117,8 +105,8 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             said["end"] = 0 if journal is None else journal.end
         if any(word["file"] != said["file"] for word in words):
             raise RanksError(
-                "the ranks loaded different checkpoints, of releases"
-                f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
+                f"the ranks loaded different checkpoints, of releases {[word['releases'] for word in words]}:"
+                " give every rank the same file."
             )
         run.plain.load_state_dict(content["module"])
         run.optimizer.restore(content["optimizer"])
@@ -147,8 +135,7 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
         raise MismatchError(
             f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…"
             f" (grid_bits={there.get('grid_bits')}), this run's is {here.fingerprint[:12]}…"
-            f" (grid_bits={here.grid_bits}), as with other arguments, memory_budget= and exact_sums= too:"
-            " pass mechanism=anechoic.torch.read_mechanism(path) to make_private."
+            f" (grid_bits={here.grid_bits}): pass mechanism=anechoic.torch.read_mechanism(path)."
         )
     if begun is not run.mechanism:
         if run.ledger.releases:
@@ -163,8 +150,7 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
             raise MismatchError(
-                f"{name}={value} was {content['settings'].get(name)} when the checkpoint was written: set up"
-                " the run as it was."
+                f"{name}={value} was {content['settings'].get(name)} in the checkpoint: set it up as it was."
             )
     noise_key, sampling_key = _keys(run, content)
     check_not_made(noise_key, content["releases"])
@@ -203,11 +189,7 @@ def _already(run: PrivateRun) -> ReplayError:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the contents of a checkpoint, its digest checked.
-
-    Raises:
-        CheckpointError: if it is missing, corrupt, truncated or something else.
-    """
+    """Return the contents of a checkpoint, its digest checked."""
     source = _path(path)
     try:
         with reading(source, MAGIC) as window:
@@ -217,8 +199,6 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             content = torch.load(cast("Any", window), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise CheckpointError(f"{source} cannot be decoded: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{source} holds no checkpoint.")
     return cast("dict[str, Any]", unplain(content))
 
 
@@ -240,8 +220,7 @@ def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
         if _check_of(key) != content[f"{name}_check"]:
             raise MismatchError(
                 f"the checkpoint is sealed, and {name}_key is not the one that it was written under: pass"
-                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run (or functions that return"
-                " them)."
+                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run."
             )
     return run.keys.noise, run.keys.sampling
 
@@ -251,24 +230,15 @@ def _check_of(key: bytes) -> str:
     return derive(key, "checkpoint key check", size=16).hex()
 
 
-def check_same(run: PrivateRun, module: Any, optimizer: Any) -> None:
-    """Refuse a module or an optimizer that is given and belongs to another run."""
-    for name, given, own in (
-        ("module", module, (run.module, run.plain)),
-        ("optimizer", optimizer, (run.optimizer,)),
-    ):
-        if given is not None and not any(given is one for one in own):
-            raise MismatchError(f"{name} is not the one that this engine's make_private returned.")
-
-
-def check_only_none(**options: Any) -> None:
-    """Refuse options of Opacus that have no meaning here."""
+def check_given(run: PrivateRun, module: Any, optimizer: Any, **options: Any) -> None:
+    """Refuse a module or an optimizer of another run, and options of Opacus that have no meaning here."""
+    if not any(module is own for own in (None, run.module, run.plain)):
+        raise MismatchError("module is not the one that this engine's make_private returned.")
+    if not any(optimizer is own for own in (None, run.optimizer)):
+        raise MismatchError("optimizer is not the one that this engine's make_private returned.")
     for name, value in options.items():
         if value is not None:
-            raise ValueError(
-                f"{name} is given, but a checkpoint is written and read in one way only, and noise and clip"
-                " norm do not change during a run: leave it out, and put other states into checkpoint_dict."
-            )
+            raise ValueError(f"{name} must be None: put other states into checkpoint_dict.")
 
 
 def _settings(run: PrivateRun) -> dict[str, Any]:
@@ -291,17 +261,14 @@ def _check_batches(own: str, saved: str) -> None:
     """Compare the names of batches, of which those over units end in the digest of who owns what."""
     if own == saved:
         return
-    (mine, _, digest), (theirs, _, other) = own.partition(_OF_UNITS), saved.partition(_OF_UNITS)
-    if mine != theirs:
+    if own.partition(_OF_UNITS)[0] != saved.partition(_OF_UNITS)[0]:
         mine, theirs = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
         raise MismatchError(
-            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was (shuffle,"
-            " data, batch sampler)."
+            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was."
         )
     raise MismatchError(
-        "unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
-        f" {other[:12] or 'none'}…, this run's have {digest[:12] or 'none'}…: pass unit_ids=Units(…) with the"
-        " same owners in the order of the data, the same combine and the same max_examples."
+        "unit_ids, combine or max_examples differ from those of the checkpoint: pass unit_ids=Units(…) with"
+        " the same owners in the order of the data, the same combine and the same max_examples."
     )
 
 
@@ -309,27 +276,19 @@ def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
     """Compare names and shapes before anything is changed."""
     own, saved = run.plain.state_dict(), content["module"]
     for name in own.keys() | saved.keys():
-        mine, theirs = _shape(own.get(name)), _shape(saved.get(name))
-        if mine != theirs:
+        mine, theirs = (getattr(state.get(name), "shape", None) for state in (own, saved))
+        if (name in own) != (name in saved) or mine != theirs:
             raise MismatchError(
                 f"module: {name} is {mine} here and {theirs} in the checkpoint: build the model as it was."
             )
     sizes = [len(group["params"]) for group in run.optimizer.param_groups]
     if sizes != [len(group["params"]) for group in content["optimizer"]["param_groups"]]:
-        raise MismatchError(
-            "the optimizer has other parameter groups than in the checkpoint: build it as it was."
-        )
-
-
-def _shape(value: Any) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise MismatchError("the checkpoint has other parameter groups: build the optimizer as it was.")
 
 
 def _path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise ValueError(
-            f"path={type(path).__name__} must be a file name: only a file can be replaced atomically."
-        )
+        raise ValueError(f"path={type(path).__name__} must be a file name.")
     return Path(path)
 
 
@@ -339,11 +298,7 @@ _NUMBER = "anechoic numpy number"
 
 
 def plain(name: str, value: Any) -> Any:
-    """Return `value`, which stands at `name`, in types that weights_only=True reads.
-
-    Raises:
-        ValueError: naming the place of anything else than tensors, numbers, strings, None and containers.
-    """
+    """Return `value`, which stands at `name`, in types that weights_only=True reads."""
     if type(value) in (dict, OrderedDict, Counter):
         items = {plain(f"{name} key", key): plain(f"{name}[{key!r}]", item) for key, item in value.items()}
         return _like(value, items)
@@ -354,8 +309,8 @@ def plain(name: str, value: Any) -> Any:
         return _NUMBER, value.dtype.str, value.tobytes().hex()
     if type(value) not in (Tensor, Parameter, str, int, float, bool, type(None)):
         raise ValueError(
-            f"{name} is a {type(value).__name__}, which could not be read back without running code from the"
-            " file: keep tensors, numbers, strings, lists, tuples and dicts."
+            f"{name} is a {type(value).__name__}: a checkpoint keeps tensors, numbers, strings, lists, tuples"
+            " and dicts, which are read without running code."
         )
     return value
 
