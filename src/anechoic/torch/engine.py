@@ -45,22 +45,18 @@ class PrivacyEngine(Resumable, NonPicklable):
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader
     is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of single
     examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep their
-    order, by which it is known whose they are. The model runs row by row, so no row sees another, whatever
-    the layers are. What the loop does with rows before the model, and with outputs and targets in the loss,
-    is followed operation by operation, and refused where rows meet. Weights may be loaded after make_private
-    until the first batch is delivered; from then on only step() may change them. Engine, optimizer and loader
-    belong to the process that made them, and cannot be copied. Noise and batches are AES-256 under keys of
-    the operating system; from the delivery of a batch to its step() the global generators (torch,
-    numpy.random, random) are functions of the sampling key and t, so no seed of the script has to be secret;
-    then they go on where they were. From the first checkpoint on every release is in a journal, and a resumed
-    run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the proof says
-    in spite of floating point; without, the statement bounds what rounding adds to a sum.
-    A loss that mixes examples is refused, as far as torch's operations show it. Not covered: decisions by the
-    batch, numbers that reach the loss by float(), int() or NumPy (in "vmap_loss" mode a loss is given one row
-    at a time), padding to the longest of a batch where gradients depend on it, a data set or `collate_fn`
-    that computes one example from others, which floats can be released without exact sums, side channels,
-    copies of a run that go on apart, training losses in a log, and choices made by looking at private data
-    (learning rates, a validation set).
+    order. The model runs row by row. What the loop does with rows before the model, and with outputs and
+    targets in the loss, is followed operation by operation, and refused where rows meet. Weights may be
+    loaded until the first batch is delivered; from then on only step() may change them. Engine, optimizer and
+    loader belong to the process that made them. Noise and batches are AES-256 under keys of the operating
+    system; from the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
+    functions of the sampling key and t. From the first checkpoint on every release is in a journal, and a
+    resumed run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the
+    proof says in spite of floating point; without, the statement bounds what rounding adds to a sum.
+    Not covered: decisions by the batch, numbers that reach the loss by float(), int() or NumPy, padding to
+    the longest of a batch where gradients depend on it, a data set or `collate_fn` that computes one example
+    from others, side channels, copies of a run that go on apart, training losses in a log, and choices made
+    by looking at private data (docs/guarantees.md).
 
     Args:
         accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the

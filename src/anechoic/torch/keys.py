@@ -48,8 +48,7 @@ class KeySource:
         self._process = os.getpid()
 
     def draw(self) -> Keys:
-        """Draw the keys of the run that begins now; given ones are refused in a fork, whose siblings have"
-        " them."""
+        """Draw the keys of the run that begins now; given ones are refused in a fork: others have them."""
         if os.getpid() != self._process and any(isinstance(key, bytes) for key in self.given.values()):
             raise GuaranteeError(
                 f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it: make"

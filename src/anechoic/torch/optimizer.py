@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import NonPicklable
-from anechoic.torch.history import STAMP, unstamped
+from anechoic.torch.history import STAMP
 from anechoic.torch.step import TrainingStep
 
 
@@ -179,14 +179,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         run, self.run = self.run, None
         try:
             self.original_optimizer.load_state_dict(state_dict)
-        finally:
-            self.run = run
-
-    def state_for_checkpoint(self) -> dict[str, Any]:
-        """Return the user's optimizer's state for a checkpoint."""
-        run, self.run = self.run, None
-        try:
-            return unstamped(self.original_optimizer.state_dict())
         finally:
             self.run = run
 

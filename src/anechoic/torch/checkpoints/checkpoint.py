@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+from codecs import encode
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.serialization import safe_globals
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
@@ -30,6 +32,7 @@ from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.environment import check_place, environment
 from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
+from anechoic.torch.history import unstamped
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 1\n"
@@ -56,10 +59,11 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
             " pass noise_key and sampling_key to PrivacyEngine."
         )
-    extra = plain("checkpoint_dict", extra)
+    check_readable("checkpoint_dict", extra)
     micro_batch = run.ledger.micro_batch
     if not run.recorder.follows:
-        content = plain("checkpoint", _content(run, keys)) | {"extra": extra}
+        content = _content(run, keys) | {"extra": extra}
+        check_readable("checkpoint", content)
         content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
         with writing(target, MAGIC) as file:
             torch.save(content, cast("Any", file))
@@ -83,7 +87,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
-        "optimizer": run.optimizer.state_for_checkpoint(),
+        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
         "rng": as_data(states(cuda=True)),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -93,8 +97,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
 
 
 def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
-    """Load the checkpoint at `path` into `run`, and return the user's extra; where refused, `run` is as"
-    " before."""
+    """Load the checkpoint at `path` into `run`, which stays as it is on refusal; return the user's extra."""
     planned, source, said = run.mechanism, _path(path), dict[str, Any]()
     try:
         with run.noise_adder.ranks.together("load_checkpoint", said) as words:
@@ -196,10 +199,11 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             if window.read(2) != b"PK":  # other formats would be unpickled by other rules
                 raise CheckpointError(f"{source} holds no torch archive.")
             window.seek(0)
-            content = torch.load(cast("Any", window), map_location="cpu", weights_only=True)
+            with safe_globals(_NUMBERS):
+                content = torch.load(cast("Any", window), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise CheckpointError(f"{source} cannot be decoded: {error}") from error
-    return cast("dict[str, Any]", unplain(content))
+    return cast("dict[str, Any]", content)
 
 
 def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
@@ -292,41 +296,27 @@ def _path(path: Any) -> Path:
     return Path(path)
 
 
-#: NumPy's numbers are written as (mark, type, hexadecimal bytes), and read as what they were: a float32 that
-#: came back as a Python float would round differently.
-_NUMBER = "anechoic numpy number"
+#: What weights_only=True reads besides its own: numbers of NumPy, as what they are.
+_NUMBERS = [
+    np.float64(0).__reduce__()[0],
+    np.dtype,
+    *(type(np.dtype(c)) for c in "?bBhHiIlLqQefdgFDG"),
+    encode,
+]
+_READ = (Tensor, Parameter, str, int, float, bool, type(None))
 
 
-def plain(name: str, value: Any) -> Any:
-    """Return `value`, which stands at `name`, in types that weights_only=True reads."""
+def check_readable(name: str, value: Any) -> None:
+    """Refuse what stands at `name` and is none of the types that weights_only=True reads."""
     if type(value) in (dict, OrderedDict, Counter):
-        items = {plain(f"{name} key", key): plain(f"{name}[{key!r}]", item) for key, item in value.items()}
-        return _like(value, items)
-    if type(value) in (list, tuple, torch.Size):
-        found = [plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
-        return found if type(value) is list else type(value)(found)
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
-        return _NUMBER, value.dtype.str, value.tobytes().hex()
-    if type(value) not in (Tensor, Parameter, str, int, float, bool, type(None)):
+        for key, item in value.items():
+            check_readable(f"{name} key", key)
+            check_readable(f"{name}[{key!r}]", item)
+    elif type(value) in (list, tuple, torch.Size):
+        for i, item in enumerate(value):
+            check_readable(f"{name}[{i}]", item)
+    elif not (isinstance(value, np.generic) and value.dtype.kind in "biufc") and type(value) not in _READ:
         raise ValueError(
             f"{name} is a {type(value).__name__}: a checkpoint keeps tensors, numbers, strings, lists, tuples"
             " and dicts, which are read without running code."
         )
-    return value
-
-
-def unplain(value: Any) -> Any:
-    """Return what was given to `plain`."""
-    if type(value) in (dict, OrderedDict, Counter):
-        return _like(value, {unplain(key): unplain(item) for key, item in value.items()})
-    if type(value) is tuple and len(value) == 3 and value[0] == _NUMBER:
-        return np.frombuffer(bytes.fromhex(value[2]), dtype=value[1])[0]
-    return type(value)(map(unplain, value)) if type(value) in (list, tuple) else value
-
-
-def _like(value: Any, items: dict[Any, Any]) -> Any:
-    if type(value) is dict:
-        return items
-    found = type(value)(items)
-    vars(found).update(vars(value))  # a module's state dict carries the versions of its layers there
-    return found

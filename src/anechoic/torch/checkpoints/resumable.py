@@ -114,9 +114,8 @@ class Resumable:
                 have been made after the state was saved.
 
         Raises:
-            CheckpointError: for the state of an optimizer that was not private.
-            MismatchError: for an unknown mechanism, or one that protects another unit.
-            ValueError: for more releases than a mechanism has.
+            CheckpointError, MismatchError, ValueError: for the state of an optimizer that was not private, a
+                mechanism that is unknown or protects another unit, and more releases than it has.
         """
         history = self._current().history
         if isinstance(what, Mechanism):

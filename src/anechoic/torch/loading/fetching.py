@@ -39,12 +39,6 @@ class Fetcher(Dataset[Any]):
         self._empty: tuple[Any] | None = None
         self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
-
     def __getitems__(self, request: Request) -> tuple[Request, Any]:
         """The request and its batch; called with whatever the batch sampler yields."""
         if request.seeds and self._draws:
@@ -87,8 +81,7 @@ def _is_plain(dataset: Any) -> bool:
 
 
 def empty_like(batch: Any, batch_first: bool = True) -> Any:
-    """`batch` with tensors cut to length 0, in dicts, lists and tuples; what else would carry data is"
-    " refused."""
+    """`batch` with every tensor cut to length 0, in dicts, lists and tuples; else TypeError."""
     if isinstance(batch, torch.Tensor):
         shape = list(batch.shape) or [0]
         shape[0 if batch_first or len(shape) == 1 else 1] = 0

@@ -148,8 +148,8 @@ class Setup:
     optimizer: optim.Optimizer
     data_loader: DataLoader[Any]
     criterion: Any = nn.CrossEntropyLoss()  # noqa: RUF009 - has no state
-    epsilon: float | None = None
-    delta: float | None = None
+    target_epsilon: float | None = None
+    target_delta: float | None = None
     noise_multiplier: float | None = None
     epochs: int | None = None
     max_grad_norm: MaxGradNorm = None
@@ -179,10 +179,9 @@ class Setup:
     def of(cls, options: dict[str, Any]) -> Setup:
         """Read the arguments of make_private, or of make_private_with_epsilon."""
         given = DEFAULTS | options
-        epsilon, delta = (given.pop(name) for name in _TARGETS.values())
         if "target_epsilon" in options:
-            epsilon = positive_float("target_epsilon", epsilon)
-            delta = fraction("target_delta", delta)
+            given["target_epsilon"] = positive_float("target_epsilon", given["target_epsilon"])
+            given["target_delta"] = fraction("target_delta", given["target_delta"])
         # single rows are run as they are, and what torch.compile made of a model is that model
         given["module"] = getattr(given["module"], "_orig_mod", given["module"])
         if not isinstance(given["mechanism"], (Mechanism, str)):  # of a Plan, planning is imported
@@ -193,7 +192,7 @@ class Setup:
             given["mechanism"] = mechanism_in(given["mechanism"])
         mode = given["grad_sample_mode"]
         given["grad_sample_mode"] = ALIASES.get(mode, mode) if isinstance(mode, str) else mode
-        return cls(epsilon=epsilon, delta=delta, **given)
+        return cls(**given)
 
     @property
     def clip_norm(self) -> float | None:
@@ -251,12 +250,8 @@ class Setup:
         return whole if loader.drop_last or not rest else whole + 1
 
 
-#: What a target of make_private_with_epsilon is here.
-_TARGETS = {"epsilon": "target_epsilon", "delta": "target_delta"}
 #: What an argument that is not given means.
-DEFAULTS: dict[str, Any] = {
-    _TARGETS.get(one.name, one.name): one.default for one in fields(Setup) if one.default is not MISSING
-}
+DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Setup) if one.default is not MISSING}
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 

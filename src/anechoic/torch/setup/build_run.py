@@ -188,8 +188,8 @@ def build_run(
         ", and rows are made again in each step" if way == "regenerate" else "",
         keys,
     )
-    weak = weak_delta(setup.delta or mechanism.delta, setup.count, mechanism.unit)
-    for doubt in filter(None, (weak, odd_epsilon(setup.epsilon))):
+    weak = weak_delta(setup.target_delta or mechanism.delta, setup.count, mechanism.unit)
+    for doubt in filter(None, (weak, odd_epsilon(setup.target_epsilon))):
         logger.warning("%s.", doubt)
     if source.criterion is None:
         return run, (source.module, optimizer, loader)
@@ -205,15 +205,6 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartiti
         return None
     row = sum(p.numel() * p.element_size() for p in setup.module.parameters() if p.requires_grad)
     rows = chunk_rows or min(CHUNK, max(1, MEMORY // max(1, row)))
-    size = setup.data_loader.batch_size
-    if size is not None and ranks.count > 1 and size * setup.examples < setup.count * rows * ranks.count:
-        logger.warning(
-            "a batch of %d makes fewer than %d chunks of %d rows, so some ranks have nothing to do: give"
-            " PrivacyEngine(chunk_rows=…) a smaller number, or larger batches.",
-            size,
-            ranks.count,
-            rows,
-        )
     return BatchPartition(rows, ranks.rank, ranks.count)
 
 

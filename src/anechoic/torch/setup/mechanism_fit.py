@@ -125,12 +125,12 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
             raise MismatchError(
                 f"{name}={asked!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
             )
-    if setup.epsilon is not None and setup.delta is not None:
-        spent = mechanism.epsilon(setup.delta)
-        if not spent <= setup.epsilon or math.isnan(setup.epsilon):
+    if setup.target_epsilon is not None and setup.target_delta is not None:
+        spent = mechanism.epsilon(setup.target_delta)
+        if not spent <= setup.target_epsilon or math.isnan(setup.target_epsilon):
             raise MismatchError(
-                f"target_epsilon={setup.epsilon} at target_delta={setup.delta}, but the mechanism has"
-                f" epsilon={spent:.6g} there: calibrate one for the target."
+                f"target_epsilon={setup.target_epsilon} at target_delta={setup.target_delta}, but the"
+                f" mechanism has epsilon={spent:.6g} there: calibrate one for the target."
             )
 
 

@@ -42,7 +42,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
     clip_norm = setup.clip_norm
     if clip_norm is None:
         raise ValueError("max_grad_norm is missing: give the clip norm, or a Mechanism, which has its own.")
-    if setup.epsilon is None and setup.noise_multiplier is None:
+    if setup.target_epsilon is None and setup.noise_multiplier is None:
         raise ValueError(
             "noise_multiplier is missing: give it, or a Mechanism, or use make_private_with_epsilon."
         )
@@ -57,7 +57,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
     size = mechanism_fit.planned_size(setup)
     if setup.participation is None:
         mechanism_fit.is_shuffled(setup.data_loader)
-    steps, delta = mechanism_fit.planned_steps(setup), setup.delta
+    steps, delta = mechanism_fit.planned_steps(setup), setup.target_delta
     if delta is None:
         delta = default_delta(setup.count)
         logger.info("target_delta is not given: the guarantee is printed at 1 / (100 N) = %.3g.", delta)
@@ -76,7 +76,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             examples=setup.count,
             batch_size=size,
             steps=steps,
-            epsilon=setup.epsilon,
+            epsilon=setup.target_epsilon,
             noise_multiplier=setup.noise_multiplier,
             delta=delta,
             dimension=dimension,
@@ -113,7 +113,7 @@ def _on_grid(
     budget = setup.budget
 
     def gridded(floats: Plan) -> Plan:
-        return on_finest_grid(floats, dimension, setup.epsilon, default_bits(dimension), budget=budget)
+        return on_finest_grid(floats, dimension, setup.target_epsilon, default_bits(dimension), budget=budget)
 
     def fits(plan: Plan) -> bool:
         return budget is None or (plan.chosen.memory or 0) <= budget
