@@ -2,7 +2,6 @@
 
 import pytest
 
-from anechoic.errors import UnsupportedError
 from anechoic.torch import audit_training
 from tests.audit.faults import FAULTS, MECHANISMS, banded, fixed, run
 
@@ -36,7 +35,6 @@ def test_keys_make_an_audit_repeatable():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"grad_sample_mode": "ghost"}, UnsupportedError, "use 'rows'"),
         ({"resume_at": 24}, ValueError, "resume_at=24 must lie between 1 and n-1=23"),
         ({"resume_at": 0}, ValueError, "resume_at=0"),
         ({"canaries": 8}, ValueError, "canaries=8"),

@@ -109,9 +109,9 @@ def test_type_checkers_and_help_know_every_argument(method, options):
     known = {*signature(method).parameters} - {"self"}
     typed = options.__required_keys__ | options.__optional_keys__
     assert typed | {"grad_sample_mode", "wrap_model"} == known
-    entries = re.findall(r"^    (\w+) \(([^)].*?)\): \S", method.__doc__, re.MULTILINE)
-    assert {name for name, _ in entries} == known and len(entries) == len(known)
-    assert dict(entries)["max_grad_norm"] == "float | list | dict | None"
+    entries = re.findall(r"^    (\w+): \S", method.__doc__.split("Raises:")[0], re.MULTILINE)
+    assert set(entries) == known and len(entries) == len(known)
+    assert signature(method).parameters["epochs"].annotation == "int | None"
     assert "Returns:" in method.__doc__ and "Raises:" in method.__doc__ and "ARGUMENTS" not in method.__doc__
 
 
@@ -223,7 +223,7 @@ def test_accountants_of_opacus_are_named_without_effect(caplog):
 def test_arguments_without_a_name_or_too_few_are_refused():
     with pytest.raises(TypeError, match=r"keywords only.*make_private\(module=model, optimizer=optimizer"):
         PrivacyEngine().make_private(network(), None, None)
-    with pytest.raises(TypeError, match="make_private_with_epsilon needs target_epsilon=, target_delta= too"):
+    with pytest.raises(TypeError, match="with_epsilon: missing a required argument: 'target_epsilon'"):
         private(epsilon=True)
 
 
@@ -314,10 +314,6 @@ def test_an_engine_says_what_it_is_and_nothing_secret():
         assert key not in shown
 
 
-class NormAct(nn.BatchNorm1d):
-    """As timm's, with an activation of its own."""
-
-
 def test_opacus_helpers():
     engine = PrivacyEngine()
     bad = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
@@ -328,11 +324,6 @@ def test_opacus_helpers():
     fixed = PrivacyEngine.get_compatible_module(bad)
     assert isinstance(fixed[1], nn.GroupNorm)
     engine.validate(module=fixed, optimizer=None, data_loader=None)
-    bad[1] = NormAct(4)
-    with pytest.raises(
-        UnsupportedError, match=r"1 is NormAct.*set_submodule\('1', nn.Sequential\(nn.GroupNorm"
-    ):
-        PrivacyEngine.get_compatible_module(bad)
 
 
 @pytest.mark.parametrize("zeroed", ["before", "after", "never"])
@@ -457,17 +448,17 @@ def mixing():
             "is DistributedDataParallel: pass the",
         ),
         (lambda: OptimizedModule(network()), UnsupportedError, "put its _orig_mod in its place"),
-        (lambda: torch.jit.script(network()), UnsupportedError, "ScriptModule: its compiled code"),
+        (lambda: torch.jit.script(network()), UnsupportedError, "ScriptModule: pass the plain module"),
         (lambda: network().eval(), UnsupportedError, r"call model.train\(\)"),
         (
             lambda: nn.Sequential(nn.Embedding(9, 6, max_norm=1.0), network()),
             UnsupportedError,
-            "max_norm to None",
+            "leave max_norm out",
         ),
         (
             lambda: nn.Sequential(nn.Embedding(9, 6, sparse=True), network()),
             UnsupportedError,
-            "sparse to False",
+            "leave sparse out",
         ),
         (mixing, GuaranteeError, "get_compatible_module"),
     ],

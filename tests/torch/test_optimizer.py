@@ -320,18 +320,6 @@ def test_the_original_optimizer_cannot_be_stepped():
     unharmed(run, 0, before)
 
 
-@pytest.mark.parametrize(
-    "piece", ["pre_step", "add_noise", "scale_grad", "clip_and_accumulate", "accumulate"]
-)
-@pytest.mark.parametrize("mode", ("rows", "ghost"))
-@pytest.mark.few(6)
-def test_pieces_of_a_step_cannot_be_called(mode, piece):
-    run = start(mode)
-    backward(run, first(run)[1])
-    with pytest.raises(GuaranteeError, match=r"call optimizer.step\(\)"):
-        getattr(run.optimizer, piece)()
-
-
 def test_noise_is_drawn_within_a_release_only():
     run = start()
     backward(run, first(run)[1])

@@ -37,7 +37,7 @@ def parts_on(batches, ranks, rows, most):
             ):
                 delivery, start = request.delivery, 0
                 steps.add(delivery.step)
-                assert sum(delivery.parts) == len(request.indices) == delivery.size
+                assert sum(delivery.parts) == len(request) == delivery.size
                 assert most is None or delivery.size <= max(most, batches.largest_item)
                 items = [] if delivery.units is None else delivery.units.items.tolist()
                 for seed, size in zip(request.seeds, delivery.parts, strict=True):
@@ -45,7 +45,7 @@ def parts_on(batches, ranks, rows, most):
                     own = items[start : start + size]
                     parts[seed] = (
                         delivery.step,
-                        request.indices[start : start + size],
+                        request[start : start + size],
                         [item - min(own) for item in own],
                     )
                     start += size

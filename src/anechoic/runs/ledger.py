@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from anechoic._validate import positive_int
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, ReplayError
-from anechoic.noise import derive
 from anechoic.runs.fork_guard import NonPicklable
 from anechoic.units.batch import UnitBatch
 
@@ -114,10 +113,6 @@ class ReleaseLedger(NonPicklable):
         self._process = os.getpid()
         self._clear()
         self._fault = ""
-
-    def derived(self, domain: str, *numbers: int, size: int) -> bytes:
-        """Derive secret bytes of this run for its random choices besides noise and batches."""
-        return derive(bytes.fromhex(self._key_hash), domain, *numbers, size=size)
 
     @property
     def in_hand(self) -> Delivery | None:

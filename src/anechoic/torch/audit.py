@@ -17,12 +17,10 @@ from anechoic.audit.mechanism import audit, draw_contribution
 from anechoic.audit.observation import Observation
 from anechoic.audit.patterns import strongest_pattern
 from anechoic.audit.report import AuditReport
-from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.engine import PrivacyEngine
 from anechoic.torch.setup.checks import check_one_process
 from anechoic.torch.setup.mechanism_fit import loader_options
-from anechoic.torch.sources.base import ALIASES, AUTO
 
 #: Most examples whose patterns are compared to choose the canaries among them.
 _COMPARED = 8192
@@ -76,7 +74,6 @@ def audit_training(
     factor: float = 1.2,
     resume_at: int | Sequence[int] = (),
     examples_per_unit: int = 1,
-    grad_sample_mode: str = AUTO,
     noise_key: bytes | None = None,
     sampling_key: bytes | None = None,
     seed: int | None = None,
@@ -97,7 +94,6 @@ def audit_training(
         resume_at: releases after which the run is saved and resumed, each in 1 … n-1.
         examples_per_unit: examples that each unit owns, all with the gradient of its canary. More than one
             needs a mechanism whose unit is not "example"; what is audited is then the unit's contribution.
-        grad_sample_mode: "rows", or another name of it.
         noise_key, sampling_key: 32 bytes each; None for fresh ones.
         seed: of directions and of who is put in; None for fresh entropy.
 
@@ -105,13 +101,8 @@ def audit_training(
         Lower confidence bounds on mu and epsilon, and the power with which they would have refuted.
 
     Raises:
-        ValueError, UnsupportedError: see `audit`; also for "ghost", whose criterion this model does not have.
+        ValueError, UnsupportedError: see `audit`.
     """
-    if ALIASES.get(grad_sample_mode, grad_sample_mode) != "rows":
-        raise UnsupportedError(
-            f"grad_sample_mode={grad_sample_mode!r}: the audit's loss is the output of a linear layer, which"
-            " has no criterion: use 'rows'. All modes share the noise path."
-        )
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
     m = min(m, mechanism.sampling.examples or m)
     stops = sorted({resume_at} if isinstance(resume_at, int) else set(resume_at))
@@ -119,7 +110,7 @@ def audit_training(
         raise ValueError(f"resume_at={resume_at} must lie between 1 and n-1={mechanism.steps - 1}.")
     owned = positive_int("examples_per_unit", examples_per_unit)
     keys: dict[str, Any] = {"noise_key": noise_key, "sampling_key": sampling_key}
-    run = _CanaryRun(mechanism, m, np.random.default_rng(seed), owned, grad_sample_mode, keys)
+    run = _CanaryRun(mechanism, m, np.random.default_rng(seed), owned, keys)
     with tempfile.TemporaryDirectory() as folder:
         for stop in stops:
             run.train(stop)
@@ -133,30 +124,23 @@ def audit_training(
         confidence=confidence,
         delta=delta,
         factor=factor,
-        subject=f"training with {mechanism!r} through PrivacyEngine ({grad_sample_mode}){units}{how}",
+        subject=f"training with {mechanism!r} through PrivacyEngine{units}{how}",
     )
 
 
 class _Canaries:
     """Data set of canaries: an example of unit i is i's direction if it is put in, else zero."""
 
-    def __init__(self, units: int, owned: int, dimension: int, clip_norm: float) -> None:
-        self.owners = np.arange(units * owned) % units
-        self._dimension = dimension
-        self._length = 2.0 * clip_norm  # clipping has something to do
-        self._rows: dict[int, Array] = {}
-
-    def put(self, unit: int, row: Array) -> None:
-        self._rows[unit] = row * self._length
+    def __init__(self, units: int, owned: int, dimension: int) -> None:
+        self.owners, self.rows = np.arange(units * owned) % units, dict[int, Array]()
+        self._zero = np.zeros(dimension)
 
     def __len__(self) -> int:
         return len(self.owners)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         unit = int(self.owners[index])
-        row = self._rows.get(unit)
-        zero = torch.zeros(self._dimension)
-        return (zero if row is None else torch.from_numpy(row.astype(np.float32))), unit
+        return torch.from_numpy(self.rows.get(unit, self._zero).astype(np.float32)), unit
 
 
 class _CanaryRun:
@@ -168,13 +152,12 @@ class _CanaryRun:
         canaries: int,
         rng: np.random.Generator,
         owned: int,
-        mode: str,
         keys: dict[str, Any],
     ) -> None:
-        self._mechanism, self._mode, self._keys, self._canaries = mechanism, mode, keys, canaries
+        self._mechanism, self._keys, self._canaries = mechanism, keys, canaries
         self._units = int(mechanism.sampling.examples or canaries)
         self._owned = owned > 1 or mechanism.unit != "example"  # else an example is a unit
-        self._data = _Canaries(self._units, owned, canaries, mechanism.clip_norm)
+        self._data = _Canaries(self._units, owned, canaries)
         self._directions = np.linalg.qr(rng.standard_normal((canaries, canaries)))[0]
         self._rows: list[Array] = []
         self._delivered: list[NDArray[np.int64]] = []
@@ -183,34 +166,33 @@ class _CanaryRun:
         self._contribution = draw_contribution(mechanism, canaries, rng)
         for j, unit in enumerate(self._chosen.tolist()):
             if self._contribution[j]:
-                self._data.put(unit, self._contribution[j] * self._directions[j])
+                length = 2.0 * mechanism.clip_norm  # clipping has something to do
+                self._data.rows[unit] = length * self._contribution[j] * self._directions[j]
 
     def _start(self) -> None:
-        model = torch.nn.Linear(self._data._dimension, 1, bias=False)
+        model = torch.nn.Linear(self._canaries, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
         check_one_process("audit_training")
-        self._engine = PrivacyEngine(**self._keys)
-        self._model, self._optimizer, self._loader = self._engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-            data_loader=DataLoader(self._data, **self._batching()),  # type: ignore[arg-type]
-            mechanism=self._mechanism,
-            grad_sample_mode=self._mode,
-            unit_ids=self._data.owners if self._owned else None,
-        )
-        self._recorder = ReleaseRecorder(self._optimizer, self._mechanism, directions=self._directions)
-
-    def _batching(self) -> dict[str, Any]:
         sampling = self._mechanism.sampling
         if sampling.formed_outside:
             pattern = strongest_pattern(self._mechanism.strategy, sampling.participation)
             inside = np.flatnonzero(self._data.owners < self._canaries).tolist()
-            return {"batch_sampler": [inside if t else [] for t in pattern]}
-        return loader_options(sampling)
+            batching: dict[str, Any] = {"batch_sampler": [inside if t else [] for t in pattern]}
+        else:
+            batching = loader_options(sampling)
+        self._engine = PrivacyEngine(**self._keys)
+        self._model, self._optimizer, self._loader = self._engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+            data_loader=DataLoader(self._data, **batching),  # type: ignore[arg-type]
+            mechanism=self._mechanism,
+            unit_ids=self._data.owners if self._owned else None,
+        )
+        self._recorder = ReleaseRecorder(self._optimizer, self._mechanism, directions=self._directions)
 
     def _choose(self, canaries: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the units with the strongest patterns, among as many as are compared."""
-        if self._mechanism.sampling.formed_outside:  # those that `_batching` puts into batches
+        if self._mechanism.sampling.formed_outside:  # those that are put into batches
             return np.arange(canaries)
         if self._mechanism.amplified:  # choosing by what was sampled would give away what is secret
             return rng.permutation(self._units)[:canaries]

@@ -41,14 +41,9 @@ class Ranks:
         self.rank = dist.get_rank() if self.count > 1 else 0
 
     def exchange(self, where: str, **said: Any) -> list[dict[str, Any]]:
-        """Gather an object from each rank, in the order of ranks; pickled, as ranks of one run trust another.
+        """Gather what each rank says ("error": that it failed), in their order, where all are in the run.
 
-        Args:
-            where: in the run, in words: the same on every rank.
-            said: for the others; "error" says that this rank failed.
-
-        Raises:
-            RanksError: where one of them failed, is somewhere else, or is gone.
+        It is pickled, as ranks of one run trust another. Where one failed or is somewhere else, all raise.
         """
         if self.count == 1:
             return [said]
@@ -59,25 +54,19 @@ class Ranks:
                 raise RanksError(
                     f"rank {rank} failed at {word['where']}, so no rank goes on with {where}: {word['error']}"
                 )
-        for rank, word in enumerate(words):
-            if word["where"] != words[0]["where"]:
-                raise RanksError(
-                    f"rank 0 is at {words[0]['where']}, and rank {rank} at {word['where']}: every rank runs"
-                    " the same script, steps once for every batch of its loader (an empty one too), and calls"
-                    " load_checkpoint as the others do. No rank goes on."
-                )
+        if (places := [word["where"] for word in words]) != [where] * self.count:
+            raise RanksError(
+                f"the ranks are at different places, {', '.join(places)}: every rank runs the same script,"
+                " steps once for every batch of its loader (an empty one too), and loads checkpoints as the"
+                " others do."
+            )
         return words
 
     @contextmanager
     def together(self, where: str, said: dict[str, Any] | None = None) -> Iterator[list[dict[str, Any]]]:
         """Run a block on every rank; where it fails on one, all raise.
 
-        Args:
-            where: in the run, in words.
-            said: for the others; the block may add to it.
-
-        Yields:
-            What each rank said: empty until the block is over.
+        The block may add to what is `said`. Yields what each rank said: empty until the block is over.
         """
         words: list[dict[str, Any]] = []
         try:
@@ -94,11 +83,7 @@ class Ranks:
                 self.exchange(where, error=f"{type(error).__name__}: {error}")
 
     def add_up(self, sums: list[Tensor], where: str) -> None:
-        """Replace the sums of this rank by those over all ranks: one all-reduce, exact where they are int64.
-
-        Raises:
-            RanksError: if a rank is gone.
-        """
+        """Replace the sums of this rank by those over all ranks: one all-reduce, exact for int64."""
         flat = torch.cat([total.reshape(-1) for total in sums])
         self._safely(where, lambda: dist.all_reduce(flat))
         for total, part in zip(sums, flat.split([total.numel() for total in sums]), strict=True):
@@ -109,9 +94,8 @@ class Ranks:
             work()
         except RuntimeError as error:  # what torch raises for a closed connection and for a timeout
             raise RanksError(
-                f"another rank is gone, or did not answer in time, at {where}"
-                f" ({str(error).splitlines()[0]}). Nothing that was not released before is used. Start all"
-                " ranks again, and go on from the last checkpoint."
+                f"another rank is gone, or did not answer in time, at {where} ({str(error).splitlines()[0]})."
+                " Start all ranks again, and go on from the last checkpoint."
             ) from error
 
 

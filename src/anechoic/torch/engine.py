@@ -15,7 +15,6 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.runs.fork_guard import NonPicklable
 from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.distributed import Ranks, RanksError
-from anechoic.torch.guard import MIXING
 from anechoic.torch.keys import Key, KeySource
 from anechoic.torch.setup.agreement import check_agreement, facts_of, unwrapped
 from anechoic.torch.setup.arguments import (
@@ -46,22 +45,18 @@ class PrivacyEngine(Resumable, NonPicklable):
     Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader
     is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of single
     examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep their
-    order, by which it is known whose they are. The model runs row by row, so no row sees another, whatever
-    the layers are. What the loop does with rows before the model, and with outputs and targets in the loss,
-    is followed operation by operation, and refused where rows meet. Weights may be loaded after make_private
-    until the first batch is delivered; from then on only step() may change them. Engine, optimizer and loader
-    belong to the process that made them, and cannot be copied. Noise and batches are AES-256 under keys of
-    the operating system; from the delivery of a batch to its step() the global generators (torch,
-    numpy.random, random) are functions of the sampling key and t, so no seed of the script has to be secret;
-    then they go on where they were. From the first checkpoint on every release is in a journal, and a resumed
-    run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the proof says
-    in spite of floating point; without, the statement bounds what rounding adds to a sum.
-    A loss that mixes examples is refused, as far as torch's operations show it. Not covered: decisions by the
-    batch, numbers that reach the loss by float(), int() or NumPy (in "vmap_loss" mode a loss is given one row
-    at a time), padding to the longest of a batch where gradients depend on it, a data set or `collate_fn`
-    that computes one example from others, which floats can be released without exact sums, side channels,
-    copies of a run that go on apart, training losses in a log, and choices made by looking at private data
-    (learning rates, a validation set).
+    order. The model runs row by row. What the loop does with rows before the model, and with outputs and
+    targets in the loss, is followed operation by operation, and refused where rows meet. Weights may be
+    loaded until the first batch is delivered; from then on only step() may change them. Engine, optimizer and
+    loader belong to the process that made them. Noise and batches are AES-256 under keys of the operating
+    system; from the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
+    functions of the sampling key and t. From the first checkpoint on every release is in a journal, and a
+    resumed run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the
+    proof says in spite of floating point; without, the statement bounds what rounding adds to a sum.
+    Not covered: decisions by the batch, numbers that reach the loss by float(), int() or NumPy, padding to
+    the longest of a batch where gradients depend on it, a data set or `collate_fn` that computes one example
+    from others, side channels, copies of a run that go on apart, training losses in a log, and choices made
+    by looking at private data (docs/guarantees.md).
 
     Args:
         accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the
@@ -106,16 +101,11 @@ class PrivacyEngine(Resumable, NonPicklable):
     ) -> None:
         one_of("accountant", accountant, ACCOUNTANTS)
         if accountant != "prv":
-            logger.warning(
-                "accountant=%r changes nothing: epsilon follows from the mechanism, exact without"
-                " amplification, by privacy loss distributions with it.",
-                accountant,
-            )
+            logger.warning("accountant=%r changes nothing: epsilon follows from the mechanism.", accountant)
         if secure_mode:
             raise UnsupportedError(
-                "secure_mode=True is not supported: noise comes from AES-256 under a key of the operating"
-                " system in any case, and exact sums, the default where they are possible, cover floating"
-                " point. Leave it False."
+                "secure_mode=True is not supported: noise comes from AES-256 in any case, and exact sums, the"
+                " default where they are possible, cover floating point. Leave it False."
             )
         self._keys = KeySource(noise_key, sampling_key)
         self._journal = journal
@@ -179,7 +169,7 @@ class PrivacyEngine(Resumable, NonPicklable):
         self, *, grad_sample_mode: str = AUTO, wrap_model: bool = True, **options: Unpack[ByEpsilon]
     ) -> tuple[Any, ...]: ...
 
-    @with_arguments(ByEpsilon, "target_epsilon", "target_delta")
+    @with_arguments(ByEpsilon)
     def make_private_with_epsilon(self, *positional: Any, **options: Any) -> tuple[Any, ...]:
         """Make private counterparts with as much noise as (target_epsilon, target_delta) needs over the run.
 
@@ -209,22 +199,8 @@ class PrivacyEngine(Resumable, NonPicklable):
 
     @classmethod
     def get_compatible_module(cls, module: nn.Module) -> nn.Module:
-        """Copy `module` with the layers replaced that mix examples (BatchNorm by GroupNorm).
-
-        Raises:
-            UnsupportedError: for a subclass of BatchNorm, which Opacus leaves as it is.
-        """
-        validator = _opacus_validator()
-        fixed: nn.Module = validator.fix(module)
-        for name, layer in fixed.named_modules():
-            if isinstance(layer, MIXING):
-                raise UnsupportedError(
-                    f"{name or 'module'} is {type(layer).__name__}, a subclass of BatchNorm that may do more"
-                    " than normalise, so Opacus's converter leaves it: put a layer in its place by hand, as"
-                    f" model.set_submodule({name!r}, nn.Sequential(nn.GroupNorm(1, {layer.num_features}),"
-                    " nn.ReLU())), with the activation that it has."
-                )
-        validator.validate(fixed, strict=True)
+        """Copy `module` with the layers replaced that mix examples (BatchNorm by GroupNorm)."""
+        fixed: nn.Module = _opacus_validator().fix(module)
         return fixed
 
     # -- beyond Opacus -------------------------------------------------------------------------
@@ -235,9 +211,8 @@ class PrivacyEngine(Resumable, NonPicklable):
         checks.check_arguments(method, positional, options)
         if self._run is not None:
             raise GuaranteeError(
-                "this engine has made a model private already: make a new PrivacyEngine for another run (in a"
-                " notebook, in the cell that makes the model). The guarantees of two runs on the same data"
-                " add up."
+                "this engine has made a model private already: make a new PrivacyEngine for another run, in"
+                " the cell that makes the model. The guarantees of two runs on the same data add up."
             )
         ranks = Ranks()
         said: dict[str, Any] = {}
@@ -288,6 +263,6 @@ def _opacus_validator() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             "is_compatible, validate and get_compatible_module are Opacus's own, which is not installed: pip"
-            " install 'anechoic[opacus]'. make_private needs none of them: it says by itself what it refuses."
+            " install 'anechoic[opacus]'. make_private needs none of them."
         ) from error
     return ModuleValidator

@@ -19,31 +19,20 @@ from anechoic.errors import GuaranteeError
 from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery
 
-# a key: what a state is expanded from
-SEED_BYTES = 32
-
+#: Bytes of a key that a state is expanded from, and words of a state of MT19937.
+SEED_BYTES, WORDS = 32, 624
 _GLOBAL: Any = np.random  # whose stubs lack two of its functions
-WORDS = 624
 #: torch's CPU generator as `torch.get_rng_state` gives it; no documented layout, so it is tried once.
 _STATE = np.dtype(
-    [
-        ("seed", "<u8"),
-        ("left", "<i4"),
-        ("seeded", "<i4"),
-        ("next", "<u8"),
-        ("words", "<u8", WORDS),
-        ("normals", "<u8", 5),
-    ]
+    {
+        "names": ["seed", "left", "seeded", "next", "words", "normals"],
+        "formats": ["<u8", "<i4", "<i4", "<u8", ("<u8", WORDS), ("<u8", 5)],
+    }
 )
 
 
 class States(NamedTuple):
-    """Where the global generators stand.
-
-    Attributes:
-        numpy: the bit generator itself: another one has its place meanwhile.
-        cuda: of all devices; None where CUDA is not in use.
-    """
+    """Where the global generators stand; of NumPy the bit generator: another takes its place."""
 
     python: Any
     numpy: Any
@@ -90,11 +79,7 @@ def from_data(state: dict[str, Any]) -> States:
 
 @contextmanager
 def seeded(seed: bytes) -> Iterator[None]:
-    """Fix what random, numpy.random and torch (on the CPU) draw inside; outside, nothing changes.
-
-    Args:
-        seed: 32 bytes.
-    """
+    """Fix by 32 bytes what random, numpy.random and torch (on the CPU) draw inside; put them back after."""
     outside = states(cuda=False)
     try:
         fix(seed, np.random.MT19937(), cuda=False)
@@ -104,10 +89,9 @@ def seeded(seed: bytes) -> Iterator[None]:
 
 
 def fix(seed: bytes, numpy: Any, *, cuda: bool, secret: bool = False) -> None:
-    """Fill every generator from `seed`; torch's whole state, because torch.manual_seed keeps 32 bits of it.
+    """Fill every generator from 32 bytes; torch's whole state, as torch.manual_seed keeps 32 bits of a seed.
 
     Args:
-        seed: 32 bytes.
         numpy: a `numpy.random.MT19937`, which takes the place of the global one: its state stays as it is.
         cuda: those of GPUs in use, too.
         secret: mark torch's state as one that is to be kept secret; see `is_secret`.
@@ -119,8 +103,8 @@ def fix(seed: bytes, numpy: Any, *, cuda: bool, secret: bool = False) -> None:
     np.random.seed(np.frombuffer(drawn[32:64], dtype="<u4"))  # noqa: NPY002 - it is the global one
     words = np.frombuffer(drawn[64:-8], dtype="<u4")
     number = int.from_bytes(drawn[-8:-1], "little")
-    number = marked(number) if secret else number
-    torch.set_rng_state(cpu_state(words, number))
+    own = number % 2**38  # with a tag, an initial_seed() that no script sets by chance
+    torch.set_rng_state(cpu_state(words, own << 24 | _tag(own) if secret else number))
     if cuda and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             # Philox: 64 bits of seed, and as many of position but for those that must stay free
@@ -138,12 +122,6 @@ def cpu_state(words: Any, number: int) -> torch.Tensor:
     return torch.from_numpy(state.view(np.uint8))
 
 
-def marked(number: int) -> int:
-    """38 bits of `number` and a tag: an initial_seed() that no script sets by chance."""
-    own = number % 2**38
-    return own << 24 | _tag(own)
-
-
 def is_secret(number: int) -> bool:
     """Whether torch.initial_seed() is that of a state that a run set, and not of one that a script seeded."""
     return 0 <= number < 2**62 and number % 2**24 == _tag(number >> 24)
@@ -155,34 +133,21 @@ def _tag(own: int) -> int:
 
 @functools.cache
 def check_layout() -> None:
-    """Check once that a filled state means what is meant: raw outputs are those of NumPy's mt19937.
-
-    Raises:
-        GuaranteeError: otherwise.
-    """
+    """Check once that a filled state means what is meant: raw outputs are those of NumPy's mt19937."""
     words = np.arange(1, WORDS + 1, dtype=np.uint32) * np.uint32(2654435761)
-    reference = np.random.MT19937(0)
+    reference, ours = np.random.MT19937(0), torch.Generator(device="cpu")
     reference.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": WORDS}}
-    ours = torch.Generator(device="cpu")
     try:
         ours.set_state(cpu_state(words, 7))
-        drawn = torch.empty(WORDS, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=ours)
-        same = ours.initial_seed() == 7 and _in_pairs(drawn.numpy().view(np.uint32)) == _in_pairs(
-            reference.random_raw(2 * WORDS)
-        )
+        drawn = torch.empty(2 * WORDS, dtype=torch.int32, device="cpu").random_(generator=ours).numpy()
+        same = ours.initial_seed() == 7 and bool((drawn == reference.random_raw(2 * WORDS) % 2**31).all())
     except (RuntimeError, TypeError):
         same = False
     if not same:
         raise GuaranteeError(
-            f"the generator of PyTorch {torch.__version__} is laid out in another way than is known here, so"
-            " a training step's random numbers cannot be made secret: use a tested version of PyTorch (see"
-            " constraints.txt)."
+            f"the generator of PyTorch {torch.__version__} is laid out in another way than is known here: use"
+            " a tested version of PyTorch (see constraints.txt)."
         )
-
-
-def _in_pairs(words: Any) -> list[list[int]]:
-    """32-bit outputs by two: which of them becomes the upper half of 64 bits is no matter."""
-    return np.sort(words.astype(np.uint64).reshape(-1, 2), axis=1).tolist()  # type: ignore[no-any-return]
 
 
 class StepGenerators:
@@ -191,9 +156,6 @@ class StepGenerators:
     So evaluation, logging or other draws between two steps change nothing in a release, and a resumed run
     draws what the first one drew. A state that the script sets meanwhile (`torch.manual_seed`) is known to
     whoever knows the script: with the next call of the model the generators are set by the key once more.
-
-    Args:
-        feed: has the sampling key, which is asked for at each batch.
     """
 
     def __init__(self, feed: Any) -> None:

@@ -36,23 +36,14 @@ class Earlier:
 
 
 class History:
-    """Earlier releases, whose privacy cost adds to that of a run.
-
-    Args:
-        mechanism: of the run.
-    """
+    """Earlier releases, whose privacy cost adds to that of a run of `mechanism`."""
 
     def __init__(self, mechanism: Mechanism) -> None:
         self.mechanism = mechanism
         self.earlier: list[Earlier] = []
 
     def charge(self, mechanism: Mechanism, releases: int | None = None, run: str = "") -> None:
-        """Add the first `releases` releases of `mechanism`, all for None; those of one run count once.
-
-        Raises:
-            MismatchError: where the guarantees do not compose (another unit or adjacency).
-            ValueError: for more releases than the mechanism has.
-        """
+        """Add the first `releases` releases of `mechanism`, all for None; those of one run count once."""
         count = mechanism.steps if releases is None else releases
         if not 0 <= count <= mechanism.steps:
             raise ValueError(f"releases={count} must lie between 0 and n={mechanism.steps}.")
@@ -72,10 +63,7 @@ class History:
         """
         stamp = stamp_of(state)
         if stamp is None:
-            raise CheckpointError(
-                "this optimizer state does not say what was released before it: it is not one of a private"
-                " optimizer. Charge a Mechanism instead."
-            )
+            raise CheckpointError("this state is not of a private optimizer: charge a Mechanism instead.")
         covering = {one.fingerprint: one for one in (self.mechanism, *known)}
         for one in [*stamp["earlier"], stamp]:
             if one["fingerprint"] not in covering:
@@ -102,20 +90,13 @@ class History:
         return {**state, "param_groups": [{**first, STAMP: stamp}, *others], STAMP: stamp}
 
     def admit(self, state: Mapping[str, Any], *, run: str, releases: int) -> dict[str, Any]:
-        """Return `state` without its stamp, if the releases in it are counted here.
-
-        Raises:
-            ReplayError: if they are not.
-            GuaranteeError: for a state without a stamp that holds statistics, where nothing is charged.
-        """
+        """Return `state` without its stamp, if the releases in it are counted here, or nothing is in it."""
         stamp = stamp_of(state)
         if stamp is None and statistics_in(state.get("state", {})) and not self.earlier:
             raise GuaranteeError(
                 "this optimizer state holds statistics of gradients and does not say what was released for"
-                " them: it is of an optimizer that was not private, or its stamp"
-                f" ({STAMP!r}) was taken off, and get_epsilon would forget that run. Where no private data"
-                " went into it, load it into the plain optimizer, before make_private. Otherwise charge the"
-                " mechanism that it was made with first: engine.charge(mechanism)."
+                " them. Where no private data went into it, load it into the plain optimizer, before"
+                " make_private. Otherwise charge its mechanism first: engine.charge(mechanism)."
             )
         if stamp is None:
             return unstamped(state)
@@ -123,17 +104,15 @@ class History:
             raise ReplayError(
                 f"this optimizer state was saved after {stamp['releases']} releases of the run with this"
                 f" noise key, and this engine stands at {releases}: it would use rows of noise again. Resume"
-                " with engine.load_checkpoint, which puts keys and count back; or take fresh keys, and"
-                " engine.charge(state) first."
+                " with engine.load_checkpoint; or take fresh keys, and engine.charge(state) first."
             )
         missing = [one for one in self._missing([*stamp["earlier"], stamp]) if one["run"] != run]
         if missing:
             raise ReplayError(
-                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, which had made"
-                f" {missing[-1]['releases']} releases of its own, and this engine has neither its keys nor"
-                " its count: get_epsilon would forget them. To go on with that run, engine.save_checkpoint"
-                " and engine.load_checkpoint are needed beside the framework's own files. To go on as a new"
-                " run that pays for both, call engine.charge(state) before, with this optimizer state."
+                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, whose"
+                f" {missing[-1]['releases']} releases get_epsilon would forget. To go on with that run, use"
+                " engine.save_checkpoint and engine.load_checkpoint beside the framework's own files. To go"
+                " on as a new run that pays for both, call engine.charge(state) before."
             )
         return unstamped(state)
 

@@ -30,23 +30,14 @@ class Keys:
         """Say where they come from, and who answers for them."""
         if not self.by_caller:
             return "from the operating system"
-        theirs = " and ".join(self.by_caller)
         return (
-            f"{theirs} given by the caller, who answers for it: 32 bytes of the operating system, secret, and"
-            " for this run only (a key that follows from a seed protects nobody)"
+            f"{' and '.join(self.by_caller)} given by the caller, who answers for it: 32 bytes of the"
+            " operating system, secret, and for this run only"
         )
 
 
 class KeySource:
-    """Source of a run's keys.
-
-    Args:
-        noise_key, sampling_key: 32 secret bytes each; or a function that returns them, called when the run
-            begins; None for fresh ones from the operating system.
-
-    Raises:
-        ValueError: for bytes of another length, or twice the same key.
-    """
+    """Source of a run's keys: 32 secret bytes each, a function that returns them, or None for fresh ones."""
 
     def __init__(self, noise_key: Key, sampling_key: Key) -> None:
         self.given: dict[str, Key] = {
@@ -57,17 +48,11 @@ class KeySource:
         self._process = os.getpid()
 
     def draw(self) -> Keys:
-        """Draw the keys of the run that begins now, in this process.
-
-        Raises:
-            GuaranteeError: for given keys in a fork of the process that they were given to: its siblings
-                have them too.
-        """
+        """Draw the keys of the run that begins now; given ones are refused in a fork: others have them."""
         if os.getpid() != self._process and any(isinstance(key, bytes) for key in self.given.values()):
             raise GuaranteeError(
-                f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it:"
-                " every fork would make its releases with the same noise. Make the engine in the fork, with"
-                " keys of its own (or none)."
+                f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it: make"
+                " the engine in the fork, with keys of its own (or none)."
             )
         drawn = {
             name: new_key() if key is None else checked_key(key() if callable(key) else key, name)

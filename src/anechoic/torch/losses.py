@@ -41,9 +41,8 @@ def causal_lm_loss(
     if logits.dim() != 3 or labels.shape != logits.shape[:2]:
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}: they must be"
-            " (rows, tokens, words) and (rows, tokens). Give both as the model (outputs.logits) and the"
-            " loader return them, without view(-1, …) and without shifting one of them; shift=False where"
-            " labels are shifted already."
+            " (rows, tokens, words) and (rows, tokens), as the model (outputs.logits) and the loader return"
+            " them, without view(-1, …) and without shifting one of them."
         )
     if shift:  # labels move, not logits: a part of these would be a copy
         labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)

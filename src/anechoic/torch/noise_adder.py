@@ -32,15 +32,7 @@ class NoiseAdder(NonPicklable):
     On several ranks each adds the same row of noise to the same sums; none is given a release before rank 0
     has it in the journal.
 
-    Args:
-        mechanism: what is released.
-        ledger: counts releases, and says when one may be made.
-        parameters: their shapes, dtypes and device are read, and compared between ranks.
-        divisor: of the noisy sum, > 0.
-        ranks: the processes that make it.
-
     Attributes:
-        mechanism: as given, or as the run was begun with.
         journal: told of every release before it is returned, or None.
         agreed: whether all ranks are about to make the same release, and wait for this one's sums.
         storage: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
@@ -71,12 +63,7 @@ class NoiseAdder(NonPicklable):
     # -- noise ---------------------------------------------------------------------------------
 
     def start_noise(self, key: bytes, cipher: str | None = None, storage: str | None = None) -> NoiseStream:
-        """Return the stream of this run's noise rows in sum units, under `key`.
-
-        Args:
-            cipher: as in `NoiseStream`; by default the one that is fast where the parameters are.
-            storage: as `memory` of `NoiseStream`; by default the attribute.
-        """
+        """Return the stream of this run's noise rows in sum units, by default as it is fast here."""
         return self.mechanism.stream(
             self._dimension,
             key=key,
@@ -96,8 +83,8 @@ class NoiseAdder(NonPicklable):
         """Use the rows of `stream` from `state` on."""
         self._stream, self._noise, self.storage = stream, state, stream.memory
         self._row: Tensor | None = None  # one piece of memory for all rows
-        bits = self.mechanism.grid_bits
-        self._unit = None if bits is None else spacing(self.mechanism.clip_norm, bits) / self.divisor
+        grid = self.mechanism.grid_bits
+        self._unit = None if grid is None else spacing(self.mechanism.clip_norm, grid) / self.divisor
 
     @property
     def noise_state(self) -> NoiseState:
@@ -117,15 +104,11 @@ class NoiseAdder(NonPicklable):
         return self._partial is not None
 
     def add_partial_sum(self, sums: list[Tensor]) -> None:
-        """Add the sums of a micro-batch to the partial sum of its batch.
-
-        Raises:
-            GuaranteeError: if the mechanism has a grid, and a sum is not of integers.
-        """
+        """Add the sums of a micro-batch to the partial sum of its batch: integers, where there is a grid."""
         if self.mechanism.grid_bits is not None and {total.dtype for total in sums} != {torch.int64}:
             raise GuaranteeError(
-                f"sums of type {sorted({str(total.dtype) for total in sums})} reached a release on a grid,"
-                " whose sums are int64: a gradient source sums through setup.clipping alone."
+                f"sums of {sums[0].dtype} reached a release on a grid: a gradient source sums by"
+                " setup.clipping."
             )
         if self._partial is None:
             self._partial = list(sums)
@@ -138,11 +121,7 @@ class NoiseAdder(NonPicklable):
         self._partial = None
 
     def agree(self, step: int) -> None:
-        """Check that all ranks are about to make release `step`, at the same weights.
-
-        Raises:
-            RanksError: on every rank; nothing is released.
-        """
+        """Check that all ranks are about to make release `step`, at the same weights."""
         if self.ranks.count == 1:
             return
         where = f"release {step}"
@@ -150,23 +129,15 @@ class NoiseAdder(NonPicklable):
         for rank, word in enumerate(words):
             if word["weights"] != words[0]["weights"]:
                 raise RanksError(
-                    f"the weights of rank {rank} are not those of rank 0 at {where}: the ranks were given"
-                    " different weights or learning rates, update them differently, or draw other noise (on"
-                    " other devices). Nothing was released. Load the same weights on every rank, and let"
-                    " schedulers follow the same numbers."
+                    f"the weights of rank {rank} are not those of rank 0 at {where}. Nothing was released."
+                    " Load the same weights on every rank, and let schedulers follow the same numbers."
                 )
         self.agreed = True
 
     def noisy_gradients(self, step: int, sums: list[Tensor]) -> list[Tensor]:
         """Return the noisy gradients of release `step`, shaped as the parameters, in place of the sums.
 
-        Args:
-            step: t, which the ledger is releasing.
-            sums: of the last (or only) micro-batch; the partial sum is added.
-
-        Raises:
-            GuaranteeError: outside of `ledger.releasing()`, or from the journal.
-            DesynchronizedError: if another noise row is next.
+        The sums are those of the last (or only) micro-batch, to which the partial sum is added.
         """
         self.ledger.check_releasing()
         if self._noise.step != step:
@@ -183,7 +154,8 @@ class NoiseAdder(NonPicklable):
         released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
         with nullcontext() if alone else self.ranks.together(f"the journal of release {step}"):
             if self.journal is not None:
-                self.journal.record(step, digest(released, self.journal))
+                parts = (bits(tensor.detach()).cpu().numpy() for tensor in released)
+                self.journal.record(step, self.journal.digest(parts))
         return released
 
     def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
@@ -214,19 +186,9 @@ def usual_cipher(device: torch.device) -> str:
     return AES if device.type == "cpu" else CHACHA
 
 
-def digest(released: Iterable[Tensor], journal: Journal) -> str:
-    """Return the digest of a release for `journal`."""
-    return journal.digest(bits(tensor.detach()).cpu().numpy() for tensor in released)
-
-
 @dataclass(frozen=True)
 class SumArithmetic:
-    """Whether the sums of a run are integers on a grid.
-
-    Attributes:
-        exact: whether they are.
-        reason: why, or why not, as a sentence.
-    """
+    """Whether the sums of a run are integers on a grid, and why, or why not, as a sentence."""
 
     exact: bool
     reason: str

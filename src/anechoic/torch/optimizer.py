@@ -11,10 +11,10 @@ from torch import nn
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import DesynchronizedError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import NonPicklable
-from anechoic.torch.history import STAMP, unstamped
+from anechoic.torch.history import STAMP
 from anechoic.torch.step import TrainingStep
 
 
@@ -30,8 +30,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     """Torch optimizer whose step() sums clipped gradients, adds noise and steps the user's optimizer.
 
     Learning rates, their schedulers, hooks on steps and state are those of the user's optimizer, which it
-    steps. It has the attributes of Opacus's optimizers that training code reads, and is none of them: their
-    pieces of a step are refused.
+    steps. It has the attributes of Opacus's optimizers that training code reads, and no pieces of a step.
 
     Args:
         work: a step, from the delivery of a batch to the update.
@@ -47,17 +46,12 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def __init__(self, work: TrainingStep, optimizer: Optimizer) -> None:
         # Optimizer.__init__ would make parameter groups of its own
-        self.work, self.source, self.noise_adder, self.ledger = (
-            work,
-            work.source,
-            work.noise_adder,
-            work.ledger,
-        )
+        self.work, self.source = work, work.source
+        self.noise_adder, self.ledger = work.noise_adder, work.ledger
         mechanism, self.loss_reduction = self.noise_adder.mechanism, self.source.setup.loss_reduction
         self.expected_batch_size: float = mechanism.expected_batch_size
         self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
-        self._step_skip_queue: list[bool] = []  # Opacus's; whoever fills it is refused
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
@@ -83,16 +77,14 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
             What `closure` returned, or what the user's optimizer returns.
 
         Raises:
-            DesynchronizedError: if batch, gradients and release do not correspond, or another thread is
-                in step(); nothing is released.
-            GuaranteeError: if something else changed the model since the last release.
-            MismatchError: if a setting differs from the mechanism's; nothing is released.
+            DesynchronizedError, GuaranteeError, MismatchError: if batch, gradients, weights or settings are
+                not those of the release that is due; nothing is released.
             HorizonError: if all n releases were made.
         """
         if not self._stepping.acquire(blocking=False):
             raise DesynchronizedError(
-                "optimizer.step() was called while it runs, by another thread or from within itself: a batch"
-                " is released once. Step from one thread."
+                "optimizer.step() was called while it runs, by another thread or from within itself: step"
+                " once."
             )
         try:
             if closure is None:
@@ -108,8 +100,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         begun = self.ledger.releases
         try:
             self._admit_what_was_loaded()
-            if self._step_skip_queue:
-                self.signal_skip_step()
             hook = self.step_hook
             return self.work.run(None if hook is None else lambda: hook(self))
         except Exception as error:
@@ -161,7 +151,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
-
     # the next step() refuses new trainable parameters; hooks are called with the user's optimizer
     add_param_group, register_step_pre_hook, register_step_post_hook = map(
         _of_users, ("add_param_group", "register_step_pre_hook", "register_step_post_hook")
@@ -193,14 +182,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         finally:
             self.run = run
 
-    def state_for_checkpoint(self) -> dict[str, Any]:
-        """Return the user's optimizer's state for a checkpoint."""
-        run, self.run = self.run, None
-        try:
-            return unstamped(self.original_optimizer.state_dict())
-        finally:
-            self.run = run
-
     def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
         stamped: dict[str, Any] = state if self.run is None else self.run.stamped(state)
         return stamped
@@ -229,16 +210,9 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     def signal_skip_step(self, do_skip: bool = True) -> NoReturn:
         """Refused: Opacus's queue of steps to skip can outlive the batch that it was meant for."""
         raise DesynchronizedError(
-            "opacus.utils.batch_memory_manager.BatchMemoryManager, and signal_skip_step() in a loop, keep a"
-            " queue of steps to skip that can outlive its batch. Write: from anechoic.torch import"
-            " BatchMemoryManager, which has the same arguments."
+            "Opacus's BatchMemoryManager keeps a queue of steps to skip that can outlive its batch. Write:"
+            " from anechoic.torch import BatchMemoryManager, which has the same arguments."
         )
-
-    def _by_step_only(self, *_: Any, **__: Any) -> NoReturn:
-        raise GuaranteeError("step() sums, adds noise and scales in one piece: call optimizer.step().")
-
-    # apart from one another they would release without noise or twice
-    pre_step = add_noise = scale_grad = clip_and_accumulate = accumulate = _by_step_only
 
     # torch.amp.GradScaler sets grad_scale on optimizers that say they take it
     _step_supports_amp_scaling = True
@@ -251,7 +225,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     @grad_scale.setter
     def grad_scale(self, value: Any) -> NoReturn:
         raise UnsupportedError(
-            "GradScaler multiplies losses before gradients are clipped, so every example would be clipped to"
-            " noise level: use autocast with bfloat16 and no GradScaler (GradScaler(enabled=False) does"
-            " nothing, and may stay)."
+            "GradScaler multiplies losses before gradients are clipped: use autocast with bfloat16 and no"
+            " GradScaler (GradScaler(enabled=False) does nothing, and may stay)."
         )

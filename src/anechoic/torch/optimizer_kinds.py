@@ -77,16 +77,11 @@ def independent_noise_std(mechanism: Mechanism) -> float:
     sampling = mechanism.sampling
     if mechanism.amplified:
         size = max(1, math.floor(mechanism.expected_batch_size))
-        drawn = cast(Any, mechanism.sampling)  # every scheme that draws knows what it draws from
-        sampling = Poisson(drawn.examples, size, mechanism.steps)
+        sampling = Poisson(cast(int, sampling.examples), size, mechanism.steps)
     epsilon = float(mechanism.epsilon())
     if epsilon == 0.0:
         return mechanism.noise_std
-    same: dict[str, Any] = {
-        "delta": mechanism.delta,
-        "adjacency": mechanism.adjacency,
-        "unit": mechanism.unit,
-    }
+    same: Any = {name: getattr(mechanism, name) for name in ("delta", "adjacency", "unit")}
     made = calibrate(Identity(mechanism.steps), sampling=sampling, epsilon=epsilon, **same)
     return min(made.noise_std, mechanism.noise_std)
 
@@ -119,16 +114,14 @@ def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
     """Those of a copy that is stepped on, from where the scheduler is; the scheduler itself stays there."""
     if isinstance(scheduler, ReduceLROnPlateau):
         logger.warning(
-            "scheduler=ReduceLROnPlateau follows losses, which nobody knows beforehand: the plan is for a"
-            " constant learning rate. A loss of private data that it follows is outside of the guarantee."
+            "scheduler=ReduceLROnPlateau follows losses: the plan is for a constant learning rate, and a loss"
+            " of private data is outside of the guarantee."
         )
         return None
 
     def rates(count: int) -> Array:
-        stand_in = _stand_in(scheduler.optimizer)
-        group = max(
-            range(len(stand_in.param_groups)), key=lambda i: _size(scheduler.optimizer.param_groups[i])
-        )
+        stand_in, groups = _stand_in(scheduler.optimizer), scheduler.optimizer.param_groups
+        group = max(range(len(groups)), key=lambda i: _size(groups[i]))
         copied = copy.deepcopy(scheduler, {id(scheduler.optimizer): stand_in})
         found = np.empty(count)
         with warnings.catch_warnings():  # of steps in another order, and of those behind the last

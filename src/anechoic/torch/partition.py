@@ -45,26 +45,17 @@ class BatchPartition:
     ranks: int = 1
 
     def check(self, most: int) -> None:
-        """Refuse micro-batches that are smaller than a part.
-
-        Raises:
-            MismatchError: naming the remedy.
-        """
+        """Refuse micro-batches that are smaller than a part."""
         if most < self.rows:
             raise MismatchError(
-                f"max_physical_batch_size={most} is below chunk_rows={self.rows}: a micro-batch is made of"
-                f" whole chunks, so that sums are the same for every number of processes. Raise it, or give"
-                f" PrivacyEngine(chunk_rows={most})."
+                f"max_physical_batch_size={most} is below chunk_rows={self.rows}, and holds whole chunks:"
+                f" raise it, or give PrivacyEngine(chunk_rows={most})."
             )
 
     def process_parts(self, batches: Batches, step: int, most: int | None) -> list[ProcessParts]:
         """Return this process's parts of batch `step`, in order, those that are delivered together as one.
 
-        Args:
-            most: rows that are delivered at once; None for all.
-
-        Returns:
-            At least one portion, which may be empty: every process steps every batch.
+        At most `most` rows are delivered at once. There is at least one portion: every process steps a batch.
         """
         whole = batches.unit_batch(step)
         if whole is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -28,22 +30,18 @@ from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
 
+logger = logging.getLogger("anechoic")
+#: The latest run of each plain module and optimizer; these keep it alive, and not the other way round.
+_RUNS: WeakKeyDictionary[Any, ref[PrivateRun]] = WeakKeyDictionary()
+
 
 @dataclass
 class PrivateRun(BatchHooks, NonPicklable):
     """The objects of one private training run.
 
     Attributes:
-        mechanism: what is released, and its guarantee.
-        arithmetic: whether sums are integers, and why.
-        ledger: how far the run is.
         plain: the user's module.
-        source, release: what makes the sums, and what adds the noise.
-        optimizer, loader: what the engine returned.
         batches_under: batches for a sampling key.
-        keys: of this run.
-        recorder: the journal of its releases.
-        history: what was released before it.
         book: where the run is booked before its first batch is handed out; None for nowhere.
     """
 
@@ -94,8 +92,7 @@ class PrivateRun(BatchHooks, NonPicklable):
     def book_run(self) -> None:
         """Book the run, on the first rank. One that was spent goes on only with its journal.
 
-        The journal compares what is released again with what it was. Without one, another run under the same
-        keys would be taken for this one, and the difference of the two has no noise.
+        Without it, another run under the same keys would be taken for this one: two releases with one noise.
         """
         with self.noise_adder.ranks.together("the budget book"):
             if self.book is not None and self.noise_adder.ranks.rank == 0:
@@ -125,6 +122,21 @@ class PrivateRun(BatchHooks, NonPicklable):
         batches = self.loader.feed.batches
         return _drawn(noise, batches, self.ledger.releases, self.mechanism, self.keys.noise)
 
+    def claim(self) -> None:
+        """Claim module and optimizer; a run that had them before is over."""
+        for thing in (self.optimizer.original_optimizer, self.plain):
+            earlier = latest_run(thing)
+            if earlier is not None and earlier is not self:
+                earlier.give_up()
+                if earlier.ledger.releases:
+                    logger.warning(
+                        "module was trained in an earlier run of this process, of %d releases, which"
+                        " engine.get_epsilon does not count. Where that run had the same data, call"
+                        " engine.charge(earlier_engine.mechanism, releases=%d).",
+                        *[earlier.ledger.releases] * 2,
+                    )
+            _RUNS[thing] = ref(self)
+
     def give_up(self) -> None:
         """Detach from module and optimizer, which another run has claimed; no release is made any more."""
         self.source.detach()
@@ -153,16 +165,12 @@ class PrivateRun(BatchHooks, NonPicklable):
             drawn: what `drawn` said when it was saved.
             cipher, storage: what the noise was drawn with, and whether its rows were stored: both
                 differ by rounding where there is no grid.
-
-        Raises:
-            ReplayError: if noise or batches come out as others here.
-            MismatchError: if rows were stored, and have no room here.
         """
         stream, again = self.noise_adder.start_noise(noise_key, cipher, storage), None
         if stream.memory == "store" and self.noise_adder.storage != "store":
             raise MismatchError(
-                f"the run of the checkpoint stores rows of noise, {stream.memory_bytes} bytes here, for which"
-                " memory_budget has no room: give as many, or none, as where the run was begun."
+                f"the run of the checkpoint stores {stream.memory_bytes} bytes of noise, for which"
+                " memory_budget has no room: give as many, or none."
             )
         if noise is None:
             past, row = stream.init(), None
@@ -173,8 +181,8 @@ class PrivateRun(BatchHooks, NonPicklable):
         batches = self.batches_under(sampling_key)
         if _drawn(again, batches, state.step, self.mechanism, noise_key) != drawn:
             raise ReplayError(
-                "noise or batches under the keys of the checkpoint come out as others here than where it was"
-                " written: other versions of numpy or torch draw them. Resume with those."
+                "noise or batches under the keys of the checkpoint come out as others here: resume with the"
+                " versions of numpy and torch that drew them."
             )
 
         def carry_out() -> None:
@@ -185,6 +193,15 @@ class PrivateRun(BatchHooks, NonPicklable):
             self.keys = replace(self.keys, noise=noise_key, sampling=sampling_key)
 
         return carry_out
+
+
+def latest_run(thing: Any) -> PrivateRun | None:
+    """Return the run that a plain module or optimizer belongs to, where it is kept by anybody."""
+    try:
+        found = _RUNS.get(thing)
+    except TypeError:  # what cannot be referred to weakly is no module and no optimizer
+        return None
+    return None if found is None else found()
 
 
 def _drawn(

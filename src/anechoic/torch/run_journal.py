@@ -20,16 +20,10 @@ class RunJournal:
     """Record the digest of each release before the optimizer sees it.
 
     Without a checkpoint nothing can be made again, so nothing is written, or hashed, before there is one;
-    unless a path is given: then every release is recorded, from the first.
-
-    Args:
-        release: of the run; it is told of the journal once there is one.
-        path: of the journal: a file, or a folder for a file named after the run; None for the folder of the
-            first checkpoint.
-        sync_every: see `Journal.open`.
-        follows: whether another process writes the journal of the run; this one writes nothing.
+    unless a path is given (a file, or a folder): then every release is recorded, from the first.
 
     Attributes:
+        follows: whether another process writes the journal of the run; this one writes nothing.
         known: releases that the journal of the other process had when the run was resumed.
         booked: the run in the budget book, which every journal of it tells of releases; or None.
     """
@@ -48,11 +42,6 @@ class RunJournal:
         self._path = None if path is None or follows else Path(path)
         self.sync_every = positive_int("journal_sync_every", sync_every)
         self.journal: Journal | None = None
-
-    @property
-    def path(self) -> str:
-        """File name of the journal, or "" where there is none yet."""
-        return "" if self.journal is None else str(self.journal.path)
 
     def made(self, noise_key: bytes) -> int:
         """Count the releases under `noise_key` that the journal has: 0 where there is none.
@@ -87,20 +76,15 @@ class RunJournal:
     def resumed(
         self, saved: dict[str, Any], folder: Path, noise_key: bytes, step: int, *, adopt: bool
     ) -> Journal:
-        """Open the journal that a checkpoint in `folder` was written with; `attach` it to use it.
-
-        Raises:
-            CheckpointError, GuaranteeError: as `Journal.open`.
-        """
+        """Open the journal that a checkpoint in `folder` was written with; `attach` it to use it."""
         mark = JournalMark(**saved)
         places = [folder / mark.name, Path(mark.path)]
         if self._path is not None:
             places = [self._path / mark.name if self._path.is_dir() else self._path]
             if not places[0].exists():
                 raise CheckpointError(
-                    f"journal {places[0]} is missing: the checkpoint was written with {mark.path}. Give the"
-                    " folder of that one again (PrivacyEngine(journal=…); the output_dir or default_root_dir"
-                    " of a trainer). If the files were moved, put the journal where it is looked for."
+                    f"journal {places[0]} is missing: the checkpoint was written with {mark.path}. Give that"
+                    " one's folder (PrivacyEngine(journal=…), or a trainer's output_dir), or put it there."
                 )
         place = next((place for place in places if place.exists()), places[0])
         return self._open(place, step, noise_key, mark=mark, adopt=adopt)

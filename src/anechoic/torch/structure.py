@@ -15,10 +15,8 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-#: Names of the attributes that torch gives every layer.
-TORCHS_OWN = frozenset(vars(nn.Module()))
 #: Types whose values are what they are: no number of a batch, and nothing that holds one.
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
@@ -81,12 +79,6 @@ def parts_of(value: Any) -> list[Any]:
     if is_dataclass(value) and not isinstance(value, type):
         return [getattr(value, field.name) for field in fields(value)]
     return []
-
-
-def is_object(value: Any) -> bool:
-    """Whether it is of a class of the script's, whose attributes hold what there is (SimpleNamespace)."""
-    known = isinstance(value, Tensor) or callable(value) or bool(parts_of(value))
-    return not known and hasattr(value, "__dict__")
 
 
 def filled(value: Any, tensors: list[Any]) -> Any:

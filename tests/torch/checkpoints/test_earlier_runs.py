@@ -54,8 +54,8 @@ def test_a_stamp_holds_no_secret_and_binds_to_keys_and_count(mech):
     same, other = start(mech=mech), fresh(late, mech=mech)
     for run, state, message in (
         (same, early, "would use rows of noise again"),  # under the same keys, at release 0
-        (other, early, r"5 releases of its own.*engine\.charge\(state\)"),
-        (other, late, "9 releases of its own"),
+        (other, early, r"5 releases get_epsilon would forget.*engine\.charge\(state\)"),
+        (other, late, "9 releases get_epsilon would forget"),
     ):
         with pytest.raises(ReplayError, match=message):
             run.optimizer.load_state_dict(state["optimizer"])
@@ -118,7 +118,7 @@ def test_the_optimizer_of_the_user_carries_the_stamp_and_reads_it(mech):
     assert inner["anechoic"] == first.optimizer.state_dict()["anechoic"]
     second = start(mech=mech, keys=False)
     for optimizer in (second.optimizer, second.optimizer.original_optimizer):
-        with pytest.raises(ReplayError, match=r"8 releases of its own"):
+        with pytest.raises(ReplayError, match=r"8 releases get_epsilon would forget"):
             optimizer.load_state_dict(inner)
     second.engine.charge(inner, releases=8)
     second.optimizer.original_optimizer.load_state_dict(inner)
@@ -140,7 +140,7 @@ def test_a_state_that_was_loaded_before_make_private_is_refused(mech, rule):
         optimizer.load_state_dict(saved)
         return optimizer
 
-    with pytest.raises(ReplayError, match=r"8 releases of its own.*engine\.charge\(state\)"):
+    with pytest.raises(ReplayError, match=r"8 releases get_epsilon would forget.*engine\.charge\(state\)"):
         train(start(mech=mech, keys=False, optimizer=loaded), 1)
     paid = start(mech=mech, keys=False, optimizer=loaded)
     paid.engine.charge(saved, releases=8)
@@ -194,7 +194,7 @@ def test_states_without_statistics_are_taken_as_they_are(mech, rule, caplog):
     run.optimizer.load_state_dict(plain)
     assert run.optimizer.param_groups[0]["lr"] == 0.25
     assert run.engine.get_epsilon(DELTA) == 0.0
-    with pytest.raises(CheckpointError, match="not one of a private optimizer"):
+    with pytest.raises(CheckpointError, match="not of a private optimizer"):
         run.engine.charge(plain)
 
 
@@ -227,7 +227,7 @@ def test_public_statistics_are_loaded_before_the_run(mech, rule, caplog):
     assert "tensors of statistics of earlier gradients" in caplog.text
     train(run, 2)
     assert all(int(state["step"]) == 3 for state in run.optimizer.state.values())
-    with pytest.raises(GuaranteeError, match="was not private"):
+    with pytest.raises(GuaranteeError, match="charge its mechanism first"):
         start(mech=mech, keys=False, optimizer=rule).optimizer.load_state_dict(public)
 
 

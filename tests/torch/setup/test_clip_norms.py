@@ -84,7 +84,7 @@ def test_a_planned_mechanism_has_the_flat_norm_and_its_grid():
         ({"max_grad_norm": {"*": 1.0}}, ValueError, "clipping='per_group'"),
         ({"clipping": "per_layer", "max_grad_norm": {"*": 1.0}}, ValueError, "clipping='per_group'"),
         ({"clipping": "per_group", "max_grad_norm": [1.0]}, ValueError, "clipping='per_layer'"),
-        ({"clipping": "per_group"}, ValueError, "a norm for each group"),
+        ({"clipping": "per_group"}, ValueError, "give norms by patterns of names"),
         ({"clipping": "per_group", "max_grad_norm": {}}, ValueError, "must map patterns"),
         ({"clipping": "per_group", "max_grad_norm": {0: 1.0}}, ValueError, "must map patterns"),
         ({"clipping": "per_group", "max_grad_norm": {"0.*": 1.0}}, ValueError, "no pattern for '2.weight'"),

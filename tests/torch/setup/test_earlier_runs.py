@@ -52,9 +52,8 @@ def test_what_make_private_returned_is_named(names):
     train(run, 1)
     returned = {"module": run.module, "optimizer": run.optimizer, "data_loader": run.loader}
     expected = f"{' and '.join(names)} came out of make_private before"
-    with pytest.raises(UnsupportedError, match=expected) as caught:
+    with pytest.raises(UnsupportedError, match=expected):
         again(start("vmap_loss"), **{name: returned[name] for name in names})
-    assert ("(1 releases were made)" in str(caught.value)) == (names != ("module",))
 
 
 def test_another_optimizer_for_the_same_weights_is_told_what_to_charge(caplog):

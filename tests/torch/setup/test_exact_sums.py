@@ -16,7 +16,7 @@ from anechoic.planning.compare import plan
 from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.update import UpdateRule
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
-from anechoic.torch.setup.exact_sums import against_grid
+from anechoic.torch.setup.planned import against_grid
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step
 
 BITS = 20
@@ -149,7 +149,7 @@ def test_a_planned_mechanism_gets_the_default_grid(mode, asked):
     ("why", "options"),
     [
         ("exact_sums=False", {"exact_sums": False}),
-        ("'ghost' never has the gradient of a single example", {"mode": "ghost"}),
+        ("'ghost': it never has the gradient of a single example", {"mode": "ghost"}),
         ("parameters are float64", {"model": nn.Linear(6, 2).double()}),
         ("room for", {"max_grad_norm": 1e-305}),
         ("fewer grid_bits", {"target_epsilon": 1e-11, "target_delta": 1e-14}),

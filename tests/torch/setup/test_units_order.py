@@ -190,10 +190,10 @@ def test_a_unit_without_a_name_is_refused_and_one_that_is_not_named_warned_of(ca
             private(unit=unit)
     with caplog.at_level(logging.WARNING, logger="anechoic"):
         assert private().mechanism.unit == "unit"
-    assert "unit='user' for instance" in caplog.text
+    assert "as unit='user'" in caplog.text
     caplog.clear()
     private(unit="user")
-    assert "unit='user' for instance" not in caplog.text
+    assert "as unit='user'" not in caplog.text
 
 
 def test_a_batch_sampler_needs_a_mechanism():

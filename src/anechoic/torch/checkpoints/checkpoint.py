@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+from codecs import encode
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.serialization import safe_globals
 
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
@@ -30,6 +32,7 @@ from anechoic.runs.ledger import check_not_made
 from anechoic.torch.checkpoints.environment import check_place, environment
 from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
+from anechoic.torch.history import unstamped
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 1\n"
@@ -39,28 +42,11 @@ _OF_UNITS = ", of units with digest "
 def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
     """Write `run` and the user's `extra` to `path`, atomically; of several ranks the first one does.
 
-    With keys=False neither keys nor noise are in the file. Errors are those of `save_checkpoint`.
+    With keys=False neither keys nor noise are in the file.
     """
-    target = _target(run, path, keys)
-    extra = plain("checkpoint_dict", extra)
-    micro_batch = run.ledger.micro_batch
-    if not run.recorder.follows:
-        content = plain("checkpoint", _content(run, keys)) | {"extra": extra}
-        content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
-        with writing(target, MAGIC) as file:
-            torch.save(content, cast("Any", file))
-    run.ledger.fix_micro_batch(micro_batch)
-
-
-def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
-    """Return the path that a checkpoint is written to; refuse one that cannot be."""
     target = _path(path)
-    if target.is_dir():
-        raise CheckpointError(
-            f"path={str(path)!r} is a folder: give the name of a file in it, such as {target / 'run.ckpt'}."
-        )
-    if not target.parent.is_dir():
-        raise CheckpointError(f"folder {target.parent} does not exist: make it, and save again.")
+    if target.is_dir() or not target.parent.is_dir():
+        raise CheckpointError(f"path={str(path)!r} must be the name of a file, in a folder that exists.")
     if run.ledger.unfinished:
         raise DesynchronizedError(
             f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
@@ -71,9 +57,17 @@ def _target(run: PrivateRun, path: str | os.PathLike[str], keys: bool) -> Path:
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
-            " pass noise_key and sampling_key (or functions that return them) to PrivacyEngine."
+            " pass noise_key and sampling_key to PrivacyEngine."
         )
-    return target
+    check_readable("checkpoint_dict", extra)
+    micro_batch = run.ledger.micro_batch
+    if not run.recorder.follows:
+        content = _content(run, keys) | {"extra": extra}
+        check_readable("checkpoint", content)
+        content["journal"] = run.recorder.mark(target.parent, run.ledger.releases, run.keys.noise)
+        with writing(target, MAGIC) as file:
+            torch.save(content, cast("Any", file))
+    run.ledger.fix_micro_batch(micro_batch)
 
 
 def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
@@ -93,7 +87,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
         "module": run.plain.state_dict(),
-        "optimizer": run.optimizer.state_for_checkpoint(),
+        "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
         "rng": as_data(states(cuda=True)),
         "environment": environment(_device(run)),
         "sync_every": run.recorder.sync_every,
@@ -103,10 +97,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
 
 
 def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool = False) -> dict[str, Any]:
-    """Load the checkpoint at `path` into `run`, and return the user's extra.
-
-    Where it is refused, as `load_checkpoint` says, `run` is as before.
-    """
+    """Load the checkpoint at `path` into `run`, which stays as it is on refusal; return the user's extra."""
     planned, source, said = run.mechanism, _path(path), dict[str, Any]()
     try:
         with run.noise_adder.ranks.together("load_checkpoint", said) as words:
@@ -117,8 +108,8 @@ def load(run: PrivateRun, path: str | os.PathLike[str], *, adopt_journal: bool =
             said["end"] = 0 if journal is None else journal.end
         if any(word["file"] != said["file"] for word in words):
             raise RanksError(
-                "the ranks loaded different checkpoints, of releases"
-                f" {', '.join(str(word['releases']) for word in words)}: give every rank the same file."
+                f"the ranks loaded different checkpoints, of releases {[word['releases'] for word in words]}:"
+                " give every rank the same file."
             )
         run.plain.load_state_dict(content["module"])
         run.optimizer.restore(content["optimizer"])
@@ -147,8 +138,7 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
         raise MismatchError(
             f"the checkpoint belongs to a mechanism with fingerprint {fingerprint[:12]}…"
             f" (grid_bits={there.get('grid_bits')}), this run's is {here.fingerprint[:12]}…"
-            f" (grid_bits={here.grid_bits}), as with other arguments, memory_budget= and exact_sums= too:"
-            " pass mechanism=anechoic.torch.read_mechanism(path) to make_private."
+            f" (grid_bits={here.grid_bits}): pass mechanism=anechoic.torch.read_mechanism(path)."
         )
     if begun is not run.mechanism:
         if run.ledger.releases:
@@ -163,8 +153,7 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
             raise MismatchError(
-                f"{name}={value} was {content['settings'].get(name)} when the checkpoint was written: set up"
-                " the run as it was."
+                f"{name}={value} was {content['settings'].get(name)} in the checkpoint: set it up as it was."
             )
     noise_key, sampling_key = _keys(run, content)
     check_not_made(noise_key, content["releases"])
@@ -203,23 +192,18 @@ def _already(run: PrivateRun) -> ReplayError:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the contents of a checkpoint, its digest checked.
-
-    Raises:
-        CheckpointError: if it is missing, corrupt, truncated or something else.
-    """
+    """Return the contents of a checkpoint, its digest checked."""
     source = _path(path)
     try:
         with reading(source, MAGIC) as window:
             if window.read(2) != b"PK":  # other formats would be unpickled by other rules
                 raise CheckpointError(f"{source} holds no torch archive.")
             window.seek(0)
-            content = torch.load(cast("Any", window), map_location="cpu", weights_only=True)
+            with safe_globals(_NUMBERS):
+                content = torch.load(cast("Any", window), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise CheckpointError(f"{source} cannot be decoded: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{source} holds no checkpoint.")
-    return cast("dict[str, Any]", unplain(content))
+    return cast("dict[str, Any]", content)
 
 
 def read_mechanism(path: str | os.PathLike[str]) -> Mechanism:
@@ -240,8 +224,7 @@ def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
         if _check_of(key) != content[f"{name}_check"]:
             raise MismatchError(
                 f"the checkpoint is sealed, and {name}_key is not the one that it was written under: pass"
-                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run (or functions that return"
-                " them)."
+                " PrivacyEngine(noise_key=…, sampling_key=…) the keys of that run."
             )
     return run.keys.noise, run.keys.sampling
 
@@ -251,24 +234,15 @@ def _check_of(key: bytes) -> str:
     return derive(key, "checkpoint key check", size=16).hex()
 
 
-def check_same(run: PrivateRun, module: Any, optimizer: Any) -> None:
-    """Refuse a module or an optimizer that is given and belongs to another run."""
-    for name, given, own in (
-        ("module", module, (run.module, run.plain)),
-        ("optimizer", optimizer, (run.optimizer,)),
-    ):
-        if given is not None and not any(given is one for one in own):
-            raise MismatchError(f"{name} is not the one that this engine's make_private returned.")
-
-
-def check_only_none(**options: Any) -> None:
-    """Refuse options of Opacus that have no meaning here."""
+def check_given(run: PrivateRun, module: Any, optimizer: Any, **options: Any) -> None:
+    """Refuse a module or an optimizer of another run, and options of Opacus that have no meaning here."""
+    if not any(module is own for own in (None, run.module, run.plain)):
+        raise MismatchError("module is not the one that this engine's make_private returned.")
+    if not any(optimizer is own for own in (None, run.optimizer)):
+        raise MismatchError("optimizer is not the one that this engine's make_private returned.")
     for name, value in options.items():
         if value is not None:
-            raise ValueError(
-                f"{name} is given, but a checkpoint is written and read in one way only, and noise and clip"
-                " norm do not change during a run: leave it out, and put other states into checkpoint_dict."
-            )
+            raise ValueError(f"{name} must be None: put other states into checkpoint_dict.")
 
 
 def _settings(run: PrivateRun) -> dict[str, Any]:
@@ -291,17 +265,14 @@ def _check_batches(own: str, saved: str) -> None:
     """Compare the names of batches, of which those over units end in the digest of who owns what."""
     if own == saved:
         return
-    (mine, _, digest), (theirs, _, other) = own.partition(_OF_UNITS), saved.partition(_OF_UNITS)
-    if mine != theirs:
+    if own.partition(_OF_UNITS)[0] != saved.partition(_OF_UNITS)[0]:
         mine, theirs = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
         raise MismatchError(
-            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was (shuffle,"
-            " data, batch sampler)."
+            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was."
         )
     raise MismatchError(
-        "unit_ids, combine or max_examples differ: the checkpoint belongs to units with digest"
-        f" {other[:12] or 'none'}…, this run's have {digest[:12] or 'none'}…: pass unit_ids=Units(…) with the"
-        " same owners in the order of the data, the same combine and the same max_examples."
+        "unit_ids, combine or max_examples differ from those of the checkpoint: pass unit_ids=Units(…) with"
+        " the same owners in the order of the data, the same combine and the same max_examples."
     )
 
 
@@ -309,69 +280,43 @@ def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
     """Compare names and shapes before anything is changed."""
     own, saved = run.plain.state_dict(), content["module"]
     for name in own.keys() | saved.keys():
-        mine, theirs = _shape(own.get(name)), _shape(saved.get(name))
-        if mine != theirs:
+        mine, theirs = (getattr(state.get(name), "shape", None) for state in (own, saved))
+        if (name in own) != (name in saved) or mine != theirs:
             raise MismatchError(
                 f"module: {name} is {mine} here and {theirs} in the checkpoint: build the model as it was."
             )
     sizes = [len(group["params"]) for group in run.optimizer.param_groups]
     if sizes != [len(group["params"]) for group in content["optimizer"]["param_groups"]]:
-        raise MismatchError(
-            "the optimizer has other parameter groups than in the checkpoint: build it as it was."
-        )
-
-
-def _shape(value: Any) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise MismatchError("the checkpoint has other parameter groups: build the optimizer as it was.")
 
 
 def _path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise ValueError(
-            f"path={type(path).__name__} must be a file name: only a file can be replaced atomically."
-        )
+        raise ValueError(f"path={type(path).__name__} must be a file name.")
     return Path(path)
 
 
-#: NumPy's numbers are written as (mark, type, hexadecimal bytes), and read as what they were: a float32 that
-#: came back as a Python float would round differently.
-_NUMBER = "anechoic numpy number"
+#: What weights_only=True reads besides its own: numbers of NumPy, as what they are.
+_NUMBERS = [
+    np.float64(0).__reduce__()[0],
+    np.dtype,
+    *(type(np.dtype(c)) for c in "?bBhHiIlLqQefdgFDG"),
+    encode,
+]
+_READ = (Tensor, Parameter, str, int, float, bool, type(None))
 
 
-def plain(name: str, value: Any) -> Any:
-    """Return `value`, which stands at `name`, in types that weights_only=True reads.
-
-    Raises:
-        ValueError: naming the place of anything else than tensors, numbers, strings, None and containers.
-    """
+def check_readable(name: str, value: Any) -> None:
+    """Refuse what stands at `name` and is none of the types that weights_only=True reads."""
     if type(value) in (dict, OrderedDict, Counter):
-        items = {plain(f"{name} key", key): plain(f"{name}[{key!r}]", item) for key, item in value.items()}
-        return _like(value, items)
-    if type(value) in (list, tuple, torch.Size):
-        found = [plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
-        return found if type(value) is list else type(value)(found)
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
-        return _NUMBER, value.dtype.str, value.tobytes().hex()
-    if type(value) not in (Tensor, Parameter, str, int, float, bool, type(None)):
+        for key, item in value.items():
+            check_readable(f"{name} key", key)
+            check_readable(f"{name}[{key!r}]", item)
+    elif type(value) in (list, tuple, torch.Size):
+        for i, item in enumerate(value):
+            check_readable(f"{name}[{i}]", item)
+    elif not (isinstance(value, np.generic) and value.dtype.kind in "biufc") and type(value) not in _READ:
         raise ValueError(
-            f"{name} is a {type(value).__name__}, which could not be read back without running code from the"
-            " file: keep tensors, numbers, strings, lists, tuples and dicts."
+            f"{name} is a {type(value).__name__}: a checkpoint keeps tensors, numbers, strings, lists, tuples"
+            " and dicts, which are read without running code."
         )
-    return value
-
-
-def unplain(value: Any) -> Any:
-    """Return what was given to `plain`."""
-    if type(value) in (dict, OrderedDict, Counter):
-        return _like(value, {unplain(key): unplain(item) for key, item in value.items()})
-    if type(value) is tuple and len(value) == 3 and value[0] == _NUMBER:
-        return np.frombuffer(bytes.fromhex(value[2]), dtype=value[1])[0]
-    return type(value)(map(unplain, value)) if type(value) in (list, tuple) else value
-
-
-def _like(value: Any, items: dict[Any, Any]) -> Any:
-    if type(value) is dict:
-        return items
-    found = type(value)(items)
-    vars(found).update(vars(value))  # a module's state dict carries the versions of its layers there
-    return found

@@ -14,15 +14,6 @@ from anechoic.errors import ReplayError
 
 logger = logging.getLogger("anechoic")
 
-_REMEDIES = {
-    "threads": "call torch.set_num_threads({0}), or set OMP_NUM_THREADS={0}",
-    "deterministic_algorithms": "call torch.use_deterministic_algorithms({0}) first, in both processes",
-    "default_dtype": "call torch.set_default_dtype({0})",
-    "float32_matmul_precision": "call torch.set_float32_matmul_precision({0!r})",
-    "mkldnn": "set torch.backends.mkldnn.enabled = {0}",
-    "device": "move the model there before make_private",
-}
-
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Return all that is known to change the bits of a training step, as strings, numbers and bools."""
@@ -57,9 +48,6 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
     Releases after the checkpoint are made again under the same rows of noise, so they have to be the same:
     the journal, which knows of `repeated` ones, compares each before it is used. With `sync_every` above 1
     it may lack the last before a power cut. Where there is none, or bits agree, a run goes on anywhere.
-
-    Raises:
-        ReplayError: naming what differs, and how to make it the same.
     """
     differ = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
     what = "; ".join(f"{name}={now.get(name)} was {saved.get(name)}" for name in differ)
@@ -67,27 +55,22 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
         what = what or "kernels of a CUDA device round differently without deterministic_algorithms"
     if not what:
         return
-    remedies = [_REMEDIES.get(name, f"resume with {name} {{0}}").format(saved.get(name)) for name in differ]
-    remedy = "; ".join(remedies) or "call torch.use_deterministic_algorithms(True) before the next run"
+    remedy = "resume with what was, or call torch.use_deterministic_algorithms(True) before the next run"
     why = ""
     if "anechoic" in differ:
         why = "another version may draw other noise and other batches under the same key"
     elif sync_every > 1:
-        why = (
-            f"releases may round differently here, and with journal_sync_every={sync_every} the journal may"
-            " lack the last ones before a power cut, which could not be compared"
-        )
+        why = f"releases may round differently, and journal_sync_every={sync_every} may have lost some"
     if why:
         raise ReplayError(
-            f"{what}: {why}. To resume, {remedy}; or start a new run, and count this one's releases too"
-            " (PrivacyEngine.charge)."
+            f"{what}: {why}. So {remedy}; or start a new run, and PrivacyEngine.charge this one's releases."
         )
     if not repeated:
         logger.info("%s when the checkpoint was written: from here on releases may round differently.", what)
         return
     logger.warning(
-        "%s when the checkpoint was written, after which %d releases were made. They are made again,"
-        " compared with the journal, and refused where they differ in a bit. If that happens: %s.",
+        "%s when the checkpoint was written, after which %d releases were made. They are made again, and"
+        " refused where they differ from the journal in a bit. If that happens: %s.",
         what,
         repeated,
         remedy,

@@ -74,7 +74,7 @@ class Resumable:
         """Say what it is: mode, mechanism, releases, and the epsilon that they have."""
         run = self._run
         if run is None:
-            return f"{type(self).__name__}(no run yet: call make_private or make_private_with_epsilon)"
+            return f"{type(self).__name__}(no run yet: call make_private)"
         delta = run.mechanism.delta
         return (
             f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {self.releases}"
@@ -84,9 +84,7 @@ class Resumable:
 
     def _current(self) -> PrivateRun:
         if self._run is None:
-            raise ValueError(
-                "this engine has no run yet: call make_private or make_private_with_epsilon first."
-            )
+            raise ValueError("this engine has no run yet: call make_private first.")
         return self._run
 
     def get_epsilon(self, delta: float) -> float:
@@ -116,9 +114,8 @@ class Resumable:
                 have been made after the state was saved.
 
         Raises:
-            CheckpointError: for the state of an optimizer that was not private.
-            MismatchError: for an unknown mechanism, or one that protects another unit.
-            ValueError: for more releases than a mechanism has.
+            CheckpointError, MismatchError, ValueError: for the state of an optimizer that was not private, a
+                mechanism that is unknown or protects another unit, and more releases than it has.
         """
         history = self._current().history
         if isinstance(what, Mechanism):
@@ -165,14 +162,14 @@ class Resumable:
             GuaranteeError: if something else than step() changed the model since the last one.
             ValueError: if something in checkpoint_dict could not be read back safely.
         """
-        checkpoint.check_only_none(
+        run = self._current()
+        checkpoint.check_given(
+            *(run, module, optimizer),
             noise_scheduler=noise_scheduler,
             grad_clip_scheduler=grad_clip_scheduler,
             module_state_dict_kwargs=module_state_dict_kwargs,
             torch_save_kwargs=torch_save_kwargs,
         )
-        run = self._current()
-        checkpoint.check_same(run, module, optimizer)
         checkpoint.save(run, path, dict(checkpoint_dict or {}), keys=keys)
 
     def load_checkpoint(
@@ -215,14 +212,14 @@ class Resumable:
                 may lack releases (journal_sync_every) that another machine would round differently; if this
                 process has made them already; if the journal is a copy.
         """
-        checkpoint.check_only_none(
+        run = self._current()
+        checkpoint.check_given(
+            *(run, module, optimizer),
             noise_scheduler=noise_scheduler,
             grad_clip_scheduler=grad_clip_scheduler,
             module_load_dict_kwargs=module_load_dict_kwargs,
             torch_load_kwargs=torch_load_kwargs,
         )
-        run = self._current()
-        checkpoint.check_same(run, module, optimizer)
         extra = checkpoint.load(run, path, adopt_journal=adopt_journal)
         run.book_run()
         return extra

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,51 +16,35 @@ from anechoic.runs.ledger import Delivery
 from anechoic.torch.generators import seeded
 
 
-@dataclass(frozen=True)
-class Request:
-    """One physical batch to fetch.
+class Request(list[int]):
+    """One physical batch to fetch: a list of the indices of its examples, as Python ints.
 
     Attributes:
         delivery: what will be said of it when it is handed out, but for the content.
-        indices: examples, as Python ints.
-        seed: what random augmentations follow from.
-        seeds: what those of each part of `delivery` follow from; none for one seed.
+        seed: what random augmentations follow from; those of each part of `delivery` from one of `seeds`.
     """
 
-    delivery: Delivery
-    indices: list[int]
-    seed: bytes
-    seeds: tuple[bytes, ...] = ()
+    def __init__(
+        self, delivery: Delivery, indices: list[int], seed: bytes, seeds: tuple[bytes, ...] = ()
+    ) -> None:
+        super().__init__(indices)
+        self.delivery, self.seed, self.seeds = delivery, seed, seeds
 
 
 class Fetcher(Dataset[Any]):
-    """The data set as a `DataLoader` with workers sees it: it answers a `Request` with a collated batch.
-
-    Args:
-        dataset: the user's.
-        collate_fn: the user's.
-        batch_first: whether the batch is the first dimension of every tensor, or the second.
-    """
+    """The data set as a `DataLoader` with workers sees it: it answers a `Request` with a collated batch."""
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
-        self.dataset = dataset
-        self.collate = collate_fn
-        self.batch_first = batch_first
+        self.dataset, self.collate, self.batch_first = dataset, collate_fn, batch_first
         self._empty: tuple[Any] | None = None
         self._draws = not (collate_fn is default_collate and _is_plain(dataset))
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
 
     def __getitems__(self, request: Request) -> tuple[Request, Any]:
         """The request and its batch; called with whatever the batch sampler yields."""
         if request.seeds and self._draws:
             return request, self._in_parts(request)
         with seeded(request.seed) if self._draws else nullcontext():
-            batch = self.collate(self.examples(request.indices)) if request.indices else self._empty_batch()
+            batch = self.collate(self.examples(request)) if request else self._empty_batch()
         return request, batch
 
     def _in_parts(self, request: Request) -> Any:
@@ -69,7 +52,7 @@ class Fetcher(Dataset[Any]):
         found, start = [], 0
         for seed, size in zip(request.seeds, request.delivery.parts or (), strict=True):
             with seeded(seed):
-                found += self.examples(request.indices[start : start + size])
+                found += self.examples(request[start : start + size])
             start += size
         with seeded(request.seed):
             return self.collate(found)
@@ -98,11 +81,7 @@ def _is_plain(dataset: Any) -> bool:
 
 
 def empty_like(batch: Any, batch_first: bool = True) -> Any:
-    """`batch` with every tensor cut to length 0 along the batch; the same dicts, lists and (named) tuples.
-
-    Raises:
-        TypeError: for anything else, which could not be emptied and so would carry data.
-    """
+    """`batch` with every tensor cut to length 0, in dicts, lists and tuples; else TypeError."""
     if isinstance(batch, torch.Tensor):
         shape = list(batch.shape) or [0]
         shape[0 if batch_first or len(shape) == 1 else 1] = 0

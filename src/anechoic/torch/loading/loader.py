@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,6 @@ from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.generators import SEED_BYTES
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
-from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.partition import BatchPartition
 from anechoic.units.batch import UnitBatch, check_item_fits
@@ -35,7 +35,6 @@ class BatchSource:
 
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
-        stability_check: looks whether examples keep their places.
         share: how batches are cut into parts; None where they are not.
         label: labels what is handed out, whose rows are on the axis that it is given.
     """
@@ -43,7 +42,6 @@ class BatchSource:
     batches: Batches
     key: bytes
     examples: int | None = None
-    stability_check: SameExamples = field(default_factory=SameExamples)
     share: BatchPartition | None = None
     label: Callable[[Any, int], Any] = lambda batch, _: batch
 
@@ -62,8 +60,7 @@ class PrivateDataLoader(DataLoader[Any]):
     is stepped like any other (without a forward pass, if the model cannot make one).
 
     An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
-    guarantee, since batches are drawn as indices. Another length is refused. Without workers two examples,
-    which the key draws, are fetched again at the beginning of each pass, and a warning says if they changed.
+    guarantee, since batches are drawn as indices. Another length is refused.
 
     Args:
         source: the user's loader.
@@ -97,9 +94,7 @@ class PrivateDataLoader(DataLoader[Any]):
                 check_item_fits(feed.batches.largest_item, max_physical_batch_size)
         requests = RequestSampler(feed, ledger, max_physical_batch_size)
         workers: dict[str, Any] = {name: getattr(source, name) for name in WORKERS}
-        super().__init__(
-            source.dataset, batch_sampler=_IndexSampler(requests), collate_fn=source.collate_fn, **workers
-        )
+        super().__init__(source.dataset, batch_sampler=requests, collate_fn=source.collate_fn, **workers)
         self.ledger = ledger
         self.max_physical_batch_size = max_physical_batch_size
         self.feed = feed
@@ -108,9 +103,8 @@ class PrivateDataLoader(DataLoader[Any]):
         # a generator of its own: seeding the workers must not draw from the training loop's
         own = torch.Generator()
         own.manual_seed(int.from_bytes(derive(feed.key, "workers", size=4), "little"))
-        self._fetcher = Fetcher(source.dataset, source.collate_fn, self._batch_first)
         self._inner: DataLoader[Any] = DataLoader(
-            self._fetcher,
+            Fetcher(source.dataset, source.collate_fn, self._batch_first),
             batch_sampler=cast("Any", requests),  # the fetcher understands what it yields
             collate_fn=unchanged,
             generator=own,
@@ -126,25 +120,16 @@ class PrivateDataLoader(DataLoader[Any]):
         now = len(self.dataset)  # type: ignore[arg-type]
         if self.feed.examples not in (None, now):
             raise MismatchError(
-                f"the data set has {now} examples, and had {self.feed.examples} at make_private: batches are"
-                " drawn for that number, and an example must keep its index. Keep the data as they are"
-                " during a run."
+                f"the data set has {now} examples, and had {self.feed.examples} at make_private: keep the"
+                " data as they are during a run."
             )
         turn = self.ledger.open(self.max_physical_batch_size)
-        period, ledger = self.feed.batches.period, self.ledger
-        if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
-            self.feed.stability_check.look(self._fetcher.examples, now, ledger.derived)
         return BatchIterator(iter(self._inner), self.ledger, turn, self.feed, int(not self._batch_first))
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:
         """Return a loader of micro-batches of at most `max_physical_batch_size` examples, no unit's split."""
-        return PrivateDataLoader(
-            self._source,
-            self.feed,
-            self.ledger,
-            batch_first=self._batch_first,
-            max_physical_batch_size=max_physical_batch_size,
-        )
+        given: Any = {"batch_first": self._batch_first, "max_physical_batch_size": max_physical_batch_size}
+        return PrivateDataLoader(self._source, self.feed, self.ledger, **given)
 
 
 class RequestSampler(Sampler[Request]):
@@ -196,19 +181,6 @@ class RequestSampler(Sampler[Request]):
         return sum(max(1, -(-size // most)) for size in sizes)
 
 
-class _IndexSampler(Sampler[list[int]]):
-    """Index lists of the same batches, for whoever reads `loader.batch_sampler`."""
-
-    def __init__(self, requests: RequestSampler) -> None:
-        self._requests = requests
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (request.indices for request in self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-
 class BatchIterator(Iterator[Any]):
     """Iterate over batches in the main process; each is reported to the ledger as it is delivered."""
 
@@ -231,9 +203,8 @@ def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:
         return [indices]
     count = -(-len(indices) // most)
     short, long = divmod(len(indices), count)
-    sizes = [short + (i < long) for i in range(count)]
-    ends = [sum(sizes[: i + 1]) for i in range(count)]
-    return [indices[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    ends = [i * short + min(i, long) for i in range(count + 1)]
+    return [indices[start:end] for start, end in pairwise(ends)]
 
 
 class BatchMemoryManager:
@@ -271,9 +242,7 @@ class BatchMemoryManager:
                 " pass the two that anechoic.torch.PrivacyEngine.make_private returned."
             )
         if data_loader.ledger is not inner.ledger:
-            raise MismatchError(
-                "data_loader and optimizer belong to two runs: pass those of one make_private."
-            )
+            raise MismatchError("data_loader and optimizer are of two runs: pass those of one make_private.")
         self._chunked = data_loader.in_chunks(max_physical_batch_size)
 
     def __enter__(self) -> PrivateDataLoader:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,8 +16,6 @@ from anechoic.torch.generators import SEED_BYTES, seeded
 from anechoic.torch.loading.fetching import Fetcher, tried
 from anechoic.torch.structure import PLAIN, bits, tensors_in
 
-logger = logging.getLogger("anechoic")
-
 #: Examples tried: a flip of each with probability 1/2 goes unseen once in 65,536 times.
 _TRIED = 16
 #: Of data that cannot be tried: what is wrong with them will show in training.
@@ -29,15 +25,8 @@ _ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError
 def check_repeats(loader: DataLoader[Any], batch_first: bool, *, owned: bool) -> None:
     """Fetch a few examples twice, and in another order; refuse other values, and rows that change places.
 
-    By a worker where the loader has workers. What cannot be compared is passed over.
-
-    Args:
-        loader: the user's.
-        batch_first: whether rows are the first dimension of tensors, or the second.
-        owned: whether units own examples: which rows are clipped together is then known by their places.
-
-    Raises:
-        UnsupportedError: naming what to do.
+    By a worker where the loader has workers. What cannot be compared is passed over. Places count where units
+    own examples: which rows are clipped together is known by them.
     """
     examples = len(loader.dataset)  # type: ignore[arg-type]
     fetcher = Fetcher(loader.dataset, loader.collate_fn, batch_first)
@@ -46,17 +35,15 @@ def check_repeats(loader: DataLoader[Any], batch_first: bool, *, owned: bool) ->
     if other:
         raise UnsupportedError(
             "the data set or collate_fn gives other values when the same examples are fetched again, under"
-            " one seed of all global generators: it draws from a generator of its own (random.Random,"
-            " numpy.random.default_rng, torch.Generator), so one example more changes what others draw, and a"
-            " resumed run would make other releases under the same noise. Draw from torch, random or"
-            " numpy.random in __getitem__ itself: they are set for each batch. A Generator may be made there,"
-            " too: numpy.random.default_rng(torch.randint(2**62, ()).item())."
+            " one seed of all global generators: it draws from a generator of its own, so a resumed run would"
+            " make other releases under the same noise. Draw from torch, random or numpy.random in"
+            " __getitem__ itself, or from numpy.random.default_rng(torch.randint(2**62, ()).item()) made"
+            " there."
         )
     if moved:
         raise UnsupportedError(
-            f"{moved} hands out rows in another order than that of the indices: which rows are clipped"
-            " together is known by their place, so units would be mixed. Keep the order: pad without sorting"
-            " by length, and give back examples as they were asked for."
+            f"{moved} hands out rows in another order than that of the indices, so units would be mixed. Keep"
+            " the order: pad without sorting by length, and give back examples as they were asked for."
         )
 
 
@@ -89,10 +76,7 @@ def _tried(fetcher: Fetcher, chosen: list[int], owned: bool) -> tuple[bool, str]
         if owned and _moved([[*map(_value, first)]], [[*map(_value, other)]], turned):
             return False, f"{type(dataset).__name__}.__getitems__"
         if owned and _moved(columns(mine), columns(theirs), turned):
-            return (
-                False,
-                f"collate_fn ({getattr(fetcher.collate, '__name__', type(fetcher.collate).__name__)})",
-            )
+            return False, "collate_fn"
     except _ERRORS:
         pass
     return False, ""
@@ -116,34 +100,3 @@ def _value(example: Any) -> tuple[Any, ...]:
         else:
             found.append(repr(leaf) if type(leaf) in PLAIN else type(leaf))
     return tuple(found)
-
-
-class SameExamples:
-    """Keeps two examples of the first pass that nobody can foresee, and fetches them again in each later one.
-
-    Batches are drawn as indices, so a data set that shuffles itself breaks the guarantee: a permutation
-    leaves an example in its place with probability 1/N. One that only augments by the epoch gives other
-    values as well and is sound, so this warns, once, and refuses nothing.
-    """
-
-    def __init__(self) -> None:
-        self._first: tuple[Any, ...] = ()
-        self._said = False
-
-    def look(
-        self, fetch: Callable[[list[int]], list[Any]], examples: int, derived: Callable[..., bytes]
-    ) -> None:
-        """Fetch two of `examples` in this process, which secret bytes of the run (`derived`) choose."""
-        numbers = np.frombuffer(derived("examples looked at", size=16), dtype="<u8")
-        with seeded(derived("examples looked at", 0, size=SEED_BYTES)):
-            found = fetch([int(number) % examples for number in numbers])
-        now = _value(found)
-        self._first = self._first or now
-        if now != self._first and not self._said:
-            self._said = True
-            logger.warning(
-                "the data set has another example at an index than in the first pass. If it permutes itself"
-                " (set_epoch, a shuffle), the guarantee does not hold: batches are drawn as indices, and"
-                " examples then take part more often than is counted. Keep every example at its index, and"
-                " leave the order to the loader. If only its augmentation follows the epoch, all is well."
-            )

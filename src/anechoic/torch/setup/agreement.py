@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import TensorDataset
 
 from anechoic.errors import MismatchError
 from anechoic.mechanism.mechanism import Mechanism
@@ -20,16 +19,13 @@ from anechoic.torch.loading.fetching import Fetcher, tried
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.structure import PLAIN, bits
 
-#: Bytes of a data set in memory that is compared as a whole; examples that are compared of any other.
-_WHOLE, _EXAMPLES = 2**28, 16
-#: Differences that a message names.
-_NAMED = 4
-
+#: Examples of the data set that are compared.
+_EXAMPLES = 64
 _REMEDIES = {
     "weight": "Give every rank the same weights: torch.manual_seed(0) before the model is made, or"
     " for p in model.parameters(): torch.distributed.broadcast(p.data, 0).",
-    "data": "Give every rank the whole data set, in the same order: without a DistributedSampler, a shuffled"
-    " copy or a split of its own. Each rank finds its rows of a batch by itself.",
+    "data": "Give every rank the whole data set, in the same order: each finds its rows of a batch by"
+    " itself.",
     "mechanism": "Plan once, and give every rank the same mechanism=.",
     "key": "Give the keys on rank 0 alone, or the same ones on every rank.",
 }
@@ -65,28 +61,20 @@ def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **othe
 
 
 def check_agreement(every: list[dict[str, str]]) -> None:
-    """Compare the facts of all ranks, on every rank.
-
-    Raises:
-        MismatchError: on all of them, naming what differs, and on which rank.
-    """
+    """Compare the facts of all ranks, on every rank; refuse on all of them what differs on one."""
     for rank, other in enumerate(every):
-        names = [name for name in every[0].keys() | other.keys() if every[0].get(name) != other.get(name)]
+        names = [name for name in every[0] | other if every[0].get(name) != other.get(name)]
         # a rank without keys takes those of rank 0
         names = [name for name in names if not (name.startswith("key ") and other.get(name) == "none")]
         if not names:
             continue
-        names.sort(key=lambda name: (name.startswith("weight"), name))
         listed = "; ".join(
-            f"{name} is {other.get(name, 'missing'):.60} there, and {every[0].get(name, 'missing'):.60} on"
-            " rank 0"
-            for name in names[:_NAMED]
+            f"{name} is {other.get(name, 'missing'):.60}, not {every[0].get(name, 'missing'):.60}"
+            for name in names[:4]
         )
-        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         kinds = dict.fromkeys(_REMEDIES.get(name.split(" ")[0], _OTHERWISE) for name in names)
         raise MismatchError(
-            f"rank {rank} would begin another run than rank 0: {listed}{more}. {' '.join(kinds)} Nothing was"
-            " begun."
+            f"rank {rank} would begin another run than rank 0: {listed}. {' '.join(kinds)} Nothing was begun."
         )
 
 
@@ -106,13 +94,8 @@ def _digest(content: Any) -> str:
 
 
 def _data(setup: Setup) -> str:
-    """Return a digest of the data set: whole where it is tensors in memory, else of some examples."""
+    """Return a digest of some examples of the data set."""
     dataset, loader = setup.data_loader.dataset, setup.data_loader
-    if (
-        type(dataset) is TensorDataset
-        and sum(t.numel() * t.element_size() for t in dataset.tensors) <= _WHOLE
-    ):
-        return _digest(dataset.tensors)
     chosen = sorted({int(place) for place in np.linspace(0, setup.examples - 1, _EXAMPLES)})
     fetcher = Fetcher(dataset, loader.collate_fn, setup.batch_first)
 
@@ -120,12 +103,10 @@ def _data(setup: Setup) -> str:
         with seeded(bytes(32)):
             return _digest(fetcher.examples(chosen))
 
-    found: str = tried(loader, digest)
-    return found
+    return str(tried(loader, digest))
 
 
 def unwrapped(module: Any) -> Any:
     """Return the module inside of torch's or Opacus's DistributedDataParallel: the engine adds sums up."""
     wraps = {"DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"}
-    inner: nn.Module = module.module if wraps & {cls.__name__ for cls in type(module).__mro__} else module
-    return inner
+    return module.module if wraps & {cls.__name__ for cls in type(module).__mro__} else module

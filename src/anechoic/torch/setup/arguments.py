@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from inspect import Parameter, Signature, cleandoc
-from textwrap import indent, wrap
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar
 
 from torch import nn, optim
 from torch.utils.data import DataLoader, IterableDataset
 
-from anechoic._validate import byte_count, fraction, positive_float
+from anechoic._validate import byte_count, fraction, known_keywords, positive_float
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.participation.base import Participation
@@ -143,18 +142,14 @@ class ByEpsilon(Common, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Arguments of make_private, with a value for each.
-
-    `epsilon` and `noise_multiplier` are what a mechanism is planned for, or what a given one must keep. Those
-    of Opacus have Opacus's defaults, but for the mode.
-    """
+    """Arguments of make_private, with a value for each: Opacus's defaults, but for the mode."""
 
     module: nn.Module
     optimizer: optim.Optimizer
     data_loader: DataLoader[Any]
     criterion: Any = nn.CrossEntropyLoss()  # noqa: RUF009 - has no state
-    epsilon: float | None = None
-    delta: float | None = None
+    target_epsilon: float | None = None
+    target_delta: float | None = None
     noise_multiplier: float | None = None
     epochs: int | None = None
     max_grad_norm: MaxGradNorm = None
@@ -182,24 +177,22 @@ class Setup:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Setup:
-        """Read the arguments of make_private, or of make_private_with_epsilon.
-
-        Raises:
-            ValueError: for a target that is out of range.
-        """
+        """Read the arguments of make_private, or of make_private_with_epsilon."""
         given = DEFAULTS | options
-        epsilon, delta = (given.pop(name) for name in _TARGETS.values())
         if "target_epsilon" in options:
-            remedy = "Only infinitely much noise gives epsilon = 0."
-            epsilon = positive_float("target_epsilon", epsilon, remedy=remedy)
-            delta = fraction("target_delta", delta)
+            given["target_epsilon"] = positive_float("target_epsilon", given["target_epsilon"])
+            given["target_delta"] = fraction("target_delta", given["target_delta"])
         # single rows are run as they are, and what torch.compile made of a model is that model
         given["module"] = getattr(given["module"], "_orig_mod", given["module"])
-        if not isinstance(given["mechanism"], (Mechanism, str)):
-            given |= _chosen(given["mechanism"])
+        if not isinstance(given["mechanism"], (Mechanism, str)):  # of a Plan, planning is imported
+            from anechoic.planning.result import Plan, mechanism_in
+
+            if isinstance(given["mechanism"], Plan):
+                given["way"] = given["mechanism"].chosen.noise_storage
+            given["mechanism"] = mechanism_in(given["mechanism"])
         mode = given["grad_sample_mode"]
         given["grad_sample_mode"] = ALIASES.get(mode, mode) if isinstance(mode, str) else mode
-        return cls(epsilon=epsilon, delta=delta, **given)
+        return cls(**given)
 
     @property
     def clip_norm(self) -> float | None:
@@ -213,28 +206,18 @@ class Setup:
 
     @property
     def examples(self) -> int:
-        """Length of the data set.
-
-        Raises:
-            UnsupportedError: for a stream of examples, which has none.
-        """
+        """Length of the data set; a stream of examples, which has none, is refused."""
         dataset = self.data_loader.dataset
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise UnsupportedError(
                 "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-                " map-style data set; DataLoader(list(dataset), …) makes one of what fits into memory, with"
-                " the same other arguments."
+                " map-style data set, such as DataLoader(list(dataset), …)."
             )
         return len(dataset)
 
     @cached_property
     def units(self) -> Units | None:
-        """Who owns which example; None where an example is a unit.
-
-        Raises:
-            ValueError: for labels that are missing or not hashable.
-            MismatchError: if they are not those of the examples.
-        """
+        """Who owns which example; None where an example is a unit."""
         if self.unit_ids is None:
             return None
         units = self.unit_ids if isinstance(self.unit_ids, Units) else Units(self.unit_ids)
@@ -267,66 +250,30 @@ class Setup:
         return whole if loader.drop_last or not rest else whole + 1
 
 
-def _chosen(given: Any) -> dict[str, Any]:
-    """Return the mechanism of a Plan, and how it has its noise; whoever has one has imported planning."""
-    from anechoic.planning.result import Plan, mechanism_in
-
-    way = {"way": given.chosen.noise_storage} if isinstance(given, Plan) else {}
-    return {"mechanism": mechanism_in(given), **way}
-
-
-#: What a target of make_private_with_epsilon is here.
-_TARGETS = {"epsilon": "target_epsilon", "delta": "target_delta"}
 #: What an argument that is not given means.
-DEFAULTS: dict[str, Any] = {
-    _TARGETS.get(one.name, one.name): one.default for one in fields(Setup) if one.default is not MISSING
-}
-#: Types that help() writes out; words of a Literal stand in the text.
-_WRITTEN = {"MaxGradNorm": "float | list | dict | None", "Kept | float": "str | float"}
-_WRITTEN |= dict.fromkeys(("ClippingName", "StrategyName", "Adjacency", "Interval"), "str")
+DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Setup) if one.default is not MISSING}
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def with_arguments(options: Any, *required: str) -> Callable[[_Method], _Method]:
+def with_arguments(options: Any) -> Callable[[_Method], _Method]:
     """Decorate a method that takes `options` as keywords: help() lists and explains them.
 
-    Args:
-        options: a TypedDict whose docstring, with that of `Common`, explains its keys. What has no default in
-            `DEFAULTS` is required. The section takes the place of ARGUMENTS in the docstring of the method.
-        required: what is so beside it.
+    The docstrings of the TypedDict and of `Common` take the place of ARGUMENTS in that of the method.
     """
-    modes = {"grad_sample_mode": "str", "wrap_model": "bool"}
-    known = modes | {name: _type(kind) for name, kind in options.__annotations__.items()}
-    needed = [*(name for name in known if name not in DEFAULTS), *required]
+    kinds: dict[str, Any] = {"grad_sample_mode": "str", "wrap_model": "bool"} | options.__annotations__
     parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
-    parameters += [Parameter(name, Parameter.KEYWORD_ONLY, annotation=known[name]) for name in needed]
-    parameters += [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=known[name])
-        for name, default in DEFAULTS.items()
-        if name in known and name not in needed
-    ]
+    for name, kind in kinds.items():
+        text = getattr(kind, "__forward_arg__", kind)
+        required = text.startswith("Required[")
+        default = Parameter.empty if required else DEFAULTS[name]
+        text = text[len("Required[") : -1] if required else text
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=text))
 
     def spell(method: _Method) -> _Method:
         method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        lines = [line for one in (options, Common) for line in _explained(one, known)]
-        method.__doc__ = cleandoc(method.__doc__ or "").replace("ARGUMENTS", "\n".join(lines).strip())
-        return method
+        lines = [cleandoc(one.__doc__).split("\n\n", 1)[1] for one in (options, Common)]
+        text = cleandoc(method.__doc__ or "").replace("ARGUMENTS", indent("\n".join(lines), "    ").strip())
+        method.__doc__ = text
+        return known_keywords(method)  # type: ignore[return-value]
 
     return spell
-
-
-def _type(kind: Any) -> str:
-    text = re.sub(r"^Required\[(.*)\]$", r"\1", kind.__forward_arg__)
-    for name, written in _WRITTEN.items():
-        text = text.replace(name, written)
-    return text
-
-
-def _explained(options: Any, known: dict[str, str]) -> list[str]:
-    """The entries of a docstring, each with the type of what it explains."""
-    text = cleandoc(options.__doc__).split("\n\n", 1)[1]
-    entries = re.findall(r"^(\w+): (.*(?:\n .*)*)", text, re.MULTILINE)
-    return [
-        indent("\n    ".join(wrap(f"{name} ({known[name]}): {' '.join(said.split())}", 96)), "    ")
-        for name, said in entries
-    ]

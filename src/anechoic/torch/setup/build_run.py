@@ -31,9 +31,6 @@ from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.setup import checks, mechanism_fit
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.setup.clip_norms import clipping_of, names_of, places_of
-from anechoic.torch.setup.earlier_runs import check_plain, claim
-from anechoic.torch.setup.exact_sums import arithmetic_of, check_exact_sums
-from anechoic.torch.sources import GradientSource
 from anechoic.torch.sources.base import SourceSetup, source_class
 from anechoic.torch.sources.rows import MEMORY
 from anechoic.torch.step import TrainingStep
@@ -52,10 +49,9 @@ CHUNK = 32
 def check(setup: Setup) -> list[nn.Parameter]:
     """Refuse what cannot be made private; returns the trainable parameters. Changes nothing."""
     checks.check_options(setup)
-    check_exact_sums(setup.exact_sums, setup.mechanism, setup.grad_sample_mode)
     if running_ranks() > 1:
         checks.check_ranks(setup, dist.get_backend())
-    check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
+    checks.check_plain(module=setup.module, optimizer=setup.optimizer, data_loader=setup.data_loader)
     checks.check_loader(setup)
     checks.check_units(setup)
     checks.check_module(setup.module)
@@ -75,11 +71,13 @@ def mechanism_of(
         if not setup.mechanism.sampling.formed_outside:
             mechanism_fit.is_shuffled(setup.data_loader)  # refuses batches that would have to be replaced
         mechanism_fit.check_fit(setup, setup.mechanism)
-        return setup.mechanism, None, arithmetic_of(setup.mechanism)
+        bits = setup.mechanism.grid_bits
+        said = f"the given mechanism has grid_bits={bits}, of calibrate(…, grid_bits=…)."
+        return setup.mechanism, None, SumArithmetic(bits is not None, said)
     if not isinstance(setup.mechanism, str):
         raise ValueError(
-            f"mechanism={setup.mechanism!r} must be a Mechanism, 'auto', or the name of a strategy."
-            " Of a strategy anechoic.calibrate(strategy, sampling=…, epsilon=…, delta=…) makes one."
+            f"mechanism={setup.mechanism!r} must be a Mechanism, as of anechoic.calibrate(strategy, …),"
+            " 'auto', or the name of a strategy."
         )
     from anechoic.torch.setup.planned import planned
 
@@ -90,11 +88,7 @@ def mechanism_of(
 def noise_storage(
     setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]
 ) -> str:
-    """Choose `memory` of `NoiseStream`: as `found` planned it, or as the budget has room.
-
-    Raises:
-        ValueError: if the rows of a given mechanism take more, and cannot be made again.
-    """
+    """Choose `memory` of `NoiseStream`: as `found` planned it, or as the budget has room."""
     if found is not None:
         return found.chosen.noise_storage
     if setup.budget is None or setup.way != "store":
@@ -106,9 +100,8 @@ def noise_storage(
         return "store"
     if mechanism.strategy.recurrence().sources is None:
         raise ValueError(
-            f"memory_budget={setup.memory_budget!r}: the noise of the given mechanism follows from rows of"
-            f" {stored.memory_bytes} bytes ({dimension} parameters), which cannot be made again. Give as"
-            " many, or leave the mechanism out, which is then planned for the budget."
+            f"memory_budget={setup.memory_budget!r}: the given mechanism needs {stored.memory_bytes} bytes"
+            f" for rows of noise ({dimension} parameters). Give as many, or leave mechanism= out."
         )
     return "regenerate"
 
@@ -127,13 +120,7 @@ def build_run(
 ) -> tuple[PrivateRun, tuple[Any, ...]]:
     """Wrap module, optimizer and loader; return the run, and what make_private returns.
 
-    Args:
-        mechanism, arithmetic: see `mechanism_of`.
-        keys: of the run.
-        way: see `noise_storage`.
-        journal, sync_every: see `RunJournal`.
-        share: how batches are cut into parts; None where they are not.
-        ranks: the processes of the run.
+    `mechanism_of`, `noise_storage`, `share_of` and `RunJournal` say what the arguments are.
     """
     batches_under = _batches(setup, mechanism)
     ledger = ReleaseLedger(mechanism.steps)
@@ -143,8 +130,23 @@ def build_run(
         secret = mechanism.amplified
         checks.report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
+    groups = setup.optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+    names = names_of(setup.module, parameters)
+    asked = SourceSetup(
+        module=setup.module,
+        parameters=parameters,
+        clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
+        ledger=ledger,
+        batch_first=setup.batch_first,
+        loss_reduction=setup.loss_reduction,
+        criterion=setup.criterion,
+        wrap=setup.wrap_model,
+        rows=_usual_rows(setup, mechanism),
+        chunk=None if share is None else share.rows,
+    )
     with ExitStack() as undo:  # whatever fails half-way leaves module and optimizer as they were
-        source = _source(setup, mechanism, ledger, share)
+        source = source_class(setup.grad_sample_mode)(asked)  # it attaches itself to the module
         undo.callback(source.detach)
         divisor = 1.0 if setup.loss_reduction == "sum" else mechanism.expected_batch_size
         release = NoiseAdder(mechanism, ledger, source.parameters, divisor, ranks)
@@ -169,7 +171,7 @@ def build_run(
             history=History(mechanism),
         )
         run.start()
-        claim(run)
+        run.claim()
         tell_noise(setup.optimizer, mechanism, setup.loss_reduction)
         undo.pop_all()
     tell_rates(setup.optimizer, mechanism)
@@ -186,8 +188,8 @@ def build_run(
         ", and rows are made again in each step" if way == "regenerate" else "",
         keys,
     )
-    weak = weak_delta(setup.delta or mechanism.delta, setup.count, mechanism.unit)
-    for doubt in filter(None, (weak, odd_epsilon(setup.epsilon))):
+    weak = weak_delta(setup.target_delta or mechanism.delta, setup.count, mechanism.unit)
+    for doubt in filter(None, (weak, odd_epsilon(setup.target_epsilon))):
         logger.warning("%s.", doubt)
     if source.criterion is None:
         return run, (source.module, optimizer, loader)
@@ -203,38 +205,7 @@ def share_of(setup: Setup, chunk_rows: int | None, ranks: Ranks) -> BatchPartiti
         return None
     row = sum(p.numel() * p.element_size() for p in setup.module.parameters() if p.requires_grad)
     rows = chunk_rows or min(CHUNK, max(1, MEMORY // max(1, row)))
-    size = setup.data_loader.batch_size
-    if size is not None and ranks.count > 1 and size * setup.examples < setup.count * rows * ranks.count:
-        logger.warning(
-            "a batch of %d makes fewer than %d chunks of %d rows, so some ranks have nothing to do in most"
-            " steps: give PrivacyEngine(chunk_rows=…) a smaller number, or larger batches.",
-            size,
-            ranks.count,
-            rows,
-        )
     return BatchPartition(rows, ranks.rank, ranks.count)
-
-
-def _source(
-    setup: Setup, mechanism: Mechanism, ledger: ReleaseLedger, share: BatchPartition | None
-) -> GradientSource:
-    """Make the gradient source of the run; it attaches itself to the module."""
-    groups = setup.optimizer.param_groups
-    parameters = [p for group in groups for p in group["params"] if p.requires_grad]
-    names = names_of(setup.module, parameters)
-    asked = SourceSetup(
-        module=setup.module,
-        parameters=parameters,
-        clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
-        ledger=ledger,
-        batch_first=setup.batch_first,
-        loss_reduction=setup.loss_reduction,
-        criterion=setup.criterion,
-        wrap=setup.wrap_model,
-        rows=_usual_rows(setup, mechanism),
-        chunk=None if share is None else share.rows,
-    )
-    return source_class(setup.grad_sample_mode)(asked)
 
 
 def _usual_rows(setup: Setup, mechanism: Mechanism) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from difflib import get_close_matches
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import torch
@@ -14,18 +13,27 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDatas
 
 from anechoic._validate import flag, one_of
 from anechoic.batches.base import Batches
-from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP, statistics_in
+from anechoic.torch.loading.loader import PrivateDataLoader
+from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.run import latest_run
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.sources.base import source_class
+from anechoic.torch.sources.base import ModelWrapper, source_class
 from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
 logger = logging.getLogger("anechoic")
+
+_PRIVATE = (ModelWrapper, CorrelatedOptimizer, PrivateDataLoader)
+#: What Opacus's make_private returns, by name: Opacus need not be installed.
+_OPACUS = {"AbstractGradSampleModule", "DPOptimizer", "DPDataLoader"}
+#: Why a mode has no exact sums.
+NO_ROWS = "it never has the gradient of a single example, which is what is rounded to a grid"
 
 
 # -- arguments ---------------------------------------------------------------------------------
@@ -33,43 +41,74 @@ logger = logging.getLogger("anechoic")
 
 def check_arguments(method: Callable[..., Any], positional: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Refuse arguments without a name, keywords that mean nothing to `method`, and missing ones."""
-    name = method.__name__
-    if positional:
+    try:
+        signature(method).bind(*positional, **options)
+    except TypeError as error:
         raise TypeError(
-            f"{name} was given {len(positional)} arguments without a name, and takes keywords only, as"
-            f" Opacus's does: {name}(module=model, optimizer=optimizer, data_loader=loader, …)."
-        )
-    known = signature(method).parameters
-    for option in options:
-        if option not in known:
-            close = get_close_matches(option, known, n=2)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            raise TypeError(
-                f"{name} has no argument {option!r}: nothing is ignored, since it could change what is"
-                f" private.{hint}"
-            )
-    missing = [one for one, how in known.items() if how.default is Parameter.empty and one not in options]
-    if missing:
-        raise TypeError(f"{name} needs {', '.join(f'{one}=' for one in missing)} too.")
+            f"{method.__name__}: {error}. It takes keywords only, as Opacus's does, and ignores none:"
+            f" {method.__name__}(module=model, optimizer=optimizer, data_loader=loader, …)."
+        ) from None
 
 
 def check_options(setup: Setup) -> None:
     """Refuse options of Opacus that this engine does not have, and words and flags that mean nothing."""
     if setup.noise_generator is not None:
         raise UnsupportedError(
-            "noise_generator is given, but rows of noise follow from a 256-bit key, which a torch generator"
-            " does not hold: leave it out, or pass PrivacyEngine(noise_key=…)."
+            "noise_generator is given, but noise follows from a 256-bit key: leave it out, or pass"
+            " PrivacyEngine(noise_key=…)."
         )
     if setup.rand_on_empty:
         raise UnsupportedError(
-            "rand_on_empty=True would put a made-up example into empty batches, and adding or removing the"
-            " only real one would then move the sum by up to twice the clip norm. Leave it False: empty"
-            " batches have length 0."
+            "rand_on_empty=True would put a made-up example into empty batches, so that the only real one"
+            " moves a sum by up to twice the clip norm. Leave it False: empty batches have length 0."
         )
-    source_class(setup.grad_sample_mode)
+    source = source_class(setup.grad_sample_mode)
     for name in ("poisson_sampling", "batch_first", "wrap_model"):
         flag(name, getattr(setup, name))
     one_of("loss_reduction", setup.loss_reduction, ("mean", "sum"))
+    exact, mechanism = setup.exact_sums, setup.mechanism
+    if exact is not None:
+        flag("exact_sums", exact)
+    if isinstance(mechanism, Mechanism):
+        gridded = mechanism.grid_bits is not None
+        if exact not in (None, gridded):
+            raise MismatchError(
+                f"exact_sums={exact}, but the mechanism has grid_bits={mechanism.grid_bits}: the grid is a"
+                " part of it. Leave exact_sums out, or use dataclasses.replace(mechanism, grid_bits=…)."
+            )
+        exact = gridded
+    if exact and not source.takes_grid:
+        raise UnsupportedError(
+            f"grad_sample_mode={setup.grad_sample_mode!r} with exact sums: {NO_ROWS}. Use 'rows', or"
+            " exact_sums=False and no grid_bits."
+        )
+
+
+def check_plain(**given: Any) -> None:
+    """Refuse results of make_private, Opacus's too, and an optimizer whose run has made releases.
+
+    Args:
+        given: module, optimizer and data_loader, by these names.
+    """
+    private = [
+        name
+        for name, thing in given.items()
+        if isinstance(thing, _PRIVATE) or any(cls.__name__ in _OPACUS for cls in type(thing).__mro__)
+    ]
+    if private:
+        raise UnsupportedError(
+            f"{' and '.join(private)} came out of make_private before, as when a notebook cell is run twice."
+            " To go on with that run, use them as they are. To begin anew, make model, optimizer and data"
+            " loader again, in the same cell as make_private: pass the plain ones."
+        )
+    earlier = latest_run(given["optimizer"])
+    if earlier is not None and (made := earlier.ledger.releases):
+        raise GuaranteeError(
+            f"optimizer belongs to a run of {made} releases, as when a notebook cell is run twice. To go on"
+            " with that run, use what it returned. To begin anew, make model and optimizer again, in the same"
+            " cell as make_private. To train the same weights further, make a new optimizer, and call"
+            f" engine.charge(mechanism, releases={made}) with the mechanism of that run."
+        )
 
 
 # -- model and optimizer -----------------------------------------------------------------------
@@ -82,61 +121,48 @@ _NOT_PLAIN = dict.fromkeys(
     ),
     "pass the plain module, on every rank (docs/many-devices.md).",
 ) | {
-    "ScriptModule": "its compiled code cannot be run row by row: pass the plain module, and script a copy of"
-    " it when training is over.",
-    "OptimizedModule": "torch.compile made it, which runs its layers without seeing single examples: leave it"
-    " plain, or put its _orig_mod in its place. The whole model may be compiled: then evaluation is compiled,"
-    " and training steps run as they are.",
+    "ScriptModule": "pass the plain module, and script a copy of it when training is over.",
+    "OptimizedModule": "put its _orig_mod in its place. The whole model may be compiled.",
+}
+
+
+#: Options of embeddings, and what is wrong with them.
+_EMBEDDINGS = {
+    "max_norm": "renormalises the rows of a batch in the forward pass, without noise",
+    "sparse": "has no dense gradient to add noise to",
+    "scale_grad_by_freq": "divides by how often a word is in the whole batch",
 }
 
 
 def check_module(module: Any) -> None:
-    """Refuse modules whose per-example gradients cannot be had or bounded.
-
-    Args:
-        module: the user's.
-
-    Raises:
-        GuaranteeError, UnsupportedError, ValueError: naming the part, and what to do.
-    """
+    """Refuse modules whose per-example gradients cannot be had or bounded."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"module={type(module).__name__} must be a torch.nn.Module.")
     for name, part in module.named_modules():
         for cls in type(part).__mro__:
             if cls.__name__ in _NOT_PLAIN:
                 raise UnsupportedError(f"{name or 'module'} is {cls.__name__}: {_NOT_PLAIN[cls.__name__]}")
-        _check_embedding(name, part)
+        if not isinstance(part, (nn.Embedding, nn.EmbeddingBag)) or not part.weight.requires_grad:
+            continue
+        for option, why in _EMBEDDINGS.items():
+            if (value := getattr(part, option)) not in (None, False):
+                raise UnsupportedError(
+                    f"{name or 'module'} is {type(part).__name__}({option}={value}), which {why}: leave"
+                    f" {option} out."
+                )
     if any(hasattr(tensor, "placements") for tensor in (*module.parameters(), *module.buffers())):
         raise UnsupportedError(
-            "module has parameters that torch.distributed has cut up (DTensor, as of fully_shard or"
-            " parallelize_module): pass the plain module on every rank, whose rows are divided over ranks."
+            "module has parameters cut up by torch.distributed (DTensor): pass the plain module on every"
+            " rank."
         )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
     check_not_mixing(module.modules())
 
 
-def _check_embedding(name: str, layer: nn.Module) -> None:
-    if not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) or not layer.weight.requires_grad:
-        return
-    for option, allowed, why in (
-        ("max_norm", (None,), "renormalises the rows of a batch in the forward pass, without noise"),
-        ("sparse", (False,), "has no dense gradient to add noise to"),
-        ("scale_grad_by_freq", (False,), "divides by how often a word is in the whole batch"),
-    ):
-        value = getattr(layer, option, allowed[0])
-        if value not in allowed:
-            remedy = " or ".join(map(repr, allowed))
-            raise UnsupportedError(
-                f"{name or 'module'} is {type(layer).__name__}({option}={value}), which {why}: set"
-                f" {option} to {remedy}."
-            )
-
-
 #: What to do in the place of several.
 ONE_OPTIMIZER = (
-    "One optimizer trains all parameters, since one clip norm and one row of noise cover an example's whole"
-    " gradient: in the place of two optimizers give one parameter groups, as"
+    "One optimizer trains all parameters: in the place of two give one parameter groups, as"
     " torch.optim.SGD([{'params': body, 'lr': 0.1}, {'params': head, 'lr': 0.01}])"
 )
 
@@ -148,9 +174,7 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
             f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer. {ONE_OPTIMIZER}."
         )
     if isinstance(optimizer, optim.LBFGS):
-        raise UnsupportedError(
-            "LBFGS evaluates a batch several times a step: use an optimizer that does so once."
-        )
+        raise UnsupportedError("LBFGS evaluates a batch several times a step: use another optimizer.")
     own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     trained = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
     held = {id(p) for p in own}
@@ -160,9 +184,9 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         apart = "the optimizer holds a parameter twice. Name each once."
     elif held - trained.keys():
         apart = (
-            f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains, as"
-            " where the model was made anew, converted or moved after the optimizer was made. Make the"
-            " optimizer from model.parameters(), after the model is final."
+            f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains."
+            " Make the optimizer from model.parameters(), after the model is final: made anew, converted and"
+            " moved."
         )
     elif left:
         apart = (
@@ -179,16 +203,11 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
             f"parameters lie on {sorted(devices)}: a noise row lies on one device. Move them to one."
         )
     for p in own:
-        if p.is_complex():
-            raise UnsupportedError(
-                f"parameter {trained[id(p)]} is {p.dtype}: gradients are clipped as real numbers. Make it a"
-                " real one with a last axis of 2, and let forward take torch.view_as_complex of it."
-            )
         if p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(
                 f"parameter {trained[id(p)]} is {p.dtype}: sums of clipped gradients need float32 or float64."
-                f" Leave out .to({p.dtype}), dtype={p.dtype}, .bfloat16() or .half() where the model is made,"
-                " and use torch.autocast for speed. Frozen parameters may have any type."
+                " Make the model so, and use torch.autocast for speed (of complex numbers, make a real"
+                " parameter with a last axis of 2, for torch.view_as_complex). Frozen ones may have any type."
             )
     return own
 
@@ -199,10 +218,10 @@ def report_optimizer_state(optimizer: optim.Optimizer) -> None:
         return  # the first step asks for what it says
     if kept := statistics_in(optimizer.state):
         logger.warning(
-            "the optimizer holds %d tensors of statistics of earlier gradients, and does not say what was"
-            " released for them. If they come of public data, all is well. If they come of private data, as"
-            " the weights then do, get_epsilon does not know of it: call engine.charge(mechanism) with the"
-            " mechanism that was used, or begin with new weights and a new optimizer.",
+            "the optimizer holds %d tensors of statistics of earlier gradients. If they come of public data,"
+            " all is well. If they come of private data, as the weights then do, call"
+            " engine.charge(mechanism) with the mechanism that was used, or begin with new weights and a new"
+            " optimizer.",
             kept,
         )
 
@@ -220,22 +239,20 @@ def check_loader(setup: Setup) -> None:
         indices = [int(i) % len(part.dataset) for i in part.indices]  # type: ignore[arg-type]
         if len(set(indices)) < len(indices):
             raise UnsupportedError(
-                f"data_loader's Subset names {len(indices) - len(set(indices))} examples more than once: one"
-                " could then move a sum by more than the clip norm. Name each index once."
+                f"data_loader's Subset names {len(indices) - len(set(indices))} examples more than once,"
+                " which are then not clipped as one. Name each index once."
             )
         part = part.dataset
     if loader.batch_sampler is None:
-        raise UnsupportedError(
-            "data_loader has batch_size=None, so nobody forms batches: give it a batch_size."
-        )
+        raise UnsupportedError("data_loader has batch_size=None: give it a batch_size.")
 
 
 def check_one_process(who: str) -> None:
     """Refuse several processes of torch.distributed, in each of which `who` would make its own releases."""
     if running_ranks() > 1:
         raise UnsupportedError(
-            f"torch.distributed runs {running_ranks()} processes, and {who} would make releases of its own in"
-            " each of them. Train in one process; or write the loop yourself (docs/many-devices.md)."
+            f"torch.distributed runs {running_ranks()} processes, in each of which {who} would make releases"
+            " of its own. Train in one process; or write the loop yourself (docs/many-devices.md)."
         )
 
 
@@ -244,16 +261,14 @@ def check_ranks(setup: Setup, backend: str) -> None:
     devices = {p.device.type for p in setup.module.parameters()}
     if backend != "gloo" or devices != {"cpu"}:
         logger.warning(
-            "backend %r with parameters on %s: several ranks were tested with 'gloo' on CPUs alone. Ranks"
-            " that end a step with different weights are refused at the next one.",
+            "backend %r with parameters on %s: several ranks were tested with 'gloo' on CPUs alone.",
             backend,
             sorted(devices),
         )
     if type(getattr(setup.data_loader, "sampler", None)) is DistributedSampler:
         raise UnsupportedError(
-            "data_loader has a DistributedSampler, which would be replaced: every rank is given the whole"
-            " data set, and finds its rows of each batch by itself. Write shuffle=True in its place, and"
-            " leave out set_epoch()."
+            "data_loader has a DistributedSampler, but each rank finds its rows of a batch by itself. Write"
+            " shuffle=True in its place, and leave out set_epoch()."
         )
 
 
@@ -271,19 +286,16 @@ def check_units(setup: Setup) -> None:
         if unit not in (None, "example") and not setup.given:
             raise MismatchError(
                 f"unit={unit!r}, but unit_ids is missing: batches would be drawn and clipped by example. Give"
-                " unit_ids, one label an example; or say what the loader's own batches keep to"
-                " (participation=…, External sampling), where a row of a batch is a whole unit."
+                " unit_ids, one label an example; or participation=, where a row of a batch is a whole unit."
             )
         return
     if unit is None:
         logger.warning(
-            "unit_ids are given and unit= is not, so the statement names what is protected as 'one unit':"
-            " say what it is, unit='user' for instance."
+            "unit_ids are given and unit= is not: say what is protected in the statement, as unit='user'."
         )
     if setup.grad_sample_mode == "ghost":
         raise UnsupportedError(
-            "grad_sample_mode='ghost' with unit_ids: ghost clipping scales each example by its own norm, and"
-            " never has the gradient of a unit. Use 'rows'."
+            "grad_sample_mode='ghost' with unit_ids: it never has the gradient of a unit. Use 'rows'."
         )
     check_schema(unit or "unit", units=units, adjacency=adjacency or "zero_out")
 
@@ -298,8 +310,8 @@ def report_units(batches: Batches, units: Units, unit: str, dataset: Any, *, sec
         # where it is secret, the number would tell who is in which bin
         exact = f"{batches.unreachable} of {units.examples} examples"
         logger.warning(
-            "%s can be in no batch: their owners never take part in the same step, or their batch is left"
-            " out. Give each example one owner, or leave such examples out of the data.",
+            "%s can be in no batch, since their owners never take part in the same step, or their batch is"
+            " left out. Give each example one owner, or leave such examples out of the data.",
             "some examples" if secret else exact,
         )
     if type(dataset) is TensorDataset and all(t.device.type == "cpu" for t in dataset.tensors):

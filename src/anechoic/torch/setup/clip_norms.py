@@ -21,8 +21,6 @@ ClippingName = Literal["flat", "per_layer", "per_group", "automatic"]
 MaxGradNorm = float | Sequence[float] | Mapping[str, float] | None
 #: That of automatic clipping, in units of gradients: the paper's, who found that it need not be tuned.
 GAMMA = 0.01
-#: By what part of it the norm of a list may differ from the clip norm of a given mechanism.
-_NEAR = 1e-9
 
 
 def flat_norm(max_grad_norm: MaxGradNorm) -> float | None:
@@ -34,13 +32,6 @@ def flat_norm(max_grad_norm: MaxGradNorm) -> float | None:
     while Fraction(found) ** 2 < sum(Fraction(norm) ** 2 for norm in norms):
         found = math.nextafter(found, math.inf)
     return found
-
-
-def is_near(max_grad_norm: MaxGradNorm, clip_norm: float) -> bool:
-    """Whether several norms are together the clip norm of a given mechanism, but for rounding."""
-    if max_grad_norm is None or isinstance(max_grad_norm, Real):
-        return False
-    return abs(math.hypot(*_listed(max_grad_norm)) - clip_norm) <= _NEAR * clip_norm
 
 
 def _listed(max_grad_norm: Any) -> list[float]:
@@ -59,10 +50,7 @@ def clipping_of(
 ) -> Clipping:
     """Return the clipping of contributions: as floats, or as integers on the mechanism's grid.
 
-    Args:
-        clipping, max_grad_norm: as given to make_private, and checked by `places_of`.
-        names: of the trainable parameters, in the order of all sums.
-        mechanism: whose clip norm is the bound over all parameters together.
+    The mechanism's clip norm is the bound over all parameters together; `names` are in the order of sums.
     """
     norms, places = places_of(clipping, max_grad_norm, names)
     parts = ClipParts(fitted(norms, mechanism.clip_norm), places) if len(norms) > 1 else None
@@ -75,17 +63,11 @@ def clipping_of(
 def places_of(
     clipping: str, max_grad_norm: MaxGradNorm, names: list[str]
 ) -> tuple[list[float], tuple[int, ...]]:
-    """Return (norms of the parts, to scale; the part of each parameter), of a split that fits the `names`.
-
-    Raises:
-        UnsupportedError: for clipping of Opacus that is not here.
-        ValueError: for words and norms that mean nothing, or not with each other, or not for these names.
-    """
+    """Return (norms of the parts, to scale; the part of each parameter), of a split that fits the `names`."""
     if clipping == "adaptive":
         raise UnsupportedError(
-            "clipping='adaptive': it moves the clip norm by statistics of the batches, which cost privacy"
-            " that no mechanism here accounts for. Write clipping='automatic', which needs no tuned norm, or"
-            " clipping='flat'."
+            "clipping='adaptive' moves the clip norm by statistics of the batches, which cost privacy that"
+            " nobody accounts for. Write clipping='automatic', which needs no tuned norm, or clipping='flat'."
         )
     one_of("clipping", clipping, get_args(ClippingName))
     given = f"clipping={clipping!r}, max_grad_norm={max_grad_norm!r}"
@@ -99,15 +81,11 @@ def places_of(
         places = [next((i for i, p in enumerate(patterns) if fnmatchcase(n, p)), -1) for n in names]
         unused = [pattern for i, pattern in enumerate(patterns) if i not in places]
         if not fault and -1 in places:
-            fault = (
-                f"it has no pattern for {names[places.index(-1)]!r}: a parameter that is not clipped would"
-                " have no bound. Add '*', for all others, at the end"
-            )
+            fault = f"it has no pattern for {names[places.index(-1)]!r}. Add '*', for all others, at the end"
         elif unused:
             fault = (
                 f"no trainable parameter is left for {unused[0]!r} (each takes the first pattern that it"
-                f" matches; they are {', '.join(names[:5])}, …). Its norm would be paid for with noise: leave"
-                " it out"
+                f" matches; they are {', '.join(names[:5])}, …): leave it out"
             )
         if fault:
             raise ValueError(f"{given}: {fault}.")
@@ -119,14 +97,13 @@ def places_of(
             raise ValueError(
                 f"max_grad_norm has {len(max_grad_norm)} norms, and the optimizer has {len(names)} trainable"
                 f" parameters ({', '.join(names[:5])}, …): give one for each, in their order; or one number,"
-                " which is the norm of the whole gradient, each parameter having an equal part; or"
-                " clipping='per_group'."
+                " of which each has an equal part."
             )
         return _listed(max_grad_norm), tuple(range(len(names)))
     if clipping == "per_group":
         raise ValueError(
-            f"{given}: give a norm for each group, by patterns of the names in model.named_parameters(), such"
-            " as max_grad_norm={'embedding.*': 0.5, '*': 1.0}."
+            f"{given}: give norms by patterns of names, such as"
+            f" max_grad_norm={{'embedding.*': 0.5, '*': 1.0}}."
         )
     if max_grad_norm is not None:
         positive_float("max_grad_norm", max_grad_norm)

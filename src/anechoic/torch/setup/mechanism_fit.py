@@ -14,7 +14,6 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, FixedOrder, RandomAllocation
 from anechoic.sampling.base import Sampling
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.setup.clip_norms import is_near
 
 logger = logging.getLogger("anechoic")
 #: Steps of a run that nobody limits: more than any is trained for.
@@ -31,19 +30,15 @@ def is_open(setup: Setup) -> bool:
     if not (given and sampled and setup.mechanism in ("auto", "identity")):
         return False
     logger.warning(
-        "epochs= is not given, so noise is independent from step to step (mechanism='identity') and the run"
-        " may stop after any of them: engine.get_epsilon(delta) is that of the steps made. With epochs= (or"
-        " steps=) noise is planned for the whole run, which takes less of it for the same epsilon."
+        "epochs= is not given, so noise is independent (mechanism='identity') and the run may stop after any"
+        " step: engine.get_epsilon(delta) is that of the steps made. With epochs= (or steps=) noise is"
+        " planned for the whole run, which takes less of it for the same epsilon."
     )
     return True
 
 
 def is_shuffled(loader: DataLoader[Any]) -> bool:
-    """Whether the loader's sampler is a RandomSampler (else: a SequentialSampler).
-
-    Raises:
-        UnsupportedError: if it is any other, since what it promises about participation is unknown.
-    """
+    """Whether the loader's sampler is a RandomSampler; refuse any but that and a SequentialSampler."""
     sampler, size = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
     own = ""
     if type(loader.batch_sampler) is not BatchSampler:
@@ -58,9 +53,8 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     if own:
         raise UnsupportedError(
             f"data_loader {own}, which would be replaced. Use shuffle=True or shuffle=False, and"
-            " torch.utils.data.Subset(dataset, indices) for a part of the data; where somebody else forms the"
-            " batches and promises how often a unit takes part, pass a Mechanism with External sampling, or"
-            " participation=…."
+            " Subset(dataset, indices) for a part of the data; or, where these batches promise how often a"
+            " unit takes part, participation=…, or a Mechanism with External sampling."
         )
     return True
 
@@ -70,14 +64,12 @@ def planned_size(setup: Setup) -> int:
     size, count = setup.data_loader.batch_size, setup.count
     if size is None:  # batches of somebody else, of whatever size
         raise UnsupportedError(
-            "data_loader has a batch_sampler, and so no batch_size, by which a sum is divided. Use"
-            " shuffle=True or shuffle=False with a batch_size; where somebody else forms the batches, pass"
-            " mechanism= a Mechanism with External(participation, batch_size, steps), made by calibrate."
+            "data_loader has a batch_sampler, and so no batch_size. Use shuffle=True or shuffle=False with a"
+            " batch_size; or pass a Mechanism with External(participation, batch_size, steps)."
         )
     if size > count:
         raise ValueError(
-            f"data_loader.batch_size={size} exceeds the {count} there are to draw from: it is the expected"
-            " number of units in a step. Take smaller batches."
+            f"data_loader.batch_size={size} exceeds the {count} there are to draw from: take smaller batches."
         )
     return size
 
@@ -88,8 +80,7 @@ def planned_steps(setup: Setup) -> int:
     if (epochs is None) == (steps is None):
         raise ValueError(
             f"epochs={epochs}, steps={steps}: give one of the two, since noise is planned for a known number"
-            " of releases: add epochs=… to this call, the passes of the loader that the loop makes; or pass a"
-            " Mechanism."
+            " of releases: add epochs=… to this call; or pass a Mechanism."
         )
     if steps is not None:
         return positive_int("steps", steps)
@@ -99,17 +90,13 @@ def planned_steps(setup: Setup) -> int:
 
 
 def check_fit(setup: Setup, mechanism: Mechanism) -> None:
-    """Refuse a Mechanism that was made for something else; None stands for what it says.
-
-    Raises:
-        MismatchError: naming both values.
-    """
+    """Refuse a Mechanism that was made for something else; None stands for what it says."""
     units, examples, sampling = setup.units, setup.count, mechanism.sampling
     epochs, given = setup.epochs, sampling.formed_outside
     if units is not None and not given and sampling.examples != examples:
         raise MismatchError(
-            f"unit_ids name {examples} units, the mechanism's sampling has examples={sampling.examples}:"
-            f" where the unit is {mechanism.unit!r}, it counts those. {REMEDY}."
+            f"unit_ids name {examples} units, the mechanism's sampling has examples={sampling.examples}, and"
+            f" it counts units ({mechanism.unit!r}). {REMEDY}."
         )
     if sampling.examples not in (None, examples, units.count if units is not None and given else None):
         raise MismatchError(
@@ -132,18 +119,18 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
         ("epochs * len(data_loader)", None if epochs is None else epochs * setup.period, mechanism.steps),
     ]
     for name, asked, own in pairs:
-        if name == "max_grad_norm" and is_near(setup.max_grad_norm, mechanism.clip_norm):
-            continue
+        if name == "max_grad_norm" and asked and math.isclose(asked, own):
+            continue  # of several norms it is rounded
         if asked is not None and asked != own:
             raise MismatchError(
                 f"{name}={asked!r}, the mechanism's is {own!r}. Leave it out, or: {REMEDY.lower()}."
             )
-    if setup.epsilon is not None and setup.delta is not None:
-        spent = mechanism.epsilon(setup.delta)
-        if not spent <= setup.epsilon or math.isnan(setup.epsilon):
+    if setup.target_epsilon is not None and setup.target_delta is not None:
+        spent = mechanism.epsilon(setup.target_delta)
+        if not spent <= setup.target_epsilon or math.isnan(setup.target_epsilon):
             raise MismatchError(
-                f"target_epsilon={setup.epsilon} at target_delta={setup.delta}, but the mechanism has"
-                f" epsilon={spent:.6g} there: calibrate one for the target."
+                f"target_epsilon={setup.target_epsilon} at target_delta={setup.target_delta}, but the"
+                f" mechanism has epsilon={spent:.6g} there: calibrate one for the target."
             )
 
 
@@ -156,14 +143,8 @@ def check_batching(
     """Refuse a loader whose batches are not those of the scheme: by their number, or their size.
 
     Args:
-        sampling: of the mechanism.
-        loader: the user's.
-        examples: how many there are to draw from.
+        examples: how many there are to draw from; `what`, in words.
         period: batches in one pass of the loader.
-        what: that is drawn, in words.
-
-    Raises:
-        MismatchError: naming both values.
     """
     if isinstance(sampling, (BallsInBins, RandomAllocation)):  # the size follows from the number
         if period == sampling.period:
@@ -191,11 +172,7 @@ def check_batching(
 
 
 def loader_options(sampling: Sampling) -> dict[str, Any]:
-    """Return arguments of a DataLoader that `check_batching` passes, where the library forms the batches.
-
-    Raises:
-        UnsupportedError: where there is none.
-    """
+    """Return arguments of a DataLoader that `check_batching` passes, where the library forms the batches."""
     if isinstance(sampling, FixedOrder):
         return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
     if not isinstance(sampling, (BallsInBins, RandomAllocation)):
@@ -203,9 +180,8 @@ def loader_options(sampling: Sampling) -> dict[str, Any]:
     fitting = fitting_batch(sampling.examples, sampling.period)
     if fitting is None:
         raise UnsupportedError(
-            f"no loader goes through {sampling.examples} units in {sampling.period} batches of one"
-            " size: this mechanism cannot be trained with, nor audited by training. Take another"
-            " number of bins, or audit its noise (audit_mechanism)."
+            f"no loader goes through {sampling.examples} units in {sampling.period} batches of one size. Take"
+            " another number of bins, or audit the noise (audit_mechanism)."
         )
     return {"batch_size": fitting[0], "drop_last": fitting[1], "shuffle": True}
 

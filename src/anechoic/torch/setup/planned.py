@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from anechoic.errors import GuaranteeError
@@ -24,38 +25,30 @@ from anechoic.planning.update import update_of, with_schedule
 from anechoic.torch.noise_adder import SumArithmetic
 from anechoic.torch.setup import mechanism_fit
 from anechoic.torch.setup.arguments import Setup
-from anechoic.torch.setup.exact_sums import against_grid
+from anechoic.torch.setup.checks import NO_ROWS
+from anechoic.torch.sources.base import source_class
 from anechoic.workloads import prefix_sum
 
 logger = logging.getLogger("anechoic")
 
 
 def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArithmetic]:
-    """Plan a mechanism for a run over `parameters`; the arithmetic says whether it has a grid, and why.
-
-    Raises:
-        ValueError: where something that a plan needs is missing or out of range.
-        GuaranteeError: if exact_sums is True, and noise or clip norm permit no grid.
-    """
+    """Plan a mechanism for a run over `parameters`; the arithmetic says whether it has a grid, and why."""
     if setup.mechanism not in STRATEGIES:
         raise ValueError(
             f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
-            " or pass a Mechanism made with anechoic.calibrate (for other strategies, such as Toeplitz or"
-            " Dense)."
+            " or pass a Mechanism made with anechoic.calibrate."
         )
     clip_norm = setup.clip_norm
     if clip_norm is None:
-        raise ValueError(
-            "max_grad_norm is missing: give the clip norm, or a Mechanism, which carries its own."
-        )
-    if setup.epsilon is None and setup.noise_multiplier is None:
+        raise ValueError("max_grad_norm is missing: give the clip norm, or a Mechanism, which has its own.")
+    if setup.target_epsilon is None and setup.noise_multiplier is None:
         raise ValueError(
             "noise_multiplier is missing: give it, or a Mechanism, or use make_private_with_epsilon."
         )
     if setup.poisson_sampling and setup.mechanism in UNAMPLIFIED and setup.participation is None:
         logger.warning(
-            "mechanism=%r: no amplification is proved for it, so batches come in a fixed order although"
-            " poisson_sampling=True permits sampling.",
+            "mechanism=%r: no amplification is proved for it, so batches come in a fixed order.",
             setup.mechanism,
         )
     if mechanism_fit.is_open(setup):
@@ -63,13 +56,12 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
         setup = replace(setup, mechanism="identity", steps=steps, workload=prefix_sum, keep="all")
     size = mechanism_fit.planned_size(setup)
     shuffled = setup.participation is None and mechanism_fit.is_shuffled(setup.data_loader)
-    steps, delta = mechanism_fit.planned_steps(setup), setup.delta
+    steps, delta = mechanism_fit.planned_steps(setup), setup.target_delta
     if delta is None:
         delta = default_delta(setup.count)
         logger.info("target_delta is not given: the guarantee is printed at 1 / (100 N) = %.3g.", delta)
     logger.info(
-        "planning a mechanism for %d steps and %d %s: seconds to minutes; plan once with anechoic.plan, and"
-        " give mechanism=, where it is made often.",
+        "planning a mechanism for %d steps and %d %s, seconds to minutes: anechoic.plan makes one to give.",
         steps,
         setup.count,
         "examples" if setup.units is None else "units",
@@ -83,7 +75,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             examples=setup.count,
             batch_size=size,
             steps=steps,
-            epsilon=setup.epsilon,
+            epsilon=setup.target_epsilon,
             noise_multiplier=setup.noise_multiplier,
             delta=delta,
             dimension=dimension,
@@ -125,7 +117,7 @@ def _on_grid(
     budget = setup.budget
 
     def gridded(floats: Plan) -> Plan:
-        return on_finest_grid(floats, dimension, setup.epsilon, default_bits(dimension), budget=budget)
+        return on_finest_grid(floats, dimension, setup.target_epsilon, default_bits(dimension), budget=budget)
 
     def fits(plan: Plan) -> bool:
         return budget is None or (plan.chosen.memory or 0) <= budget
@@ -138,8 +130,8 @@ def _on_grid(
     if setup.exact_sums:
         return within(), SumArithmetic(True, "exact_sums=True.")
     floats = made(budget)
-    against = "exact_sums=False." if setup.exact_sums is False else against
-    if against:
+    if setup.exact_sums is False or against:
+        against = against if setup.exact_sums is None else "exact_sums=False."
         return floats, SumArithmetic(False, against)
     try:
         plan = gridded(floats)
@@ -163,6 +155,20 @@ def _on_grid(
             f" {less:.0%} less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
         )
     return plan, SumArithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
+
+
+def against_grid(mode: str, parameters: list[nn.Parameter]) -> str:
+    """Return a reason against exact sums by default; "" for none."""
+    if not source_class(mode).takes_grid:
+        return f"grad_sample_mode={mode!r}: {NO_ROWS}."
+    if devices := sorted({p.device.type for p in parameters} - {"cpu"}):
+        return (
+            f"parameters are on {devices[0]!r}, and gradients of rows would be rounded to a grid on the CPU:"
+            " exact_sums=True does so."
+        )
+    if any(p.dtype != torch.float32 for p in parameters):
+        return "parameters are float64, of which exact sums take several times as long: exact_sums=True."
+    return ""
 
 
 def _said(plan: Plan, more: str) -> Plan:
