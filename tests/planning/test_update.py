@@ -71,7 +71,7 @@ def test_the_rate_makes_up_for_dampening():
     [
         ("AdamW", "AdamW"),
         (0.9, "=0.9 must"),
-        (object(), "'sgd', 'adam'"),
+        (3, "'sgd', 'adam'"),
     ],
     ids=str,
 )
