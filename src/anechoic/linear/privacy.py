@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -30,8 +30,6 @@ from anechoic.statement.statement import Statement, statement_of
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
 
-#: Of clipping, beside rows of norm 1; measured in docs/linear.md.
-CLIP_NORM = 0.15
 _SEEDED = (
     "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
     " release that protects anyone"
@@ -89,9 +87,9 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         return X, y
 
     def _asked(
-        self, count: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
+        self, units: Units | None, count: int, entries: int, automatic: Callable[[float], float], **more: Any
     ) -> FitRequest:
-        """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
+        """The arguments, checked, for so many rows or units; `automatic` is the clip norm by the noise."""
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         if not isinstance(self.book, BudgetBook | None):
             raise ValueError(
@@ -116,23 +114,22 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
             warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
-        automatic = isinstance(self.clip_norm, str) and self.clip_norm == "auto"
-        return FitRequest(
+        given = not (isinstance(self.clip_norm, str) and self.clip_norm == "auto")
+        asked = FitRequest(
             epsilon=epsilon,
             delta=delta,
-            clip_norm=positive_float(
-                "clip_norm", clip_norm if automatic else self.clip_norm, remedy='Or "auto".'
-            ),
+            clip_norm=positive_float("clip_norm", self.clip_norm, remedy='Or "auto".') if given else 1.0,
             mechanism=self.mechanism,
             sampling=self.sampling,
             batch_size=self.batch_size,
             steps=positive_int("max_iter", self.max_iter, remedy="It counts steps, each one release."),
             units=count,
-            dimension=dimension,
+            dimension=entries,
             adjacency=self.adjacency,
             unit=unit,
             **more,
         )
+        return asked if given else replace(asked, clip_norm=automatic(asked.noise))
 
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)
