@@ -389,3 +389,23 @@ def test_the_clip_norm_follows_from_the_noise(kind):
         found[name] = made(kind, max_iter=2, **more).fit(*data_of(kind, count)).mechanism_.clip_norm
     assert found["replacing"] < found["usual"] < min(found["rows"], found["epsilon"])
     assert found["given"] == 0.3
+
+
+# -- what is refused, and what is advised -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda x, y: (np.where(np.arange(len(x))[:, None] == 3, np.nan, x), y), "X contains NaN: fill gaps"),
+        (lambda x, y: (np.where(np.arange(len(x))[:, None] == 3, np.inf, x), y), "infinity.*: fill gaps"),
+        (lambda x, y: (x, np.where(np.arange(len(x)) == 3, np.nan, y)), "NaN: fill gaps"),
+        (lambda x, y: (x, np.stack([y, y], axis=1)), "1d array.*: fit one estimator for each target"),
+    ],
+)
+def test_advice_is_private(kind, wrong, words):
+    """scikit-learn's own names imputers that learn from the data, and estimators without privacy."""
+    with pytest.raises(ValueError, match=words) as refused:
+        made(kind).fit(*wrong(*data_of(kind, 50)))
+    assert "HistGradient" not in str(refused.value) and "sklearn.org" not in str(refused.value)

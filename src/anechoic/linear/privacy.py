@@ -43,6 +43,21 @@ _SELECTION = (
 )
 
 
+_FILL = (
+    "fill gaps with a value that does not come from the data, as SimpleImputer(strategy='constant',"
+    " fill_value=…) does. A mean or a median of private rows is not covered by the guarantee."
+)
+#: Of errors of scikit-learn, by a word in them.
+_REMEDIES = {
+    "NaN": _FILL,
+    "infinity": _FILL,
+    "should be a 1d array": (
+        "fit one estimator for each target. Every fit is a release of its own, and their guarantees add up"
+        " (anechoic.compose)."
+    ),
+}
+
+
 class FittedAttributes:
     """What the estimators declare themselves, the first of their arguments, and what `fit` leaves."""
 
@@ -83,7 +98,14 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
                 " whole: give OneHotEncoder(…, sparse_output=False), ColumnTransformer sparse_threshold=0,"
                 " or X.toarray()."
             )
-        X, y = validate_data(self, features, targets, dtype=[np.float64, np.float32], order="C", **more)
+        try:
+            X, y = validate_data(self, features, targets, dtype=[np.float64, np.float32], order="C", **more)
+        except ValueError as error:  # what scikit-learn advises need not be private
+            said = str(error).splitlines()[0].rstrip(".")
+            remedy = next((remedy for words, remedy in _REMEDIES.items() if words in said), None)
+            if remedy is None:
+                raise
+            raise ValueError(f"{said}: {remedy}") from None
         return X, y
 
     def _asked(

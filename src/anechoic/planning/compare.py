@@ -44,9 +44,9 @@ UNAMPLIFIED = ("output", "dense")
 @patience("comparing mechanisms")
 @on_one_thread
 def plan(
-    *,
     examples: int,
     batch_size: int | Sequence[int],
+    *,
     epochs: int | Sequence[int] | None = None,
     steps: int | None = None,
     epsilon: float | None = None,
