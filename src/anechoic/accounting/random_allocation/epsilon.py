@@ -3,6 +3,7 @@
 For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
 Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
 `accounting.loss_distributions.likelihood_ratio` sums them in convex order. Epochs compose: positions are new.
+Feldman and Shenfeld (arXiv 2602.17284) compute the same law of losses, for any mechanism.
 """
 
 from __future__ import annotations
