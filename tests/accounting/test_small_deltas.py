@@ -13,6 +13,7 @@ from anechoic.accounting.gaussian import gaussian_epsilon, hockey_stick
 from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.sampling import BallsInBins, Poisson
 from anechoic.strategies import Identity
+from tests.marks import slow
 
 DELTAS = [1e-20, 2.0**-80, 1e-77, 1e-200]
 
@@ -67,10 +68,10 @@ def test_two_steps_by_integration(epsilon, sigma):
         assert found < gaussian_epsilon(delta, 1 / sigma)
 
 
-@pytest.mark.parametrize(("count", "times"), [(32, 1), (32, 3), (7, 10)])
+@pytest.mark.parametrize(("count", "times"), [(32, 1), *slow((32, 3))])
 def test_there_is_no_cliff(count, times):
     """Epsilon grows slowly in log(1 / delta)."""
     run = Mechanism(Identity(64), BallsInBins(examples=1000, bins=count, steps=64), noise_std=3.0)
-    found = [compose(run, times=times).epsilon(math.exp(-exponent)) for exponent in range(30, 90, 5)]
+    found = [compose(run, times=times).epsilon(math.exp(-exponent)) for exponent in range(30, 90, 6)]
     steps = np.divide(found[1:], found[:-1])
-    assert steps.min() > 1.0 and steps.max() < 1.3
+    assert steps.min() > 1.0 and steps.max() < 1.35

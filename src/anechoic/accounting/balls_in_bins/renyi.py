@@ -19,7 +19,7 @@ P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I), G_ij = <m_i, m_j> / s^2 >
   Gaussian is known, and is what `jensen_add` takes.
 
 An order gives H_{e^epsilon} <= exp((alpha - 1) (R_alpha - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1).
-The programme over counts: Schuchardt and Kalinin, arXiv 2601.21636. Proof: docs/proofs/balls-in-bins-renyi.md.
+The programme over counts: Schuchardt, Kalinin (arXiv 2601.21636). Proof: docs/proofs/balls-in-bins-renyi.md.
 """
 
 from __future__ import annotations
