@@ -21,10 +21,10 @@ STUDIES = (
     "accounting",  # amplified accounting against references
     "advised",  # what a plan and its advice give at the first try
     "audit_faults",  # which faults the audit sees
+    "calibration",  # probabilities and coefficients of LogisticRegression on ten data sets
     "choosing",  # plan() against every number of bands
     "engines",  # frames of Polars and DuckDB into a stream, beside the same sums without privacy
     "federated_costs",  # bytes and seconds of a round on the server
-    "calibration",  # probabilities and coefficients of LogisticRegression on ten data sets
     "figures",  # the monograph's figures
     "finetune",  # loss of a small language model, fine-tuned with and without the plan
     "finetune_memory",  # speed and memory of private fine-tuning, beside Opacus
