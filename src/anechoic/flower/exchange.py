@@ -18,7 +18,8 @@ from anechoic._validate import positive_float
 
 _log = getLogger("flwr")
 
-Answer, Found = TypeVar("Answer"), TypeVar("Found")
+Answer = TypeVar("Answer")
+Found = TypeVar("Found")
 There = TypeVar("There", bound=Mapping[Any, Any])
 
 _TELL_EVERY = 10.0  # seconds

@@ -34,26 +34,16 @@ def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) ->
     n = workload.n
     if not participation.touched(n) or n > NUMBERS // 2:
         return None
-    found = (
-        [_of_last_row(workload, participation)] if isinstance(kind, str) and kind in ("max", "last") else []
-    )
-    if n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
-        found += [
-            bound
-            for weights in _weights(kind, n)
-            if (bound := _of_columns(workload, participation, weights)) is not None
-        ]
-    if n <= SMALL and isinstance(kind, str) and kind == "max":  # with weights that the dual chooses
+    largest, found = isinstance(kind, str) and kind == "max", list[Bound | None]()
+    if isinstance(kind, str) and kind in ("max", "last"):
+        found.append(_of_last_row(workload, participation))
+    if largest and n <= SMALL:  # with weights that the dual chooses
         patterns = padded(maximal_patterns(participation.patterns(n)))
         found.append(scaled_bound(workload.to_dense(), None, patterns, LONG))
-    return max((bound for bound in found if bound.value > 0), key=lambda bound: bound.value, default=None)
-
-
-def _weights(kind: LossNorm, n: int) -> list[Array]:
-    """Weights of the squared errors whose mean is at most the loss; for "max" two choices."""
-    if isinstance(kind, str) and kind == "max":
-        return [row_weights("rms", n), row_weights("last", n)]
-    return [row_weights(kind, n)]
+    elif n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
+        found.append(_of_columns(workload, participation, row_weights("rms" if largest else kind, n)))
+    held = (bound for bound in found if bound is not None and bound.value > 0)
+    return max(held, key=lambda bound: bound.value, default=None)
 
 
 def _of_last_row(workload: Workload, participation: Patterns) -> Bound:

@@ -111,14 +111,11 @@ def _of_few_steps(workload: Workload, participation: Participation, kind: LossNo
     weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, workload.n)
     if period == 1:
         return full_batch_bound(workload, weights)
-    every = few_patterns(participation, workload.n, FEW)
-    if every is not None:
-        patterns, rounds = padded(maximal_patterns(every)), LONG
-    else:
-        patterns = contained_patterns(participation, workload.n)
-        rounds = 3 if weights is not None else 10
-        if patterns.shape[0] > period:  # overlapping ones, whose start is less good
-            rounds = 20
+    if every := few_patterns(participation, workload.n, FEW):
+        return scaled_bound(workload.to_dense(), weights, padded(maximal_patterns(every)), LONG)
+    patterns = contained_patterns(participation, workload.n)
+    # overlapping ones have a start that is less good
+    rounds = 20 if patterns.shape[0] > period else 3 if weights is not None else 10
     return scaled_bound(workload.to_dense(), weights, patterns, rounds)
 
 

@@ -136,9 +136,11 @@ class TiltedPair(ABC):
             low, high = start, max(1.1 * start, start + 0.05)
             while profile.at(high, failure).upper > delta:
                 high *= 1.5
-            found.append(
-                smallest(lambda e, most=delta: profile.at(e, failure).upper <= most, low, high, 1e-4)
-            )
+
+            def shown(epsilon: float, delta: float = delta) -> bool:
+                return profile.at(epsilon, failure).upper <= delta
+
+            found.append(smallest(shown, low, high, 1e-4))
         return found
 
     def plausible(self, epsilon: float, delta: float, std: float, *, samples: int, seed: int) -> bool:
