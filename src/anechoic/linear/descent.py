@@ -134,10 +134,8 @@ def logistic_clip_norm(noise: float) -> float:
     """The clip norm at which clipping and noise together should add least to the log loss.
 
     A clipped gradient is too short where the model is most wrong, so that coefficients come out too large;
-    noise grows with the clip norm. From 1 on next to nothing is clipped: rows have norm 1, residuals less.
-
-    Args:
-        noise: of `FitRequest.noise`.
+    `noise` (`FitRequest.noise`) grows with the clip norm. From 1 on next to nothing is clipped: rows have
+    norm 1, residuals less.
     """
     # least of e^(-k c) + a (c v)^2: k c e^(k c) = k^2 / (2 a v^2)
     found = float(lambertw(_FADING**2 / (2.0 * _NOISE * noise**2)).real) / _FADING
@@ -145,11 +143,7 @@ def logistic_clip_norm(noise: float) -> float:
 
 
 def squares_clip_norm(noise: float) -> float:
-    """The same for squared errors: clipping draws a skewed target towards its median.
-
-    Args:
-        noise: of `FitRequest.noise`.
-    """
+    """The same for squared errors: clipping draws a skewed target towards its median."""
     return min(_SQUARES_CLIP[1], max(_SQUARES_CLIP[0], _SQUARES_NOISE / noise))
 
 

@@ -98,14 +98,8 @@ def jensen_add(gram: Array, std: float, epsilon: float) -> float:
     return min(1.0, hockey_stick(place, math.sqrt(variance)) * (1 + ROUNDING))
 
 
-def delta_of_order(divergence: float, order: float, epsilon: float) -> float:
-    """An upper bound on the hockey-stick divergence at epsilon of a pair with this Renyi divergence."""
-    log = (order - 1) * (divergence - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
-    return min(1.0, math.exp(min(0.0, log)) * (1 + ROUNDING))
-
-
 def epsilon_of_order(divergence: float, order: float, delta: float) -> float:
-    """The epsilon at which `delta_of_order` is `delta`, at least 0."""
+    """The epsilon >= 0 at which this Renyi divergence gives `delta`, as above."""
     log = order * math.log1p(-1 / order) - math.log(order - 1) - math.log(delta)
     return max(0.0, divergence + log / (order - 1)) * (1 + ROUNDING)
 

@@ -62,13 +62,6 @@ def random_allocation_noise_multiplier(
 ) -> float:
     """A noise multiplier at which `random_allocation_epsilon` <= epsilon, within `tolerance` of the least.
 
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-        period: steps in one epoch, >= 1.
-        steps: n >= 1.
-        tolerance: relative, > 0.
-
     Raises:
         ValueError: if an argument is out of range.
     """
