@@ -174,7 +174,7 @@ def entry_noise(sums: MomentSums, mechanism: Mechanism) -> float:
 
 
 def solved(matrix: Array, vector: Array, noise: float, penalty: float, features: int) -> Array:
-    """Coefficients of a noisy symmetric system: eigenvalues are raised by the size of the noise in an entry."""
+    """Coefficients of a noisy symmetric system: eigenvalues are raised by the size of the noise."""
     m = len(vector)
     matrix = matrix + np.diag(np.where(np.arange(m) < features, penalty, 0.0))
     eigenvalues, vectors = np.linalg.eigh(matrix)
