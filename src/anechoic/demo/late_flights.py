@@ -191,7 +191,7 @@ def compared(arms: Sequence[Arm], scores: Scores, epsilon: float) -> dict[str, A
     found = {kind: best(arm, scores) for kind, arm in pair.items()}
     each = zip(found["planned"]["scores"], found["independent"]["scores"], strict=True)
     gain, error = mean_and_error([ours - theirs for ours, theirs in each])
-    tried = max(one["rates"] for one in found.values())
+    tried = max(found[kind]["rates"] for kind in ARMS)
     made = [Mechanism.from_json(pair[kind].mechanism or "") for kind in ARMS]
     chosen = [one if tried == 1 else select(one, mean=tried, score_on="public") for one in made]
     return {

@@ -111,23 +111,21 @@ def plan(
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.
-        optimizer: "sgd", or a torch optimizer, whose momentum, dampening and weight decay are read: for
-            updates that are linear in the gradients the error of what they add up to decides. "adam" for
-            those that divide by the size of gradients: they take smaller steps where the noise of a step is
-            larger, so that noise planned for sums, which is the best, asks for larger rates: see `advice`. At
-            the smaller rate of a torch optimizer "auto" plans for its buffer, or takes independent noise
-            (docs/choosing.md). With momentum, "auto" takes independent noise where that of the whole run adds
-            less to the model than half a clipped gradient, which needs `dimension`.
+        optimizer: "sgd", "adam", or a torch optimizer, which is read. The error of what linear updates add up
+            to decides. Adam and its kin divide them by what is mostly the noise of a step, so that the best
+            noise, which is planned for sums, asks for larger rates: see `advice`. At a smaller rate of a
+            torch optimizer "auto" plans for its buffer, or takes independent noise (docs/choosing.md). With
+            momentum, "auto" takes independent noise where that of the whole run adds less to the model than
+            half a clipped gradient, which needs `dimension`.
         scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cooldown"
             (constant, then linearly to 0 in the last fifth), "cosine", "linear" or "constant"; the rates
             themselves, one for every step; or a function of their number that returns them. Their size has
             no meaning; those below a thousandth of the largest count as that. None for a constant rate.
         scheduler_interval: whether the scheduler is stepped once a "step" or once an "epoch", a pass.
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
-            has the weight .2; "all" without that, where every iterate is used (online learning); "average"
-            gives that weight to the last half of the run, for a mean of iterates; "any" for the largest error
-            of an iterate; a number in [0, 1] is the weight of the last one.
-            Much of it helps convex models and harms networks (docs/choosing.md).
+            has the weight .2; "all" without that (online learning); "average" gives that weight to the last
+            half of the run; "any" for the largest error of an iterate; a number in [0, 1] is the weight of
+            the last one. Much of it helps convex models and harms networks (docs/choosing.md).
         workload: instead of what the optimizer adds up to: a Toeplitz workload of as many steps as the run
             has, with learning rates or not, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.
