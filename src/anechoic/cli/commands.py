@@ -82,7 +82,6 @@ def app(options: argparse.Namespace) -> None:
     need("nicegui", "matplotlib", "jinja2", extras="app")
     from anechoic.app.page import serve
 
-    print(f"http://127.0.0.1:{options.port} (Ctrl-C ends it)", flush=True)
     serve(options.port, show=not options.no_browser)
 
 

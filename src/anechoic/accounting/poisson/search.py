@@ -71,7 +71,6 @@ def poisson_noise_multiplier_estimate(
     return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency)
 
 
-@lru_cache(maxsize=4096)
 def poisson_noise_multiplier(
     epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
 ) -> float:
@@ -91,6 +90,12 @@ def poisson_noise_multiplier(
     Raises:
         ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
     """
+    one_of("adjacency", adjacency, ADJACENCIES)  # a list has no hash
+    return _noise_multiplier(epsilon, delta, rate, compositions, adjacency)
+
+
+@lru_cache(maxsize=4096)
+def _noise_multiplier(epsilon: float, delta: float, rate: float, compositions: int, adjacency: str) -> float:
     sigma = poisson_noise_multiplier_estimate(epsilon, delta, rate, compositions, adjacency=adjacency)
     # grids are pessimistic
     return least_noise_from(sigma * (1 + 2e-5), epsilon, delta, rate, compositions, adjacency=adjacency)
