@@ -107,7 +107,7 @@ class NoiseAdder(NonPicklable):
         """Add the sums of a micro-batch to the partial sum of its batch: integers, where there is a grid."""
         if self.mechanism.grid_bits is not None and {total.dtype for total in sums} != {torch.int64}:
             raise GuaranteeError(
-                f"sums of {sums[0].dtype} reached a release on a grid: a gradient source sums by"
+                f"sums of {sums[0].dtype} reached a release on a grid, not int64: a gradient source sums by"
                 " setup.clipping."
             )
         if self._partial is None:

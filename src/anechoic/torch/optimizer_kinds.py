@@ -23,7 +23,7 @@ from anechoic.planning.update import UpdateRule, rates_of, update_of
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.torch.adam import CorrectedAdam
-from anechoic.workloads import exponential_decay, prefix_sum
+from anechoic.workloads import exponential_decay
 
 logger = logging.getLogger("anechoic")
 
@@ -51,27 +51,13 @@ def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction:
 
 
 def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
-    """Log which learning rates are worth trying where noise is correlated and the optimizer divides by it.
-
-    With noise r times as large in a step and e times as large in sums as independent noise, a plain Adam
-    takes steps 1 / r as long, and bears steps up to 1 / e as long as before (docs/measured.md).
-    """
-    if optimizer_kind(optimizer) == "sgd" or mechanism.strategy.structure.bands == 1:
-        return
-    r, e = against_independent(mechanism)
-    logger.warning(
-        "%s divides by the noise of a step, %.3g times that of independent noise, and %.3g times in sums. Try"
-        " learning rates %.2g to %.2g times as large, or anechoic.torch.CorrectedAdam at 1 to %.2g times.",
-        *(type(optimizer).__name__, r, e, r, max(r, r / e), max(1.0, 1 / e)),
-    )
-
-
-def against_independent(mechanism: Mechanism) -> tuple[float, float]:
-    """Return root mean squares of noise in a step and of prefix sums over those of independent noise."""
-    ratio, n = mechanism.noise_std / independent_noise_std(mechanism), mechanism.steps
-    step = error(exponential_decay(n, 0.0), mechanism.strategy).rms
-    sums = error(prefix_sum(n), mechanism.strategy).rms
-    return ratio * step, ratio * sums / math.sqrt((n + 1) / 2)
+    """Log what suits an optimizer that divides by noise, where that is correlated (docs/choosing.md)."""
+    if optimizer_kind(optimizer) == "adam" and mechanism.strategy.structure.bands != 1:
+        logger.warning(
+            "%s divides by the noise of single steps, which correlation makes larger: take anechoic.torch."
+            "CorrectedAdam, higher learning rates, or mechanism='auto'.",
+            type(optimizer).__name__,
+        )
 
 
 def independent_noise_std(mechanism: Mechanism) -> float:

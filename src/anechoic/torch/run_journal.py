@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anechoic._validate import positive_int
 from anechoic.budget.book import Reservation
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
@@ -40,7 +39,7 @@ class RunJournal:
         self.follows, self.known = follows, 0
         self.booked: Reservation | None = None
         self._path = None if path is None or follows else Path(path)
-        self.sync_every = positive_int("journal_sync_every", sync_every)
+        self.sync_every = sync_every
         self.journal: Journal | None = None
 
     def made(self, noise_key: bytes) -> int:

@@ -36,7 +36,6 @@ from anechoic.torch.history import unstamped
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 1\n"
-_OF_UNITS = ", of units with digest "
 
 
 def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
@@ -149,38 +148,33 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
 
 def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
     """Prepare journal, history and run: all that may be refused."""
-    _check_batches(run.loader.feed.batches.name, content["order"])
+    own, saved = run.loader.feed.batches.name, content["order"]
+    if own != saved:
+        own, saved = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
+        raise MismatchError(
+            f"the checkpoint has batches {saved}, this run {own}: set up the loader as it was, with the same"
+            " unit_ids=Units(…), combine and max_examples."
+        )
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
             raise MismatchError(
                 f"{name}={value} was {content['settings'].get(name)} in the checkpoint: set it up as it was."
             )
-    noise_key, sampling_key = _keys(run, content)
-    check_not_made(noise_key, content["releases"])
+    (noise_key, sampling_key), releases = _keys(run, content), content["releases"]
+    check_not_made(noise_key, releases)
     if run.ledger.releases and run.keys.noise != noise_key:
         raise _already(run)
     _check_states(run, content)
     earlier = run.history.load(content["earlier"])
-    resume = run.resume(
-        noise_key,
-        sampling_key,
-        content["noise"],
-        content["releases"],
-        drawn=content["drawn"],
-        cipher=content["cipher"],
-        storage=content["noise_memory"],
-    )
-    journal = None
+    how = {"cipher": content["cipher"], "storage": content["noise_memory"]}
+    resume = run.resume(noise_key, sampling_key, content["noise"], releases, drawn=content["drawn"], **how)
+    journal, sync = None, content["sync_every"]
     if not run.recorder.follows:
-        journal = run.recorder.resumed(
-            content["journal"], source.parent, noise_key, content["releases"], adopt=adopt
-        )
-    check_place(
-        content["environment"],
-        environment(_device(run)),
-        repeated=0 if journal is None else journal.end - content["releases"],
-        sync_every=content["sync_every"],
-    )
+        where: Any = (content["journal"], source.parent)
+        journal = run.recorder.resumed(*where, noise_key, releases, adopt=adopt)
+    repeated = 0 if journal is None else journal.end - releases
+    now = environment(_device(run))
+    check_place(content["environment"], now, repeated=repeated, sync_every=sync)
     return journal, earlier, resume
 
 
@@ -259,21 +253,6 @@ def _settings(run: PrivateRun) -> dict[str, Any]:
 
 def _device(run: PrivateRun) -> torch.device:
     return next(p for p in run.plain.parameters() if p.requires_grad).device
-
-
-def _check_batches(own: str, saved: str) -> None:
-    """Compare the names of batches, of which those over units end in the digest of who owns what."""
-    if own == saved:
-        return
-    if own.partition(_OF_UNITS)[0] != saved.partition(_OF_UNITS)[0]:
-        mine, theirs = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
-        raise MismatchError(
-            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was."
-        )
-    raise MismatchError(
-        "unit_ids, combine or max_examples differ from those of the checkpoint: pass unit_ids=Units(…) with"
-        " the same owners in the order of the data, the same combine and the same max_examples."
-    )
 
 
 def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from anechoic.errors import GuaranteeError
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism.weak_delta import default_delta
 from anechoic.noise.grid import default_bits
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
@@ -54,7 +54,12 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
     if mechanism_fit.is_open(setup):
         steps = mechanism_fit.OPEN_STEPS
         setup = replace(setup, mechanism="identity", steps=steps, workload=prefix_sum, keep="all")
-    size = mechanism_fit.planned_size(setup)
+    size = setup.data_loader.batch_size
+    if size is None:  # batches of somebody else, of whatever size
+        raise UnsupportedError(
+            "data_loader has a batch_sampler, and so no batch_size. Use shuffle=True or shuffle=False with a"
+            " batch_size; or pass a Mechanism with External(participation, batch_size, steps)."
+        )
     if setup.participation is None:
         mechanism_fit.is_shuffled(setup.data_loader)
     steps, delta = mechanism_fit.planned_steps(setup), setup.target_delta
