@@ -59,7 +59,7 @@ def seq2seq_loss(
 ) -> Tensor:
     """Cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
 
-    Arguments, result and errors are those of `causal_lm_loss`, which without `shift` is this loss. Masked
-    language models and tags of tokens are of this kind too.
+    `labels`, `ignore_index`, `reduction`, result and errors are those of `causal_lm_loss`, which without
+    `shift` is this loss. Masked language models and tags of tokens are of this kind too.
     """
     return causal_lm_loss(logits, labels, ignore_index=ignore_index, shift=False, reduction=reduction)

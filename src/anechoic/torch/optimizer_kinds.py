@@ -100,14 +100,15 @@ def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
         return None
 
     def rates(count: int) -> Array:
-        stand_in, groups = _stand_in(scheduler.optimizer), scheduler.optimizer.param_groups
+        groups = scheduler.optimizer.param_groups
         group = max(range(len(groups)), key=lambda i: _size(groups[i]))
-        copied = copy.deepcopy(scheduler, {id(scheduler.optimizer): stand_in})
+        one = {id(p): torch.zeros(1, requires_grad=True) for each in groups for p in each["params"]}
+        copied = copy.deepcopy(scheduler, one)  # with one number for each parameter
         found = np.empty(count)
         with warnings.catch_warnings():  # of steps in another order, and of those behind the last
             warnings.simplefilter("ignore")
             for t in range(count):
-                found[t] = stand_in.param_groups[group]["lr"]
+                found[t] = copied.optimizer.param_groups[group]["lr"]
                 if t + 1 < count:
                     copied.step()
         return found
@@ -117,12 +118,3 @@ def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
 
 def _size(group: dict[str, Any]) -> int:
     return sum(p.numel() for p in group["params"])
-
-
-def _stand_in(optimizer: optim.Optimizer) -> optim.Optimizer:
-    """Make an optimizer with the groups of another one, and one number as the parameters of each."""
-    groups = [{**group, "params": [torch.zeros(1, requires_grad=True)]} for group in optimizer.param_groups]
-    found = optim.SGD(groups, lr=1.0)
-    for made, group in zip(found.param_groups, optimizer.param_groups, strict=True):
-        made.update({key: value for key, value in group.items() if key != "params"})
-    return found

@@ -415,13 +415,13 @@ def test_a_run_keeps_the_cipher_that_it_began_with(
     run = start()
     train(run, 2)
     run.engine.save_checkpoint(path=path, keys=keys)
-    assert run.optimizer.noise_adder.cipher == began
+    assert run.optimizer.noise_adder.stream.cipher == began
     other_process()
     monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: goes_on)
     resumed = start(keys=not keys)
-    assert resumed.optimizer.noise_adder.cipher == goes_on
+    assert resumed.optimizer.noise_adder.stream.cipher == goes_on
     resumed.engine.load_checkpoint(path=path)
-    assert resumed.optimizer.noise_adder.cipher == began
+    assert resumed.optimizer.noise_adder.stream.cipher == began
     assert torch.equal(train(resumed, 3), train(run, 3))
 
 
@@ -522,7 +522,7 @@ def test_other_noise_or_batches_under_the_same_key_are_refused(
     train(run, 3)
     run.engine.save_checkpoint(path=path, keys=keys)
     other_process()
-    kind = type(run.loader.feed.batches) if what == "batches" else type(run.optimizer.noise_adder._stream)
+    kind = type(run.loader.feed.batches) if what == "batches" else type(run.optimizer.noise_adder.stream)
     ours = kind.batch if what == "batches" else kind.next
     if what == "batches":
         monkeypatch.setattr(kind, "batch", lambda self, t: ours(self, t)[::-1])

@@ -81,7 +81,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "micro_batch": run.ledger.micro_batch,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
-        "cipher": run.noise_adder.cipher,
+        "cipher": run.noise_adder.stream.cipher,
         "noise_memory": run.noise_adder.storage,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),

@@ -71,16 +71,12 @@ class Resumable:
         return self._current().ledger.releases
 
     def __repr__(self) -> str:
-        """Say what it is: mode, mechanism, releases, and the epsilon that they have."""
+        """Say what it is: mode, mechanism and releases."""
         run = self._run
         if run is None:
             return f"{type(self).__name__}(no run yet: call make_private)"
-        delta = run.mechanism.delta
-        return (
-            f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {self.releases}"
-            f" of {run.mechanism.steps} releases made, epsilon={self.get_epsilon(delta):.4g} so far at"
-            f" delta={delta:.3g})"
-        )
+        made = f"{self.releases} of {run.mechanism.steps} releases made"
+        return f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {made})"
 
     def _current(self) -> PrivateRun:
         if self._run is None:
