@@ -101,7 +101,7 @@ def test_who_divides_by_correlated_noise_is_told_which_rates_to_try(optimizer, c
     if optimizer is not torch.optim.Adam:
         assert not said
         return
-    assert "CorrectedAdam, higher learning rates" in said[0] and len(said) == 1
+    assert "CorrectedAdam, or higher learning rates" in said[0] and len(said) == 1
     start(mech=mechanism(bands=1), optimizer=lambda parameters: optimizer(parameters, lr=0.1))
     assert len([record for record in caplog.records if "learning rates" in record.getMessage()]) == 1
 

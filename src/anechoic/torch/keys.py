@@ -40,10 +40,10 @@ class KeySource:
     """Source of a run's keys: 32 secret bytes each, a function that returns them, or None for fresh ones."""
 
     def __init__(self, noise_key: Key, sampling_key: Key) -> None:
-        self.given: dict[str, Key] = {"noise_key": noise_key, "sampling_key": sampling_key}
-        for name, key in self.given.items():
-            if not (key is None or callable(key)):
-                checked_key(key, name)
+        self.given: dict[str, Key] = {
+            name: key if key is None or callable(key) else checked_key(key, name)
+            for name, key in (("noise_key", noise_key), ("sampling_key", sampling_key))
+        }
         self._process = os.getpid()
 
     def draw(self) -> Keys:

@@ -51,11 +51,11 @@ def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction:
 
 
 def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
-    """Log what suits an optimizer that divides by noise, where that is correlated (docs/choosing.md)."""
+    """Log what suits an optimizer that divides by noise, where that is correlated."""
     if optimizer_kind(optimizer) == "adam" and mechanism.strategy.structure.bands != 1:
         logger.warning(
             "%s divides by the noise of single steps, which correlation makes larger: take anechoic.torch."
-            "CorrectedAdam, higher learning rates, or mechanism='auto'.",
+            "CorrectedAdam, or higher learning rates (docs/choosing.md).",
             type(optimizer).__name__,
         )
 
@@ -100,15 +100,14 @@ def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
         return None
 
     def rates(count: int) -> Array:
-        groups = scheduler.optimizer.param_groups
+        stand_in, groups = _stand_in(scheduler.optimizer), scheduler.optimizer.param_groups
         group = max(range(len(groups)), key=lambda i: _size(groups[i]))
-        one = {id(p): torch.zeros(1, requires_grad=True) for each in groups for p in each["params"]}
-        copied = copy.deepcopy(scheduler, one)  # with one number for each parameter
+        copied = copy.deepcopy(scheduler, {id(scheduler.optimizer): stand_in})
         found = np.empty(count)
         with warnings.catch_warnings():  # of steps in another order, and of those behind the last
             warnings.simplefilter("ignore")
             for t in range(count):
-                found[t] = copied.optimizer.param_groups[group]["lr"]
+                found[t] = stand_in.param_groups[group]["lr"]
                 if t + 1 < count:
                     copied.step()
         return found
@@ -118,3 +117,12 @@ def _(scheduler: LRScheduler) -> Callable[[int], Array] | None:
 
 def _size(group: dict[str, Any]) -> int:
     return sum(p.numel() for p in group["params"])
+
+
+def _stand_in(optimizer: optim.Optimizer) -> optim.Optimizer:
+    """Make an optimizer with the groups of another one, and one number as the parameters of each."""
+    groups = [{**group, "params": [torch.zeros(1, requires_grad=True)]} for group in optimizer.param_groups]
+    found = optim.SGD(groups, lr=1.0)
+    for made, group in zip(found.param_groups, optimizer.param_groups, strict=True):
+        made.update({key: value for key, value in group.items() if key != "params"})
+    return found

@@ -170,8 +170,8 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
     resume = run.resume(noise_key, sampling_key, content["noise"], releases, drawn=content["drawn"], **how)
     journal, sync = None, content["sync_every"]
     if not run.recorder.follows:
-        where: Any = (content["journal"], source.parent)
-        journal = run.recorder.resumed(*where, noise_key, releases, adopt=adopt)
+        saved = content["journal"]
+        journal = run.recorder.resumed(saved, source.parent, noise_key, releases, adopt=adopt)
     repeated = 0 if journal is None else journal.end - releases
     now = environment(_device(run))
     check_place(content["environment"], now, repeated=repeated, sync_every=sync)
@@ -276,7 +276,7 @@ def _path(path: Any) -> Path:
 
 
 #: What weights_only=True reads besides its own: numbers of NumPy, as what they are.
-_NUMBERS = [
+_NUMBERS: list[Any] = [
     np.float64(0).__reduce__()[0],
     np.dtype,
     *(type(np.dtype(c)) for c in "?bBhHiIlLqQefdgFDG"),

@@ -266,7 +266,7 @@ def with_arguments(options: Any) -> Callable[[_Method], _Method]:
 
     def spell(method: _Method) -> _Method:
         method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        lines = [cleandoc(one.__doc__).split("\n\n", 1)[1] for one in (options, Common)]
+        lines = [cleandoc(str(one.__doc__)).split("\n\n", 1)[1] for one in (options, Common)]
         text = cleandoc(method.__doc__ or "").replace("ARGUMENTS", indent("\n".join(lines), "    ").strip())
         method.__doc__ = text
         return known_keywords(method)  # type: ignore[return-value]

@@ -108,7 +108,7 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
             f"poisson_sampling=False, but the mechanism's guarantee rests on {type(sampling).__name__}"
             " sampling. Leave it True, or calibrate a mechanism for FixedOrder."
         )
-    pairs = [
+    pairs: list[tuple[str, Any, Any]] = [
         ("max_grad_norm", setup.clip_norm, mechanism.clip_norm),
         ("noise_multiplier", setup.noise_multiplier, mechanism.noise_multiplier),
         ("adjacency", setup.adjacency, mechanism.adjacency),
