@@ -172,7 +172,7 @@ def test_a_noise_multiplier_can_be_given():
 def test_without_epochs_noise_is_independent_and_a_run_may_stop_anywhere(caplog):
     engine = PrivacyEngine()
     made = private(engine, noise_multiplier=1.1, max_grad_norm=1.0)
-    assert "may stop after any of them" in caplog.text
+    assert "may stop after any step" in caplog.text
     run = start(mech=mechanism("poisson", steps=10, noise_std=1.1))
     assert engine.mechanism.noise_multiplier == pytest.approx(1.1)
     for t, (x, y) in enumerate((batch for _ in range(2) for batch in made[-1]), 1):

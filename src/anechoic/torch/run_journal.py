@@ -83,7 +83,7 @@ class RunJournal:
             if not places[0].exists():
                 raise CheckpointError(
                     f"journal {places[0]} is missing: the checkpoint was written with {mark.path}. Give that"
-                    " one's folder (PrivacyEngine(journal=…), or a trainer's output_dir), or put it there."
+                    " folder (journal=…, a trainer's output_dir, default_root_dir), or move it."
                 )
         place = next((place for place in places if place.exists()), places[0])
         return self._open(place, step, noise_key, mark=mark, adopt=adopt)

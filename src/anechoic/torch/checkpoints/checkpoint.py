@@ -48,8 +48,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
         raise CheckpointError(f"path={str(path)!r} must be the name of a file, in a folder that exists.")
     if run.ledger.unfinished:
         raise DesynchronizedError(
-            f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
-            " optimizer.step(), or call optimizer.abandon_batch() first."
+            f"{run.ledger.unfinished}: save after optimizer.step(), or optimizer.abandon_batch() first."
         )
     if run.ledger.begun:  # until the first batch the user may load weights
         run.optimizer.work.guard.check_model()
@@ -179,10 +178,8 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
 
 
 def _already(run: PrivateRun) -> ReplayError:
-    return ReplayError(
-        f"this run has made {run.ledger.releases} releases of its own, and would go on as another one:"
-        " load a checkpoint before training, with a new engine."
-    )
+    made = f"this run has made {run.ledger.releases} releases of its own"
+    return ReplayError(f"{made}: load a checkpoint before training, with a new engine.")
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Plan a mechanism from the arguments of make_private, with a grid for exact sums where that is possible.
 
-Imported where a mechanism is planned: it brings all optimisers, and a run with a given Mechanism needs none.
+Imported where a mechanism is planned: it brings all optimisers.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def _on_grid(
     What is chosen is the choice without a grid where its noise has room on one, else what has room there.
     Where nothing has, sums are in floating point, with a warning.
 
-    Args:
-        made: plans within a budget, which counts noise in float32.
-        against: why there is no grid by default; "" for no reason.
+    `made` plans within a budget, which counts noise in float32; `against` is what speaks against a grid.
     """
     budget = setup.budget
 
@@ -148,13 +146,15 @@ def _on_grid(
                 " exact sums, or exact_sums=False."
             )
             warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
-            return _said(floats, f"Sums are in floating point: {lost}"), SumArithmetic(False, lost)
+            reason = f"{floats.reason} Sums are in floating point: {lost}"
+            return replace(floats, reason=reason), SumArithmetic(False, lost)
         less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
-        plan = _said(
-            plan,
-            f"Sums are exact, which takes twice the bytes of float32 or more: {floats.chosen.name} has"
-            f" {less:.0%} less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
+        reason = (
+            f"{plan.reason} Sums are exact, which takes twice the bytes of float32 or more:"
+            f" {floats.chosen.name} has {less:.0%} less error, by memory_budget={needed}, or in floating"
+            " point by exact_sums=False."
         )
+        plan = replace(plan, reason=reason)
     return plan, SumArithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
 
@@ -170,7 +170,3 @@ def against_grid(mode: str, parameters: list[nn.Parameter]) -> str:
     if any(p.dtype != torch.float32 for p in parameters):
         return "parameters are float64, of which exact sums take several times as long: exact_sums=True."
     return ""
-
-
-def _said(plan: Plan, more: str) -> Plan:
-    return replace(plan, reason=f"{plan.reason} {more}")
