@@ -31,7 +31,7 @@ def known_keywords(function: Callable[Given, Found]) -> Callable[Given, Found]:
     Raises:
         TypeError: as Python does, from the call.
     """
-    known = tuple(signature(function).parameters)
+    known = [name for name in signature(function).parameters if name != "self"]
 
     @wraps(function)
     def checked(*args: Given.args, **given: Given.kwargs) -> Found:

@@ -417,9 +417,9 @@ def _interrupt(*_):
 def test_a_noise_row_out_of_turn_is_refused():
     run = start()
     release = run.optimizer.noise_adder
-    _, release._noise = release._stream.next(release._noise)
+    _, release.noise_state = release.stream.next(release.noise_state)
     before = weights(run.model)
-    with pytest.raises(DesynchronizedError, match="noise row 1 is next, but release 0 is due"):
+    with pytest.raises(DesynchronizedError, match="noise row 1 is next, and release 0 due"):
         step(run, first(run)[1])
     assert torch.equal(weights(run.model), before)
 

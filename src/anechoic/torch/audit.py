@@ -83,8 +83,7 @@ def audit_training(
     The model is one linear layer and the loss its output, so that the gradient of an example is the example:
     a random orthogonal direction, beyond the clip norm, for a canary that is put in, and zero for one that
     is left out. Canaries are the examples with the strongest patterns of participation. Everything else is
-    the path that real training takes: sampler, loader, per-example gradients, clipping, sum, noise,
-    divisor and, at `resume_at`, a checkpoint that is written and read by a fresh engine.
+    the path that real training takes.
 
     Args:
         mechanism: what is claimed. Under External sampling all canaries take part by the strongest allowed

@@ -235,21 +235,17 @@ class PrivacyEngine(Resumable, NonPicklable):
         said = {}
         with ranks.together("the beginning of the run", said) as others:
             run, private = build_run(
-                setup,
-                mechanism,
-                arithmetic,
-                words[0]["keys"],
+                *(setup, mechanism, arithmetic, words[0]["keys"]),
                 way=way,
-                journal=self._journal,
-                sync_every=self._journal_sync_every,
                 share=share,
                 ranks=ranks,
+                journal=self._journal,
+                sync_every=self._journal_sync_every,
             )
             said["batches"] = run.loader.feed.batches.name
         if any(other["batches"] != said["batches"] for other in others):  # as the script's own may be drawn
             raise RanksError(
-                "the batches of the loader's batch_sampler differ from rank to rank: give it the same seed on"
-                " every rank. Nothing was begun."
+                "the batches of the loader's batch_sampler differ from rank to rank: give it one seed."
             )
         run.book = self._book
         self._run = run

@@ -44,7 +44,6 @@ class KeySource:
             name: key if key is None or callable(key) else checked_key(key, name)
             for name, key in (("noise_key", noise_key), ("sampling_key", sampling_key))
         }
-        _check_different(**self.given)
         self._process = os.getpid()
 
     def draw(self) -> Keys:
@@ -58,11 +57,7 @@ class KeySource:
             name: new_key() if key is None else checked_key(key() if callable(key) else key, name)
             for name, key in self.given.items()
         }
-        _check_different(**drawn)
+        if drawn["noise_key"] == drawn["sampling_key"]:
+            raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")
         theirs = tuple(name for name, key in self.given.items() if key is not None)
         return Keys(drawn["noise_key"], drawn["sampling_key"], theirs)
-
-
-def _check_different(noise_key: Key, sampling_key: Key) -> None:
-    if noise_key is not None and noise_key == sampling_key:
-        raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")

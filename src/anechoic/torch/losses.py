@@ -13,10 +13,9 @@ def causal_lm_loss(
 ) -> Tensor:
     """Cross-entropy of next tokens: the mean over each sequence's own tokens, then over sequences.
 
-    A mean over all tokens of a batch, as most trainers take it, divides by a number that all rows decide,
-    and a private run refuses it. Here a row's loss is its own: with n labels in it that count, 1/n times the
-    sum of their -log p. A short sequence therefore counts as much as a long one. A row without such a label
-    has the loss 0. It works inside and outside of a private run, in every `grad_sample_mode`.
+    A mean over all tokens of a batch divides by a number that all rows decide, and a private run refuses it.
+    Here a row's loss is its own: with n labels in it that count, 1/n times the sum of their -log p; 0 without
+    such a label. It works inside and outside of a private run, in every `grad_sample_mode`.
 
     Args:
         logits: shape (rows, tokens, words), as the model returns them. Half precision is computed in float32.
@@ -60,7 +59,7 @@ def seq2seq_loss(
 ) -> Tensor:
     """Cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
 
-    Arguments, result and errors are those of `causal_lm_loss`, which without `shift` is this loss. Masked
-    language models and tags of tokens are of this kind too.
+    `labels`, `ignore_index`, `reduction`, result and errors are those of `causal_lm_loss`, which without
+    `shift` is this loss. Masked language models and tags of tokens are of this kind too.
     """
     return causal_lm_loss(logits, labels, ignore_index=ignore_index, shift=False, reduction=reduction)

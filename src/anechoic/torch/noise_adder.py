@@ -74,27 +74,12 @@ class NoiseAdder(NonPicklable):
             memory=storage or self.storage,
         )
 
-    @property
-    def cipher(self) -> str:
-        """Name the cipher that noise is drawn with."""
-        return self._stream.cipher
-
     def take_noise(self, stream: NoiseStream, state: NoiseState) -> None:
-        """Use the rows of `stream` from `state` on."""
-        self._stream, self._noise, self.storage = stream, state, stream.memory
+        """Use the rows of `stream` from `state` on, which holds secrets."""
+        self.stream, self.noise_state, self.storage = stream, state, stream.memory
         self._row: Tensor | None = None  # one piece of memory for all rows
         grid = self.mechanism.grid_bits
         self._unit = None if grid is None else spacing(self.mechanism.clip_norm, grid) / self.divisor
-
-    @property
-    def noise_state(self) -> NoiseState:
-        """State of the noise stream; it holds secrets."""
-        return self._noise
-
-    @property
-    def noise_bytes(self) -> int:
-        """Bytes that the noise state takes between two steps."""
-        return self._stream.memory_bytes
 
     # -- sums ----------------------------------------------------------------------------------
 
@@ -107,7 +92,7 @@ class NoiseAdder(NonPicklable):
         """Add the sums of a micro-batch to the partial sum of its batch: integers, where there is a grid."""
         if self.mechanism.grid_bits is not None and {total.dtype for total in sums} != {torch.int64}:
             raise GuaranteeError(
-                f"sums of {sums[0].dtype} reached a release on a grid: a gradient source sums by"
+                f"sums of {sums[0].dtype} reached a release on a grid, not int64: a gradient source sums by"
                 " setup.clipping."
             )
         if self._partial is None:
@@ -140,15 +125,15 @@ class NoiseAdder(NonPicklable):
         The sums are those of the last (or only) micro-batch, to which the partial sum is added.
         """
         self.ledger.check_releasing()
-        if self._noise.step != step:
-            raise DesynchronizedError(f"noise row {self._noise.step} is next, but release {step} is due.")
+        if self.noise_state.step != step:
+            raise DesynchronizedError(f"noise row {self.noise_state.step} is next, and release {step} due.")
         self.add_partial_sum(sums)
         totals, self._partial = self._partial or [], None
         alone = self.ranks.count == 1
         if not alone:
             self.ranks.add_up(totals, f"release {step}")
         self.agreed = False
-        self._row, self._noise = self._stream.next(self._noise, out=self._row)
+        self._row, self.noise_state = self.stream.next(self.noise_state, out=self._row)
         rows = self._row.split(self._sizes)
         kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
         released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]

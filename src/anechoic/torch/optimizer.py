@@ -183,12 +183,16 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
             self.run = run
 
     def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        stamped: dict[str, Any] = state if self.run is None else self.run.stamped(state)
-        return stamped
+        return self._with_history("stamp", state)
 
     def _without_stamp(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        admitted: dict[str, Any] = state if self.run is None else self.run.admitted(state)
-        return admitted
+        return self._with_history("admit", state)
+
+    def _with_history(self, what: str, state: dict[str, Any]) -> dict[str, Any]:
+        if self.run is None:
+            return state
+        found = getattr(self.run.history, what)
+        return found(state, run=self.run.identity, releases=self.ledger.releases)  # type: ignore[no-any-return]
 
     def _admit_what_was_loaded(self) -> None:
         """Check a state that was loaded into the plain optimizer before make_private, as one after it."""
@@ -217,14 +221,10 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     # torch.amp.GradScaler sets grad_scale on optimizers that say they take it
     _step_supports_amp_scaling = True
 
-    @property
-    def grad_scale(self) -> float:
-        """1: setting it is refused."""
-        return 1.0
-
-    @grad_scale.setter
-    def grad_scale(self, value: Any) -> NoReturn:
+    def _scaled(self, value: Any) -> NoReturn:
         raise UnsupportedError(
             "GradScaler multiplies losses before gradients are clipped: use autocast with bfloat16 and no"
             " GradScaler (GradScaler(enabled=False) does nothing, and may stay)."
         )
+
+    grad_scale = property(fset=_scaled)

@@ -8,22 +8,15 @@ part gives is then the same, whoever works on it and beside what.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anechoic.batches.base import Batches
 from anechoic.errors import MismatchError
 from anechoic.units.batch import UnitBatch
 
 
-@dataclass(frozen=True)
-class ProcessParts:
-    """The parts of a batch that one process is given at once.
-
-    Attributes:
-        numbers: of the parts in their batch, from 0 on.
-        sizes: rows of each.
-        indices: examples, as Python ints.
-        units: which rows are clipped together; None where a row is a unit.
-    """
+class ProcessParts(NamedTuple):
+    """The parts of a batch that one process is given at once: numbers, rows of each, examples."""
 
     numbers: list[int]
     sizes: tuple[int, ...]

@@ -69,14 +69,6 @@ class PrivateRun(BatchHooks, NonPicklable):
         """Name of the run in journals and stamps; no secret."""
         return identity_of(self.keys.noise)
 
-    def stamped(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Stamp an optimizer's state with the run that it belongs to."""
-        return self.history.stamp(state, run=self.identity, releases=self.ledger.releases)
-
-    def admitted(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Check and remove the stamp of an optimizer's state."""
-        return self.history.admit(state, run=self.identity, releases=self.ledger.releases)
-
     def adopt_mechanism(self, mechanism: Mechanism) -> None:
         """Pin the mechanism that the run was begun with (see `pin_to_saved`), before its first release."""
         self.mechanism = self.noise_adder.mechanism = self.history.mechanism = mechanism

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anechoic._validate import positive_int
 from anechoic.budget.book import Reservation
 from anechoic.errors import CheckpointError
 from anechoic.runs import Journal, identity_of
@@ -40,7 +39,7 @@ class RunJournal:
         self.follows, self.known = follows, 0
         self.booked: Reservation | None = None
         self._path = None if path is None or follows else Path(path)
-        self.sync_every = positive_int("journal_sync_every", sync_every)
+        self.sync_every = sync_every
         self.journal: Journal | None = None
 
     def made(self, noise_key: bytes) -> int:
@@ -84,7 +83,7 @@ class RunJournal:
             if not places[0].exists():
                 raise CheckpointError(
                     f"journal {places[0]} is missing: the checkpoint was written with {mark.path}. Give that"
-                    " one's folder (PrivacyEngine(journal=…), or a trainer's output_dir), or put it there."
+                    " folder (journal=…, a trainer's output_dir, default_root_dir), or move it."
                 )
         place = next((place for place in places if place.exists()), places[0])
         return self._open(place, step, noise_key, mark=mark, adopt=adopt)

@@ -63,22 +63,13 @@ def tensors_in(value: Any) -> list[Tensor]:
             found.append(part)
         elif isinstance(part, (list, tuple)):
             todo += part[::-1]
-        elif isinstance(part, dict):
+        elif type(part) in PLAIN:
+            continue
+        elif isinstance(part, Mapping):
             todo += [*part.values()][::-1]
-        elif type(part) not in PLAIN:
-            todo += parts_of(part)[::-1]
+        elif is_dataclass(part) and not isinstance(part, type):
+            todo += [getattr(part, field.name) for field in fields(part)][::-1]
     return found
-
-
-def parts_of(value: Any) -> list[Any]:
-    """What a container of `mapped` holds; nothing for what is none."""
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in fields(value)]
-    return []
 
 
 def filled(value: Any, tensors: list[Any]) -> Any:

@@ -99,7 +99,7 @@ def test_a_third_process_pays_for_both(mech, tmp_path):
     train(second, 4)
     two = framework_saves(second)
     third = fresh(two, mech=mech)
-    with pytest.raises(ReplayError, match="would forget them"):
+    with pytest.raises(ReplayError, match="get_epsilon would forget"):
         third.optimizer.load_state_dict(two["optimizer"])
     third.engine.charge(two["optimizer"], releases=4)
     third.optimizer.load_state_dict(two["optimizer"])

@@ -187,7 +187,7 @@ AT_THE_BEGINNING = {
     "sharded": (
         lambda rank: begun(model=fully_shard(network())),
         UnsupportedError,
-        "(DTensor): pass",
+        "FSDPModule: pass the plain module",
     ),
     "one rank": (
         lambda rank: begun(max_grad_norm=-1.0 if rank else 1.0),

@@ -47,7 +47,7 @@ def test_a_budget_makes_rows_of_a_given_mechanism_again(grid_bits, caplog):
         caplog.clear()
         found = train(run, 6)
         held = release.noise_state.state_dict()["rows"]
-        assert release.noise_bytes == (needed if way == "store" else 0) and (len(held) == 0) == (
+        assert release.stream.memory_bytes == (needed if way == "store" else 0) and (len(held) == 0) == (
             way != "store"
         )
         noise.setdefault(way, []).append(found)
@@ -72,7 +72,9 @@ def test_what_cannot_be_made_again_is_refused_with_the_bytes(grid_bits):
     needed = PARAMETERS * (4 if grid_bits is None else 16)
     with pytest.raises(ValueError, match=rf"memory_budget='10B'.* {needed} bytes.*Give as many"):
         start(mech=blt, model=model, memory_budget="10B")
-    assert start(mech=blt, model=model, memory_budget=needed).optimizer.noise_adder.noise_bytes == needed
+    assert (
+        start(mech=blt, model=model, memory_budget=needed).optimizer.noise_adder.stream.memory_bytes == needed
+    )
 
 
 def engine_of(mech, **options):
@@ -113,7 +115,7 @@ def test_a_resumed_run_goes_on_as_it_was_begun(grid_bits, keys, tmp_path, other_
         resumed.engine.load_checkpoint(path=path)
         assert (
             resumed.optimizer.noise_adder.storage == "regenerate"
-            and resumed.optimizer.noise_adder.noise_bytes == 0
+            and resumed.optimizer.noise_adder.stream.memory_bytes == 0
         )
         assert torch.equal(train(resumed, 9), expected)
 
@@ -125,7 +127,7 @@ def test_a_run_that_stores_is_not_resumed_without_room(grid_bits, tmp_path):
     train(run, 4)
     run.engine.save_checkpoint(path=path)
     small = start(mech=mech, keys=False, memory_budget=1)
-    with pytest.raises(MismatchError, match=f"{stored_bytes(grid_bits)} bytes here.*give as many, or none"):
+    with pytest.raises(MismatchError, match=f"{stored_bytes(grid_bits)} bytes of noise.*give as many"):
         small.engine.load_checkpoint(path=path)
     assert small.engine.releases == 0 and small.optimizer.noise_adder.storage == "regenerate"
     resumed = start(mech=mech, keys=False, memory_budget=stored_bytes(grid_bits))

@@ -330,7 +330,7 @@ def test_a_planned_run_counts_units():
         (IDS[:-1], {"epochs": 1}, MismatchError, "owners of 39 examples, and the data set has 40"),
         (IDS, {"epochs": 1, "unit": "example"}, MismatchError, "would not cover a unit"),
         (IDS, {"epochs": 1, "grad_sample_mode": "ghost"}, UnsupportedError, "Use 'rows'"),
-        (IDS, {"epochs": 1, "batch_size": 12}, ValueError, "exceeds the 11 there are"),
+        (IDS, {"epochs": 1, "batch_size": 12}, ValueError, "exceeds examples=11"),
         (
             [[0, 1]] * EXAMPLES,
             {"epochs": 1, "batch_size": 1, "adjacency": "replace_one"},

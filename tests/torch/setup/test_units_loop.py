@@ -121,5 +121,5 @@ def test_other_units_are_refused_on_resuming(tmp_path, other):
     train(run, 2)
     run.engine.save_checkpoint(path=tmp_path / "run.ckpt")
     changed = unit_run(ids=other(), sampling=sampling, noise_std=0.5, keys=False)
-    with pytest.raises(MismatchError, match=r"unit_ids, combine or max_examples differ: .* [0-9a-f]{12}…"):
+    with pytest.raises(MismatchError, match=r"units with digest [0-9a-f]{12}….*combine and max_examples"):
         changed.engine.load_checkpoint(path=tmp_path / "run.ckpt")

@@ -100,7 +100,7 @@ class Noisy(Sequences):
 
 UNITS = Units(np.arange(24) % 6)
 BY_COLLATE, BY_GETITEMS = (
-    r"collate_fn \({}\) .* without sorting",
+    r"collate_fn .* without sorting",
     "Ascending.__getitems__ hands out rows in another",
 )
 
@@ -109,10 +109,10 @@ BY_COLLATE, BY_GETITEMS = (
 @pytest.mark.parametrize(
     ("dataset", "collate", "options", "moved"),
     [
-        (Sequences, by_length, {}, BY_COLLATE.format("by_length")),
-        (Sequences, reversing, {}, BY_COLLATE.format("reversing")),
-        (Sequences, second_sorted, {"batch_first": False}, BY_COLLATE.format("second_sorted")),
-        (Sequences, second_alone_sorted, {"batch_first": False}, BY_COLLATE.format("second_alone_sorted")),
+        (Sequences, by_length, {}, BY_COLLATE),
+        (Sequences, reversing, {}, BY_COLLATE),
+        (Sequences, second_sorted, {"batch_first": False}, BY_COLLATE),
+        (Sequences, second_alone_sorted, {"batch_first": False}, BY_COLLATE),
         (Ascending, padded, {}, BY_GETITEMS),
         (Sequences, by_length, {"owned": False}, None),  # each example its own unit
         (Sequences, padded, {}, None),
@@ -135,7 +135,7 @@ def test_who_moves_rows_is_refused_and_no_random_state_touched(dataset, collate,
 
 
 def test_make_private_tries_the_loader():
-    with pytest.raises(UnsupportedError, match=r"collate_fn \(by_length\)"):
+    with pytest.raises(UnsupportedError, match=r"collate_fn"):
         packed_run(by_length)
 
 
@@ -210,12 +210,12 @@ def test_a_batch_size_that_fits_is_named():
     mech = unit_mechanism(BallsInBins(11, 3, steps=6))
     plain = {"noise_multiplier": None, "max_grad_norm": None, "epochs": None, "poisson_sampling": True}
     loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True)
-    with pytest.raises(MismatchError, match=r"3.66667 units \('user'\).*batch_size=4, drop_last=False"):
+    with pytest.raises(MismatchError, match="4 batches a pass, the mechanism 3.*batch_size and drop_last"):
         private(mechanism=mech, data_loader=loader, **plain)
     private(mechanism=mech, data_loader=DataLoader(data(EXAMPLES), batch_size=4, shuffle=True), **plain)
     mech = unit_mechanism(FixedOrder(11, 3, steps=8))
     loader = DataLoader(data(EXAMPLES), batch_size=3, shuffle=True, drop_last=True)
-    with pytest.raises(MismatchError, match="Give the loader drop_last=False"):
+    with pytest.raises(MismatchError, match="drop_last=False.*Give the loader"):
         private(mechanism=mech, data_loader=loader, **plain)
 
 

@@ -36,7 +36,6 @@ from anechoic.torch.history import unstamped
 from anechoic.torch.run import PrivateRun
 
 MAGIC = b"anechoic checkpoint 1\n"
-_OF_UNITS = ", of units with digest "
 
 
 def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *, keys: bool = True) -> None:
@@ -49,8 +48,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
         raise CheckpointError(f"path={str(path)!r} must be the name of a file, in a folder that exists.")
     if run.ledger.unfinished:
         raise DesynchronizedError(
-            f"{run.ledger.unfinished}: a checkpoint is written between two steps. Save after"
-            " optimizer.step(), or call optimizer.abandon_batch() first."
+            f"{run.ledger.unfinished}: save after optimizer.step(), or optimizer.abandon_batch() first."
         )
     if run.ledger.begun:  # until the first batch the user may load weights
         run.optimizer.work.guard.check_model()
@@ -82,7 +80,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "micro_batch": run.ledger.micro_batch,
         "order": run.loader.feed.batches.name,
         "settings": _settings(run),
-        "cipher": run.noise_adder.cipher,
+        "cipher": run.noise_adder.stream.cipher,
         "noise_memory": run.noise_adder.storage,
         "noise_check": _check_of(run.keys.noise),
         "sampling_check": _check_of(run.keys.sampling),
@@ -149,46 +147,39 @@ def _admitted(run: PrivateRun, source: Path) -> dict[str, Any]:
 
 def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: bool) -> tuple[Any, Any, Any]:
     """Prepare journal, history and run: all that may be refused."""
-    _check_batches(run.loader.feed.batches.name, content["order"])
+    own, saved = run.loader.feed.batches.name, content["order"]
+    if own != saved:
+        own, saved = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
+        raise MismatchError(
+            f"the checkpoint has batches {saved}, this run {own}: set up the loader as it was, with the same"
+            " unit_ids=Units(…), combine and max_examples."
+        )
     for name, value in _settings(run).items():
         if content["settings"].get(name) != value:
             raise MismatchError(
                 f"{name}={value} was {content['settings'].get(name)} in the checkpoint: set it up as it was."
             )
-    noise_key, sampling_key = _keys(run, content)
-    check_not_made(noise_key, content["releases"])
+    (noise_key, sampling_key), releases = _keys(run, content), content["releases"]
+    check_not_made(noise_key, releases)
     if run.ledger.releases and run.keys.noise != noise_key:
         raise _already(run)
     _check_states(run, content)
     earlier = run.history.load(content["earlier"])
-    resume = run.resume(
-        noise_key,
-        sampling_key,
-        content["noise"],
-        content["releases"],
-        drawn=content["drawn"],
-        cipher=content["cipher"],
-        storage=content["noise_memory"],
-    )
-    journal = None
+    how = {"cipher": content["cipher"], "storage": content["noise_memory"]}
+    resume = run.resume(noise_key, sampling_key, content["noise"], releases, drawn=content["drawn"], **how)
+    journal, sync = None, content["sync_every"]
     if not run.recorder.follows:
-        journal = run.recorder.resumed(
-            content["journal"], source.parent, noise_key, content["releases"], adopt=adopt
-        )
-    check_place(
-        content["environment"],
-        environment(_device(run)),
-        repeated=0 if journal is None else journal.end - content["releases"],
-        sync_every=content["sync_every"],
-    )
+        saved = content["journal"]
+        journal = run.recorder.resumed(saved, source.parent, noise_key, releases, adopt=adopt)
+    repeated = 0 if journal is None else journal.end - releases
+    now = environment(_device(run))
+    check_place(content["environment"], now, repeated=repeated, sync_every=sync)
     return journal, earlier, resume
 
 
 def _already(run: PrivateRun) -> ReplayError:
-    return ReplayError(
-        f"this run has made {run.ledger.releases} releases of its own, and would go on as another one:"
-        " load a checkpoint before training, with a new engine."
-    )
+    made = f"this run has made {run.ledger.releases} releases of its own"
+    return ReplayError(f"{made}: load a checkpoint before training, with a new engine.")
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -261,21 +252,6 @@ def _device(run: PrivateRun) -> torch.device:
     return next(p for p in run.plain.parameters() if p.requires_grad).device
 
 
-def _check_batches(own: str, saved: str) -> None:
-    """Compare the names of batches, of which those over units end in the digest of who owns what."""
-    if own == saved:
-        return
-    if own.partition(_OF_UNITS)[0] != saved.partition(_OF_UNITS)[0]:
-        mine, theirs = (re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1…", name) for name in (own, saved))
-        raise MismatchError(
-            f"the checkpoint has batches {theirs}, this run {mine}: set up the loader as it was."
-        )
-    raise MismatchError(
-        "unit_ids, combine or max_examples differ from those of the checkpoint: pass unit_ids=Units(…) with"
-        " the same owners in the order of the data, the same combine and the same max_examples."
-    )
-
-
 def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
     """Compare names and shapes before anything is changed."""
     own, saved = run.plain.state_dict(), content["module"]
@@ -297,7 +273,7 @@ def _path(path: Any) -> Path:
 
 
 #: What weights_only=True reads besides its own: numbers of NumPy, as what they are.
-_NUMBERS = [
+_NUMBERS: list[Any] = [
     np.float64(0).__reduce__()[0],
     np.dtype,
     *(type(np.dtype(c)) for c in "?bBhHiIlLqQefdgFDG"),

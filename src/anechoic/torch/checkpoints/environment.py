@@ -65,15 +65,11 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
         raise ReplayError(
             f"{what}: {why}. So {remedy}; or start a new run, and PrivacyEngine.charge this one's releases."
         )
-    if not repeated:
-        logger.info("%s when the checkpoint was written: from here on releases may round differently.", what)
-        return
-    logger.warning(
-        "%s when the checkpoint was written, after which %d releases were made. They are made again, and"
-        " refused where they differ from the journal in a bit. If that happens: %s.",
-        what,
-        repeated,
-        remedy,
+    logger.log(
+        logging.WARNING if repeated else logging.INFO,
+        "%s when the checkpoint was written: releases may round differently. %d are made again, and refused"
+        " where they differ from the journal in a bit. If that happens: %s.",
+        *(what, repeated, remedy),
     )
 
 

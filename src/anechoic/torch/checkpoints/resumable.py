@@ -71,16 +71,12 @@ class Resumable:
         return self._current().ledger.releases
 
     def __repr__(self) -> str:
-        """Say what it is: mode, mechanism, releases, and the epsilon that they have."""
+        """Say what it is: mode, mechanism and releases."""
         run = self._run
         if run is None:
             return f"{type(self).__name__}(no run yet: call make_private)"
-        delta = run.mechanism.delta
-        return (
-            f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {self.releases}"
-            f" of {run.mechanism.steps} releases made, epsilon={self.get_epsilon(delta):.4g} so far at"
-            f" delta={delta:.3g})"
-        )
+        made = f"{self.releases} of {run.mechanism.steps} releases made"
+        return f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {made})"
 
     def _current(self) -> PrivateRun:
         if self._run is None:
@@ -134,18 +130,15 @@ class Resumable:
         path: str | os.PathLike[str],
         module: Any = None,
         optimizer: Any = None,
-        noise_scheduler: None = None,
-        grad_clip_scheduler: None = None,
         checkpoint_dict: Mapping[str, Any] | None = None,
-        module_state_dict_kwargs: None = None,
-        torch_save_kwargs: None = None,
         keys: bool = True,
+        **options: None,
     ) -> None:
         """Save all that the run needs to go on bit for bit. The file is secret: it holds the keys.
 
-        Written to a temporary file and moved into place, so that an older checkpoint stays whole until the
-        new one is. Call it between two steps. From the first one on, releases are written down in a journal
-        in the same folder, which must be kept with the checkpoint and holds no secret.
+        An older checkpoint stays whole until the new one is. Call it between two steps. From the first one
+        on, releases are written down in a journal in the same folder, which must be kept with the checkpoint
+        and holds no secret.
 
         Args:
             path: file name. Of several ranks the first one writes it.
@@ -154,7 +147,7 @@ class Resumable:
                 numbers, strings, lists, tuples and dicts.
             keys: False seals the checkpoint: it holds no secret, and is read by an engine that is given the
                 same noise_key and sampling_key. The noise of all steps is then drawn again.
-            noise_scheduler, grad_clip_scheduler, module_state_dict_kwargs, torch_save_kwargs: only None.
+            options: what Opacus has beside these (noise_scheduler, torch_save_kwargs, …): only None.
 
         Raises:
             CheckpointError: if the folder of `path` is missing, or `path` is one.
@@ -163,13 +156,7 @@ class Resumable:
             ValueError: if something in checkpoint_dict could not be read back safely.
         """
         run = self._current()
-        checkpoint.check_given(
-            *(run, module, optimizer),
-            noise_scheduler=noise_scheduler,
-            grad_clip_scheduler=grad_clip_scheduler,
-            module_state_dict_kwargs=module_state_dict_kwargs,
-            torch_save_kwargs=torch_save_kwargs,
-        )
+        checkpoint.check_given(run, module, optimizer, **options)
         checkpoint.save(run, path, dict(checkpoint_dict or {}), keys=keys)
 
     def load_checkpoint(
@@ -178,20 +165,15 @@ class Resumable:
         path: str | os.PathLike[str],
         module: Any = None,
         optimizer: Any = None,
-        noise_scheduler: None = None,
-        grad_clip_scheduler: None = None,
-        module_load_dict_kwargs: None = None,
-        torch_load_kwargs: None = None,
         adopt_journal: bool = False,
+        **options: None,
     ) -> dict[str, Any]:
         """Load a checkpoint, after `make_private` with the same mechanism.
 
-        A mechanism that was planned again, and differs in the last digits of an optimiser alone, as it does
-        on another processor, gives way to that of the checkpoint; a log line says so.
-
-        Where a checkpoint is refused, the run stays as it was. The releases that the first process made
-        after the checkpoint are made again with the same noise, so they must be the same: each is compared
-        with the journal, and one that differs is refused before the model sees it.
+        A mechanism that was planned again, and differs in the last digits alone, gives way to that of the
+        checkpoint. Where a checkpoint is refused, the run stays as it was. The releases that were made after
+        the checkpoint are made again with the same noise, so they must be the same: each is compared with the
+        journal, and one that differs is refused before the model sees it.
 
         Args:
             path: of the checkpoint, with its journal beside it.
@@ -199,7 +181,7 @@ class Resumable:
             adopt_journal: take a journal that was moved, copied or put back. It is the caller's word that no
                 other copy of the run is continued, and that nothing was released after this copy was taken:
                 otherwise rows of noise are used twice unseen.
-            noise_scheduler, grad_clip_scheduler, module_load_dict_kwargs, torch_load_kwargs: only None.
+            options: what Opacus has beside these (noise_scheduler, torch_load_kwargs, …): only None.
 
         Returns:
             The `checkpoint_dict` that was saved.
@@ -213,13 +195,7 @@ class Resumable:
                 process has made them already; if the journal is a copy.
         """
         run = self._current()
-        checkpoint.check_given(
-            *(run, module, optimizer),
-            noise_scheduler=noise_scheduler,
-            grad_clip_scheduler=grad_clip_scheduler,
-            module_load_dict_kwargs=module_load_dict_kwargs,
-            torch_load_kwargs=torch_load_kwargs,
-        )
+        checkpoint.check_given(run, module, optimizer, **options)
         extra = checkpoint.load(run, path, adopt_journal=adopt_journal)
         run.book_run()
         return extra

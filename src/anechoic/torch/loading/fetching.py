@@ -100,11 +100,7 @@ def empty_like(batch: Any, batch_first: bool = True) -> Any:
 
 
 def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
-    """Run `work` as examples are fetched: by a worker, where `loader` has workers.
-
-    A data set that opens files or makes generators does so where it always does. No global random state
-    changes.
-    """
+    """Run `work` as examples are fetched: by a worker, where `loader` has workers, which opens its files."""
     workers = min(1, loader.num_workers)
     found: DataLoader[Any] = DataLoader(
         [work],  # type: ignore[arg-type] # what has a length and items is a data set

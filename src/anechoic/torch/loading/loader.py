@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -61,13 +62,6 @@ class PrivateDataLoader(DataLoader[Any]):
 
     An example keeps its index: a data set that permutes itself between two passes (`set_epoch`) breaks the
     guarantee, since batches are drawn as indices. Another length is refused.
-
-    Args:
-        source: the user's loader.
-        feed: which examples form batch t, and the sampling key.
-        ledger: the run's ledger.
-        batch_first: whether the batch is the first dimension of tensors.
-        max_physical_batch_size: largest micro-batch delivered, or None for whole batches.
 
     Raises:
         HorizonError: on iterating when all n releases were made; a resumed run has empty passes before, as
@@ -207,7 +201,7 @@ def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:
     return [indices[start:end] for start, end in pairwise(ends)]
 
 
-class BatchMemoryManager:
+class BatchMemoryManager(nullcontext[PrivateDataLoader]):
     """Context manager with Opacus's arguments: the same run, to rounding, with less memory.
 
     step() after a micro-batch that is not the last only adds up its clipped sums, and returns None; the
@@ -215,10 +209,8 @@ class BatchMemoryManager:
     early leaves no signal behind: a half-summed batch is refused until `optimizer.abandon_batch()`.
 
     Args:
-        data_loader: the loader of `make_private`.
+        data_loader, optimizer: those of `make_private`, or what Accelerate or Fabric made of the optimizer.
         max_physical_batch_size: >= 1.
-        optimizer: the optimizer of `make_private`, or what Accelerate or Fabric made of it, which has it as
-            `.optimizer`.
 
     Raises:
         MismatchError: if loader and optimizer are not those of one run, or one unit brings more examples to a
@@ -243,10 +235,4 @@ class BatchMemoryManager:
             )
         if data_loader.ledger is not inner.ledger:
             raise MismatchError("data_loader and optimizer are of two runs: pass those of one make_private.")
-        self._chunked = data_loader.in_chunks(max_physical_batch_size)
-
-    def __enter__(self) -> PrivateDataLoader:
-        return self._chunked
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        super().__init__(data_loader.in_chunks(max_physical_batch_size))

@@ -44,15 +44,11 @@ def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **othe
     for place, group in enumerate(setup.optimizer.param_groups):
         options = {name: value for name, value in group.items() if type(value) in PLAIN}
         found[f"optimizer group {place}"] = f"{len(group['params'])} parameters, {options}"
-    found["model"] = _digest(
-        [f"{name} {type(layer).__name__}" for name, layer in setup.module.named_modules()]
-    )
+    layers = [f"{name} {type(layer).__name__}" for name, layer in setup.module.named_modules()]
+    found["model"] = _digest(layers)
     for name, tensor in (*setup.module.named_parameters(), *setup.module.named_buffers()):
-        found[f"weight {name}"] = (
-            f"{tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad} {_digest(tensor)}"
-        )
-    found["data loader"] = f"batch_size={loader.batch_size}, drop_last={loader.drop_last}"
-    found["data sampler"] = type(loader.sampler).__name__
+        found[f"weight {name}"] = f"{_digest(tensor)} {tensor.requires_grad}"  # of type and shape, too
+    found["data loader"] = f"{loader.batch_size} {loader.drop_last} {type(loader.sampler).__name__}"
     found["data length"] = setup.examples
     found["data"] = _data(setup)
     for name, key in keys.items():

@@ -59,12 +59,10 @@ class Common(TypedDict, total=False):
         memory, for models of listed layers. "vmap_loss": the loss too, row by row.
     wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
     mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
-        ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" looks at
-        the optimizer: the least error of sums for SGD, with momentum too, and `CorrectedAdam`; the least
-        noise of a step for others, whose learning rates then stay what they are (docs/choosing.md).
+        ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" takes the
+        least error of sums for SGD and `CorrectedAdam`, the least noise of a step for others.
     epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
-        noise_multiplier and Poisson sampling make a run of independent noise, which may stop after any step:
-        correlated noise is planned for a known number of them.
+        noise_multiplier and Poisson sampling make a run of independent noise, which may stop after any step.
     steps: n.
     adjacency: see Mechanism.
     unit: what is protected, see Mechanism.
@@ -74,18 +72,15 @@ class Common(TypedDict, total=False):
     scheduler_interval: whether it is stepped once a "step" or once an "epoch".
     keep: which iterates matter, as in `plan`: "last" (default), "all", "average" or a weight.
     workload: instead of what the optimizer adds up to, as in `plan`.
-    memory_budget: bytes that the noise state may take, on a grid too, or "2GB"; None as in `plan`. Rows of
-        noise that do not fit, of a given Mechanism too, are made again from the keys in each step where they
-        are sums of few fresh ones (`BandedInverse`, `Output`).
+    memory_budget: bytes that the noise state may take, or "2GB"; None as in `plan`. Rows of noise that do not
+        fit are made again from the keys in each step where they are sums of few fresh ones.
     unit_ids: who owns each example of the data set: one label an example, or a list of labels, or `Units`.
         Then units are what is sampled, clipped and counted: batch_size is the expected number of units in a
         step, and a batch holds all their examples.
     exact_sums: whether contributions and noise are added up as integers, so that a release is what the proof
         says in spite of floating point (docs/proofs/float-safe.md). None: as a given Mechanism has it; a
-        planned one has a grid where that is possible, and `arithmetic` says why where it has none
-        (grad_sample_mode="ghost", parameters on a GPU or in float64, noise or a clip norm out of its range;
-        with a warning, a memory_budget that nothing fits into on a grid). False: none. True: refused where it
-        is impossible.
+        planned one has a grid where that is possible, and `arithmetic` says why where it has none. False:
+        none. True: refused where it is impossible.
     noise_generator: only None: rows of noise follow from a key.
     rand_on_empty: only False: an empty batch has length 0.
     """
@@ -271,7 +266,7 @@ def with_arguments(options: Any) -> Callable[[_Method], _Method]:
 
     def spell(method: _Method) -> _Method:
         method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        lines = [cleandoc(one.__doc__).split("\n\n", 1)[1] for one in (options, Common)]
+        lines = [cleandoc(str(one.__doc__)).split("\n\n", 1)[1] for one in (options, Common)]
         text = cleandoc(method.__doc__ or "").replace("ARGUMENTS", indent("\n".join(lines), "    ").strip())
         method.__doc__ = text
         return known_keywords(method)  # type: ignore[return-value]

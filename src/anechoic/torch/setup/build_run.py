@@ -183,8 +183,8 @@ def build_run(
     )
     logger.info(
         "noise: its state takes %.3g MB, %d bytes for each parameter%s; memory_budget= bounds it. Keys: %s.",
-        release.noise_bytes / 1e6,
-        release.noise_bytes // sum(p.numel() for p in source.parameters),
+        release.stream.memory_bytes / 1e6,
+        release.stream.memory_bytes // sum(p.numel() for p in source.parameters),
         ", and rows are made again in each step" if way == "regenerate" else "",
         keys,
     )

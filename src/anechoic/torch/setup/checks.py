@@ -117,7 +117,7 @@ def check_plain(**given: Any) -> None:
 _NOT_PLAIN = dict.fromkeys(
     (
         *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
-        *("DataParallel", "FullyShardedDataParallel"),
+        *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
     ),
     "pass the plain module, on every rank (docs/many-devices.md).",
 ) | {
@@ -150,11 +150,6 @@ def check_module(module: Any) -> None:
                     f"{name or 'module'} is {type(part).__name__}({option}={value}), which {why}: leave"
                     f" {option} out."
                 )
-    if any(hasattr(tensor, "placements") for tensor in (*module.parameters(), *module.buffers())):
-        raise UnsupportedError(
-            "module has parameters cut up by torch.distributed (DTensor): pass the plain module on every"
-            " rank."
-        )
     if not module.training:
         raise UnsupportedError("module is in eval() mode: call model.train() before make_private.")
     check_not_mixing(module.modules())

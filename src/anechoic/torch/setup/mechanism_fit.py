@@ -59,21 +59,6 @@ def is_shuffled(loader: DataLoader[Any]) -> bool:
     return True
 
 
-def planned_size(setup: Setup) -> int:
-    """Return the loader's batch size; refuse a batch sampler without one, and more than there is."""
-    size, count = setup.data_loader.batch_size, setup.count
-    if size is None:  # batches of somebody else, of whatever size
-        raise UnsupportedError(
-            "data_loader has a batch_sampler, and so no batch_size. Use shuffle=True or shuffle=False with a"
-            " batch_size; or pass a Mechanism with External(participation, batch_size, steps)."
-        )
-    if size > count:
-        raise ValueError(
-            f"data_loader.batch_size={size} exceeds the {count} there are to draw from: take smaller batches."
-        )
-    return size
-
-
 def planned_steps(setup: Setup) -> int:
     """Return n, of exactly one of epochs and steps."""
     epochs, steps = setup.epochs, setup.steps
@@ -89,6 +74,9 @@ def planned_steps(setup: Setup) -> int:
     )
 
 
+REMEDY = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
+
+
 def check_fit(setup: Setup, mechanism: Mechanism) -> None:
     """Refuse a Mechanism that was made for something else; None stands for what it says."""
     units, examples, sampling = setup.units, setup.count, mechanism.sampling
@@ -102,14 +90,25 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
         raise MismatchError(
             f"the data set has {examples} examples, the mechanism's sampling {sampling.examples}. {REMEDY}."
         )
-    what = "examples" if units is None else f"units ({mechanism.unit!r})"
-    check_batching(sampling, setup.data_loader, examples=examples, period=setup.period, what=what)
+    loader, period, batches = setup.data_loader, setup.period, getattr(sampling, "period", None)
+    by_number = isinstance(sampling, (BallsInBins, RandomAllocation))  # of batches their size follows
+    if not by_number and loader.batch_size not in (None, sampling.expected_batch_size):
+        raise MismatchError(
+            f"data_loader.batch_size={loader.batch_size}, the mechanism's is {sampling.expected_batch_size}."
+            f" {REMEDY}."
+        )
+    if (by_number or isinstance(sampling, FixedOrder)) and period != batches:
+        raise MismatchError(
+            f"data_loader has {period} batches a pass, the mechanism {batches} (drop_last="
+            f"{getattr(sampling, 'drop_last', 'any')}). Give the loader a batch_size and drop_last that fit;"
+            f" or: {REMEDY.lower()}."
+        )
     if not setup.poisson_sampling and mechanism.amplified:
         raise MismatchError(
             f"poisson_sampling=False, but the mechanism's guarantee rests on {type(sampling).__name__}"
             " sampling. Leave it True, or calibrate a mechanism for FixedOrder."
         )
-    pairs = [
+    pairs: list[tuple[str, Any, Any]] = [
         ("max_grad_norm", setup.clip_norm, mechanism.clip_norm),
         ("noise_multiplier", setup.noise_multiplier, mechanism.noise_multiplier),
         ("adjacency", setup.adjacency, mechanism.adjacency),
@@ -134,45 +133,8 @@ def check_fit(setup: Setup, mechanism: Mechanism) -> None:
             )
 
 
-REMEDY = "Calibrate the mechanism for this run, or set up the run that it was calibrated for"
-
-
-def check_batching(
-    sampling: Sampling, loader: DataLoader[Any], *, examples: int, period: int, what: str
-) -> None:
-    """Refuse a loader whose batches are not those of the scheme: by their number, or their size.
-
-    Args:
-        examples: how many there are to draw from; `what`, in words.
-        period: batches in one pass of the loader.
-    """
-    if isinstance(sampling, (BallsInBins, RandomAllocation)):  # the size follows from the number
-        if period == sampling.period:
-            return
-        fitting = fitting_batch(examples, sampling.period)
-        advice = f"No batch_size goes through {examples} {what} in {sampling.period} batches. {REMEDY}"
-        if fitting is not None:
-            advice = f"Give the loader batch_size={fitting[0]}, drop_last={fitting[1]}; or: {REMEDY.lower()}"
-        raise MismatchError(
-            f"data_loader has {period} batches a pass, the mechanism {sampling.period}"
-            f" ({type(sampling).__name__}, whose batches hold {sampling.expected_batch_size:.6g} {what} on"
-            f" average). {advice}."
-        )
-    if loader.batch_size not in (None, sampling.expected_batch_size):
-        raise MismatchError(
-            f"data_loader.batch_size={loader.batch_size}, the mechanism's is {sampling.expected_batch_size}."
-            f" {REMEDY}."
-        )
-    if isinstance(sampling, FixedOrder) and period != sampling.period:
-        raise MismatchError(
-            f"data_loader has {period} batches a pass, the mechanism {sampling.period}:"
-            f" drop_last={loader.drop_last} here and {sampling.drop_last} there. Give the loader"
-            f" drop_last={sampling.drop_last}; or calibrate the mechanism with drop_last={loader.drop_last}."
-        )
-
-
 def loader_options(sampling: Sampling) -> dict[str, Any]:
-    """Return arguments of a DataLoader that `check_batching` passes, where the library forms the batches."""
+    """Return arguments of a DataLoader that `check_fit` passes, where the library forms the batches."""
     if isinstance(sampling, FixedOrder):
         return {"batch_size": sampling.batch_size, "drop_last": sampling.drop_last, "shuffle": True}
     if not isinstance(sampling, (BallsInBins, RandomAllocation)):

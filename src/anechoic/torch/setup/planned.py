@@ -1,6 +1,6 @@
 """Plan a mechanism from the arguments of make_private, with a grid for exact sums where that is possible.
 
-Imported where a mechanism is planned: it brings all optimisers, and a run with a given Mechanism needs none.
+Imported where a mechanism is planned: it brings all optimisers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from anechoic.errors import GuaranteeError
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.mechanism.weak_delta import default_delta
 from anechoic.noise.grid import default_bits
 from anechoic.planning.compare import STRATEGIES, UNAMPLIFIED, plan
@@ -54,7 +54,12 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
     if mechanism_fit.is_open(setup):
         steps = mechanism_fit.OPEN_STEPS
         setup = replace(setup, mechanism="identity", steps=steps, workload=prefix_sum, keep="all")
-    size = mechanism_fit.planned_size(setup)
+    size = setup.data_loader.batch_size
+    if size is None:  # batches of somebody else, of whatever size
+        raise UnsupportedError(
+            "data_loader has a batch_sampler, and so no batch_size. Use shuffle=True or shuffle=False with a"
+            " batch_size; or pass a Mechanism with External(participation, batch_size, steps)."
+        )
     shuffled = setup.participation is None and mechanism_fit.is_shuffled(setup.data_loader)
     steps, delta = mechanism_fit.planned_steps(setup), setup.target_delta
     if delta is None:
@@ -110,9 +115,7 @@ def _on_grid(
     What is chosen is the choice without a grid where its noise has room on one, else what has room there.
     Where nothing has, sums are in floating point, with a warning.
 
-    Args:
-        made: plans within a budget, which counts noise in float32.
-        against: why there is no grid by default; "" for no reason.
+    `made` plans within a budget, which counts noise in float32; `against` is what speaks against a grid.
     """
     budget = setup.budget
 
@@ -147,13 +150,15 @@ def _on_grid(
                 " exact sums, or exact_sums=False."
             )
             warnings.warn(f"sums are in floating point: {lost}", UserWarning, stacklevel=2)
-            return _said(floats, f"Sums are in floating point: {lost}"), SumArithmetic(False, lost)
+            reason = f"{floats.reason} Sums are in floating point: {lost}"
+            return replace(floats, reason=reason), SumArithmetic(False, lost)
         less = 1.0 - floats.chosen.predicted / plan.chosen.predicted
-        plan = _said(
-            plan,
-            f"Sums are exact, which takes twice the bytes of float32 or more: {floats.chosen.name} has"
-            f" {less:.0%} less error, by memory_budget={needed}, or in floating point by exact_sums=False.",
+        reason = (
+            f"{plan.reason} Sums are exact, which takes twice the bytes of float32 or more:"
+            f" {floats.chosen.name} has {less:.0%} less error, by memory_budget={needed}, or in floating"
+            " point by exact_sums=False."
         )
+        plan = replace(plan, reason=reason)
     return plan, SumArithmetic(True, f"by default, with grid_bits={plan.mechanism.grid_bits}.")
 
 
@@ -169,7 +174,3 @@ def against_grid(mode: str, parameters: list[nn.Parameter]) -> str:
     if any(p.dtype != torch.float32 for p in parameters):
         return "parameters are float64, of which exact sums take several times as long: exact_sums=True."
     return ""
-
-
-def _said(plan: Plan, more: str) -> Plan:
-    return replace(plan, reason=f"{plan.reason} {more}")
