@@ -24,7 +24,7 @@ from anechoic.planning.update import UpdateRule, rates_of, update_of
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.torch.adam import CorrectedAdam
-from anechoic.workloads import exponential_decay
+from anechoic.workloads import exponential_decay, prefix_sum
 
 logger = logging.getLogger("anechoic")
 

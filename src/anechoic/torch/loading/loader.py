@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from anechoic.noise import derive
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.generators import SEED_BYTES
 from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
+from anechoic.torch.loading.selftest import SameExamples
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.partition import BatchPartition
 from anechoic.units.batch import UnitBatch, check_item_fits
@@ -36,6 +37,7 @@ class BatchSource:
 
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
+        stability_check: looks whether examples keep their places.
         share: how batches are cut into parts; None where they are not.
         label: labels what is handed out, whose rows are on the axis that it is given.
     """
@@ -43,6 +45,7 @@ class BatchSource:
     batches: Batches
     key: bytes
     examples: int | None = None
+    stability_check: SameExamples = field(default_factory=SameExamples)
     share: BatchPartition | None = None
     label: Callable[[Any, int], Any] = lambda batch, _: batch
 
@@ -97,8 +100,9 @@ class PrivateDataLoader(DataLoader[Any]):
         # a generator of its own: seeding the workers must not draw from the training loop's
         own = torch.Generator()
         own.manual_seed(int.from_bytes(derive(feed.key, "workers", size=4), "little"))
+        self._fetcher = Fetcher(source.dataset, source.collate_fn, self._batch_first)
         self._inner: DataLoader[Any] = DataLoader(
-            Fetcher(source.dataset, source.collate_fn, self._batch_first),
+            self._fetcher,
             batch_sampler=cast("Any", requests),  # the fetcher understands what it yields
             collate_fn=unchanged,
             generator=own,
@@ -118,6 +122,9 @@ class PrivateDataLoader(DataLoader[Any]):
                 " data as they are during a run."
             )
         turn = self.ledger.open(self.max_physical_batch_size)
+        period, ledger = self.feed.batches.period, self.ledger
+        if ledger.steps > period and ledger.releases % period == 0 and now and not self.num_workers:
+            self.feed.stability_check.look(self._fetcher.examples, now, self.feed.key)
         return BatchIterator(iter(self._inner), self.ledger, turn, self.feed, int(not self._batch_first))
 
     def in_chunks(self, max_physical_batch_size: int) -> PrivateDataLoader:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,10 +14,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from anechoic.errors import UnsupportedError
+from anechoic.noise import derive
 from anechoic.torch.generators import SEED_BYTES, seeded
 from anechoic.torch.loading.fetching import Fetcher, tried
 from anechoic.torch.structure import PLAIN, bits, tensors_in
 
+logger = logging.getLogger("anechoic")
 #: Examples tried: a flip of each with probability 1/2 goes unseen once in 65,536 times.
 _TRIED = 16
 #: Of data that cannot be tried: what is wrong with them will show in training.
@@ -100,3 +104,32 @@ def _value(example: Any) -> tuple[Any, ...]:
         else:
             found.append(repr(leaf) if type(leaf) in PLAIN else type(leaf))
     return tuple(found)
+
+
+class SameExamples:
+    """Keeps two examples of the first pass that nobody can foresee, and fetches them again in each later one.
+
+    Batches are drawn as indices, so a data set that shuffles itself breaks the guarantee: a permutation
+    leaves an example in its place with probability 1/N. One that only augments by the epoch gives other
+    values as well and is sound, so this warns, once, and refuses nothing.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[Any, ...] = ()
+        self._said = False
+
+    def look(self, fetch: Callable[[list[int]], list[Any]], examples: int, key: bytes) -> None:
+        """Fetch two of `examples` in this process, which `key`, that of sampling, chooses."""
+        numbers = np.frombuffer(derive(key, "examples looked at", size=16), dtype="<u8")
+        with seeded(derive(key, "examples looked at", 0, size=SEED_BYTES)):
+            found = fetch([int(number) % examples for number in numbers])
+        now = _value(found)
+        self._first = self._first or now
+        if now != self._first and not self._said:
+            self._said = True
+            logger.warning(
+                "the data set has another example at an index than in the first pass. If it permutes itself"
+                " (set_epoch, a shuffle), the guarantee does not hold: batches are drawn as indices, and"
+                " examples then take part more often than is counted. Keep every example at its index, and"
+                " leave the order to the loader. If only its augmentation follows the epoch, all is well."
+            )

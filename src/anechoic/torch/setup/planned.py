@@ -102,7 +102,8 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
     if shuffled and found.drawn is not None and name == "auto":
         most = min(1.0, found.drawn.predicted / found.chosen.predicted)
         drawing = "poisson_sampling=True would draw its batches in secret"
-        found = _said(found, f"The loader shuffles: {drawing}, for at most {most:.2g} times this error.")
+        said = f"The loader shuffles: {drawing}, for at most {most:.2g} times this error."
+        found = replace(found, reason=f"{found.reason} {said}")
     logger.info("planned mechanism:\n%s", found)
     return found, arithmetic
 
