@@ -26,7 +26,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-cpus doctest check format bench bench-peer tables figures docs dist dist-check sbom clean distclean
+.PHONY: help demo test test-all test-cpus test-newest doctest check format bench bench-peer tables figures docs dist dist-check sbom clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,12 @@ test-all: $(FRAMES) ## all tests, the slow ones, those inside training framework
 
 test-cpus: $(READY) ## the tests of releases with other kernels of OpenBLAS, without AVX-512 and without AVX2
 	$(BIN)/python -m tests.cpus $(ARGS)
+
+test-newest: ## the quick tests with the newest of every package, in an environment of its own (.venv-newest)
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install -qq --upgrade --upgrade-strategy eager $(TORCH) -e '.[torch,flower,streaming,engines,plot,test]' pandas
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv-newest/bin/python -m pytest -q -n $(WORKERS) -m "not slow" \
+	    --ignore=tests/slow --ignore=tests/rules $(ARGS) || { .venv-newest/bin/pip list --outdated; exit 1; }
 
 # The adapters of trainers import frameworks, which this .venv may lack.
 doctest: $(READY) ## the examples in docstrings

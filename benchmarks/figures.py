@@ -30,11 +30,12 @@ from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, FullTree, Identity, Output, Toeplitz
 from anechoic.strategies.base import Strategy
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
 sys.path.insert(0, str(Path(__file__).parent))
 from monograph import amplification, batch_size, small
 
 from anechoic.losses.dispatch import error, loss
-from anechoic.lower_bounds.prefix_sums import logarithmic_lower_bound, logarithmic_upper_bound
+from studies.published.monograph import logarithmic_lower_bound, logarithmic_upper_bound
 
 Array = NDArray[np.float64]
 #: Errors of one run that the caption of Figure 1.6 prints.

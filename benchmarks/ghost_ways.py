@@ -3,7 +3,7 @@
     python benchmarks/ghost_ways.py [--shapes 768x8 8x2304 …] [--tokens 32 128 …] [--rows 4 16] [--json F]
 
 Norms and sum of one linear layer under ghost clipping, by all three ways of
-`anechoic.torch.sources.ghost.factored_gradients` and by the rule of earlier versions (entries in float64, from
+`anechoic.torch.sources.ghost.factored_gradients` and the rule of earlier versions (entries in float64, from
 T (I + O) >= 2 I O on). Ways take turns; milliseconds of processor time, medians over rounds. *Rule* is the
 way that the code takes, *over best* what it costs in units of the best one, *over before* in units of the
 earlier rule. What memory has no room for is not kept: then *entries* or *products* are taken.

@@ -194,6 +194,16 @@ class Peer:
 
     def score(self, data: Data, epsilon: float, split: list[Array]) -> float:
         """Nan where it fails."""
+        return float(self._asked(data, epsilon, split).get("score", math.nan))
+
+    def fitted(self, data: Data, epsilon: float, split: list[Array]) -> tuple[Array, Array] | None:
+        """(probabilities of the test part, coefficients for scaled features); None where it fails."""
+        found = self._asked(data, epsilon, split)
+        if "coefficients" not in found:
+            return None
+        return np.array(found["probabilities"]), np.array(found["coefficients"])
+
+    def _asked(self, data: Data, epsilon: float, split: list[Array]) -> dict[str, Any]:
         train, test, y, truth = split
         low, high = data.bounds
         file = f"{self._folder.name}/split.npz"
@@ -204,7 +214,8 @@ class Peer:
         assert self._pipe.stdin and self._pipe.stdout
         print(json.dumps({"file": file, "kind": kind, "epsilon": epsilon, **bounds}), file=self._pipe.stdin)
         self._pipe.stdin.flush()
-        return float(json.loads(self._pipe.stdout.readline()).get("score", math.nan))
+        answer: dict[str, Any] = json.loads(self._pipe.stdout.readline())
+        return answer
 
 
 def cells(data: Data, splits: int, peer: Peer | None, opacus: bool) -> Iterator[dict[str, Any]]:

@@ -19,8 +19,10 @@ NAMES = ("noise", "training_step", "optimize", "streaming", "federated", "flower
 ARGUMENTS = {"grid": ["flights", "--quick"]}
 STUDIES = (
     "accounting",  # amplified accounting against references
+    "adam",  # which noise suits Adam and its kin, at each rate
     "advised",  # what a plan and its advice give at the first try
     "audit_faults",  # which faults the audit sees
+    "calibration",  # probabilities and coefficients of LogisticRegression on ten data sets
     "choosing",  # plan() against every number of bands
     "engines",  # frames of Polars and DuckDB into a stream, beside the same sums without privacy
     "federated_costs",  # bytes and seconds of a round on the server

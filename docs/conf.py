@@ -31,13 +31,13 @@ highlight_language = "none"  # a block without a language is output, or several 
 #: Markdown, so their menu stands here. A page that nobody lists comes at the end of the guides.
 navigation = {
     "index": ["start", "guides", "concepts", "api/index", "evidence"],
-    "start": ["from-opacus", "notebooks/*"],
+    "start": ["from-opacus", "faq", "notebooks/*"],
     "guides": {
         "Time order": ["choosing", "app"],
         "Training": [
             "training",
-            "gradients",
             "losses",
+            "losses-table",
             "users",
             "resuming",
             "selecting",
@@ -58,7 +58,6 @@ navigation = {
         "statement",
         "mechanisms",
         "proofs/README",
-        "architecture",
         "project/contributing",
     ],
     "proofs/README": ["proofs/*"],
@@ -81,8 +80,7 @@ short_titles = {
     "api/index": "API",
     "choosing": "Choosing a mechanism",
     "app": "The planner",
-    "gradients": "Gradients",
-    "losses": "Losses and models",
+    "losses": "Models and losses",
     "selecting": "Selecting by trial",
     "many-devices": "Many processes",
     "frameworks": "Training frameworks",

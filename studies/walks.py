@@ -1,4 +1,4 @@
-"""Walks through the code for docs/architecture.md: python -m studies.walks [--write]
+"""Walks through the code for ARCHITECTURE.md: python -m studies.walks [--write]
 
 Which functions a calibration and a stream's release enter first in each file, in order. Each walk is traced
 in a process of its own, so that no cache of another one shortens it.
@@ -16,7 +16,7 @@ from typing import Any
 
 import anechoic
 
-PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[1] / "ARCHITECTURE.md"
 _ROOT = Path(anechoic.__file__).parent
 
 
@@ -71,7 +71,7 @@ WALKS = {"A calibration": calibration, "A stream's release": release}
 def walk(title: str) -> str:
     """One walk, traced in a new process."""
     command = [sys.executable, "-m", "studies.walks", "--only", title]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PAGE.parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PAGE.parent)
     return done.stdout
 
 
@@ -90,7 +90,7 @@ def page(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=WALKS)
-    parser.add_argument("--write", action="store_true", help="into docs/architecture.md")
+    parser.add_argument("--write", action="store_true", help="into ARCHITECTURE.md")
     options = parser.parse_args()
     if options.only is not None:
         print("\n".join(WALKS[options.only]()))

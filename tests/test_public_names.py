@@ -61,7 +61,7 @@ PUBLIC = {
         Restarted Toeplitz Tree endless from_factorization make_endless
     """,
     "streaming": """
-        Accumulator Count Distribution Grouped Histogram Mean PartitionSelectionHistogram Quantiles
+        Accumulator Clock Count Distribution Grouped Histogram Mean PartitionSelectionHistogram Quantiles
         Running SlidingWindow Stream Sum read_releases statement
     """,
     "testing": """

@@ -2,7 +2,7 @@
 
 The bounds are of the max loss for prefix sums and one participation. Each is a closed form that needs no
 strategy; that of the mechanism itself is `anechoic.loss`, and is smaller. That of Theorem 2.11, for the
-column-normalised Toeplitz strategy, is `anechoic.lower_bounds.prefix_sums.logarithmic_upper_bound`.
+column-normalised Toeplitz strategy, is `logarithmic_upper_bound`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,65 @@ from numpy.typing import ArrayLike
 from anechoic._validate import positive_float, positive_int
 from anechoic.algebra.generating import GeneratingFunction
 from anechoic.losses.result import StepErrors
+from anechoic.lower_bounds.prefix_sums import cosecants
 
 EULER_GAMMA = 0.57721566490153286
 UP = 1 + 1e-14  # for rounding
+
+
+def mathias_lower_bound(n: int) -> float:
+    """1 / (2n) + S(n), below the optimal max loss for prefix sums and one participation, rounded down.
+
+    S(n) = (1 / 2n) sum_{t=1..n} csc((2t-1) pi / 2n).
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+
+    References:
+        Mathias, The Hadamard operator norm of a circulant and applications (1993), Corollary 3.5;
+        monograph, Section 2.12.
+    """
+    return (0.5 / positive_int("n", n) + _mathias_sum(n)) * (1 - 1e-12)
+
+
+def mathias_upper_bound(n: int) -> float:
+    """1/2 + S(n), above the optimal max loss for prefix sums and one participation, rounded up.
+
+    The proof gives no strategy. S(n) is that of `mathias_lower_bound`.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+    """
+    return (0.5 + _mathias_sum(positive_int("n", n))) * (1 + 1e-12)
+
+
+def logarithmic_lower_bound(n: int) -> float:
+    """ln(2n + 1) / pi, below the optimal max loss for prefix sums and one participation.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+
+    References:
+        Monograph, Theorem 2.4.
+    """
+    return math.log1p(2 * positive_int("n", n)) / math.pi * (1 - 1e-14)
+
+
+def logarithmic_upper_bound(n: int) -> float:
+    """1 + ln(n) / pi, above the optimal max loss for prefix sums and one participation.
+
+    Raises:
+        ValueError: if n is not an integer >= 1.
+
+    References:
+        Monograph, Theorem 2.4.
+    """
+    return (1.0 + math.log(positive_int("n", n)) / math.pi) * (1 + 1e-14)
+
+
+def _mathias_sum(n: int) -> float:
+    """S(n): the angles are symmetric about pi / 2."""
+    return (2.0 * cosecants(math.pi / n, n // 2) + n % 2) / (2 * n)
 
 
 def toeplitz(n: int) -> float:

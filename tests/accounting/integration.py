@@ -5,6 +5,11 @@ import math
 import numpy as np
 
 
+def verify(pair, epsilon, std, *, samples, failure, seed=0):
+    """(mean, upper bound) of delta(epsilon) of a pair by sampling."""
+    return pair._profile(epsilon, std, samples, seed).at(epsilon, failure)
+
+
 def exact_deltas(gram, std, epsilons, points=None):
     """[(remove, add)] at each epsilon, for a Gram matrix of rank at most 3."""
     values, vectors = np.linalg.eigh(np.asarray(gram, dtype=float))

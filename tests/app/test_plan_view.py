@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import socket
 
 import numpy as np
 import pytest
 
 import anechoic as an
 from anechoic.app import plan_worker
+from anechoic.app.page import serve
 from anechoic.app.plan_form import PlanForm, field_of, number
 from anechoic.app.plan_view import kept_noise, parts
 from anechoic.app.plan_worker import PlanWorker
@@ -149,3 +151,12 @@ def test_a_newer_question_ends_an_older_one_and_answers_are_remembered():
         assert "ended from outside" in (await ended)[-1][1]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("port", [99999, -1, 0, None])
+def test_a_port_that_cannot_be_listened_on_is_refused_before_an_address_is_printed(port, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        asked = taken.getsockname()[1] if port is None else port
+        with pytest.raises(ValueError, match=f"port={asked} cannot be listened on"):
+            serve(asked)
+    assert not capsys.readouterr().out

@@ -36,10 +36,12 @@ def test_an_arm_takes_the_rate_of_the_largest_mean_and_is_followed_beyond_its_en
 def test_gains_are_paired_by_seed_and_the_choice_of_a_rate_has_its_price():
     sampling = an.sampling.FixedOrder(examples=40, batch_size=10, epochs=1)
     given = an.calibrate(an.strategies.Identity(4), sampling=sampling, epsilon=50.0, delta=1e-6)
-    arms = [Arm(kind, 50.0, given.to_json()) for kind in ("independent", "planned")]
+    arms = [Arm(kind, 50.0, given.to_json()) for kind in ("independent", "planned", "drawn")]
     found = scores(arms[0], {0.5: [0.6, 0.7], 1.0: [0.5, 0.5]})
     found |= scores(arms[1], {0.5: [0.7, 0.8], 1.0: [0.5, 0.5], 2.0: [0.5, 0.5]})
+    found |= scores(arms[2], {rate: [rate, rate] for rate in (0.5, 0.9, 0.6, 0.7)})  # of no guarantee
     row = compared(arms, found, 50.0)
+    assert row["drawn"]["mean"] == pytest.approx(0.9)
     assert row["gain"] == pytest.approx(0.1) and row["gain_error"] == pytest.approx(0.0, abs=1e-12)
     assert row["chosen"] == pytest.approx(an.select(given, mean=3, score_on="public").epsilon())
 
@@ -53,7 +55,7 @@ def test_the_demo_on_a_slice_writes_a_report_that_loads_nothing(capsys, tmp_path
     shown = " ".join(capsys.readouterr().out.split())
     assert "At ε = 0.3, correlated noise reaches AUC" in shown and "what anechoic.select needs" in shown
     record = json.loads((out / "results.json").read_text())
-    assert record["steps"] == 20 and len(record["runs"]) == 4
+    assert record["steps"] == 20 and len(record["runs"]) == 5
     (row,) = record["rows"]
     assert row["chosen"] <= 0.3  # of one rate none is chosen
     html = (out / "report.html").read_text()
@@ -63,6 +65,16 @@ def test_the_demo_on_a_slice_writes_a_report_that_loads_nothing(capsys, tmp_path
     # the keys of a study are no secret, and noise in a fixed order is not sampled DP-SGD
     assert KEYS not in html and "in this demo keys follow from the seeds" in html
     assert "none of this is DP-SGD" in " ".join(html.split())
+    # what DP-SGD would need is a line and a column, and no mechanism that anybody could take for a guarantee
+    assert (
+        "DP-SGD, if drawn" in shown and "In time order they cannot be" in html and row["drawn"]["rates"] == 1
+    )
+    assert "DP-SGD, if batches might be drawn" in (out / "flights.svg").read_text()
+    assert sorted(path.name for path in out.glob("*.json")) == [
+        "independent-fixed-eps0.3.json",
+        "planned-fixed-eps0.3.json",
+        "results.json",
+    ]
     assert "a &amp; b" in html and "</svg>" in (out / "flights.svg").read_text()
     mechanism = Mechanism.from_json((out / "planned-fixed-eps0.3.json").read_text())
     assert mechanism.epsilon() <= 0.3 and mechanism.fingerprint in html

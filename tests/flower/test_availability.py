@@ -127,15 +127,30 @@ def test_one_reply_is_fetched_at_a_time():
 
 
 class Failing(InProcessGrid):
-    """Every second look fails, as where the network is away for a moment."""
+    """Every second call fails, as where the network is away for a moment."""
 
-    looks, error = 0, None
+    calls, error = 0, None
+
+    def _fail(self):
+        self.calls += 1
+        if self.calls % 2:
+            raise self.error
 
     def pull_messages(self, message_ids):
-        self.looks += 1
-        if self.looks % 2:
-            raise self.error
+        self._fail()
         return super().pull_messages(message_ids)
+
+    def push_messages(self, messages):
+        self._fail()
+        return super().push_messages(messages)
+
+    def get_nodes(self):
+        self._fail()
+        return super().get_nodes()
+
+    def get_node_ids(self):
+        self._fail()
+        return super().get_node_ids()
 
 
 @pytest.mark.parametrize("error", [ConnectionError("away"), TimeoutError(), ConnectTimeout("away")], ids=repr)

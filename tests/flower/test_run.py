@@ -126,9 +126,26 @@ def test_the_log_begins_with_what_is_guaranteed(caplog):
         f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g}",
         "Policy: MinSeparation(separation=3, max_participations=None)",
         "at most 3 clients each, and every sum is divided by 3; 1 answer at least",
+        "Noise: ",
         "Horizon: 0 of 6 rounds released, 7 parameters; no state directory",
     ):
         assert words in head, words
+
+
+@pytest.mark.parametrize(("epsilon", "warned"), [(0.5, True), (1000.0, False)])
+def test_noise_longer_than_all_updates_is_said_at_the_start(caplog, epsilon, warned):
+    """Both norms by hand: of 6 rounds of 3 clients, and of C^-1 z added up in 7 parameters."""
+    with caplog.at_level("INFO", logger="flwr"):
+        found = small.strategy(rounds=6, population=24, epsilon=epsilon, delta=1e-3, mechanism=None)
+        small.run(found, rounds=1)
+    mechanism = found.server.mechanism
+    end = np.linalg.inv(mechanism.strategy.to_dense()).sum(axis=0)
+    noise = mechanism.noise_std * np.linalg.norm(end) * np.sqrt(7)
+    assert found.server.lengths() == (pytest.approx(noise), 18.0)
+    said = [record.message for record in caplog.records if "expect a model near chance" in record.message]
+    assert len(said) == warned == (noise > 18.0)
+    if warned:
+        assert f"{np.ceil(noise / 6):.0f} clients a round" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from anechoic.algebra.nuclear import circulant_value, dual_value, toeplitz_nucle
 from anechoic.losses.dispatch import loss
 from anechoic.lower_bounds import dispatch, one_participation
 from anechoic.lower_bounds.dispatch import lower_bound
-from anechoic.lower_bounds.prefix_sums import (
+from anechoic.lower_bounds.prefix_sums import prefix_sum_lower_bound
+from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
+from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
+from anechoic.strategies.column_scaled import ColumnScaled
+from studies.published.monograph import (
     logarithmic_lower_bound,
     logarithmic_upper_bound,
     mathias_lower_bound,
     mathias_upper_bound,
-    prefix_sum_lower_bound,
 )
-from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity, Restarted, Toeplitz
-from anechoic.strategies.column_scaled import ColumnScaled
 from tests.marks import each_once, in_turn, slow
 from tests.zoo import STRATEGIES, every
 

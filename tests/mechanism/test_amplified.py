@@ -17,6 +17,7 @@ from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import BallsInBins, CyclicPoisson, FixedOrder, MinSepSampling, RandomAllocation
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
+from tests.accounting.integration import verify
 from tests.marks import in_turn, slow
 
 N = 24
@@ -86,9 +87,9 @@ def test_verified_epsilon_is_a_guarantee_and_close(name):
     """Against ten times as many samples of another seed; failure is inside of delta."""
     mech = made(name)
     pair = Mixture(bins_gram(BANDED, 12)) if name.startswith("bins") else MinSepPair(BANDED, mech.sampling)
-    truth = pair.verify(mech.epsilon(), mech.noise_std, samples=1_000_000, failure=1e-3, seed=17)
+    truth = verify(pair, mech.epsilon(), mech.noise_std, samples=1_000_000, failure=1e-3, seed=17)
     assert truth.delta < 1e-4 - QUICK.failure
-    less = pair.verify(mech.epsilon(), 0.96 * mech.noise_std, samples=300_000, failure=1e-3, seed=17)
+    less = verify(pair, mech.epsilon(), 0.96 * mech.noise_std, samples=300_000, failure=1e-3, seed=17)
     assert less.delta > 1e-4
     if name.startswith("bins"):
         assert mech.noise_std < made("bins").noise_std
@@ -98,8 +99,13 @@ def test_verified_epsilon_is_a_guarantee_and_close(name):
 def test_the_failure_probability_is_a_part_of_delta():
     half = Verified(samples=300_000, failure=5e-5, seed=0)
     epsilon = Mechanism(BANDED, BINS, made("bins").noise_std, delta=1e-4, accounting=half).epsilon()
-    truth = Mixture(bins_gram(BANDED, 12)).verify(
-        epsilon, made("bins").noise_std, samples=300_000, failure=1e-3, seed=17
+    truth = verify(
+        Mixture(bins_gram(BANDED, 12)),
+        epsilon,
+        made("bins").noise_std,
+        samples=300_000,
+        failure=1e-3,
+        seed=17,
     )
     assert 4e-5 < truth.delta < 5e-5
 

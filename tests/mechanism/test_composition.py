@@ -29,6 +29,7 @@ from anechoic.sampling import (
     RandomAllocation,
 )
 from anechoic.strategies import BLT, BandedToeplitz, Identity, Restarted
+from tests.accounting.integration import verify
 from tests.marks import slow
 
 N = 24
@@ -116,7 +117,7 @@ def test_two_runs_of_bins_by_monte_carlo():
     gram = bins_gram(BANDED, 12)
     pairs = np.kron(gram, np.ones((12, 12))) + np.kron(np.ones((12, 12)), gram)
     epsilon = compose(mech, times=2).epsilon(1e-5)
-    truth = Mixture(pairs).verify(epsilon, mech.noise_std, samples=100_000, failure=1e-3)
+    truth = verify(Mixture(pairs), epsilon, mech.noise_std, samples=100_000, failure=1e-3)
     assert 0.2e-5 < truth.delta < 1e-5
 
 
@@ -125,7 +126,7 @@ def test_bins_and_a_gaussian_by_monte_carlo():
     mech, plain = parts()["bins"], parts()["fixed"]
     epsilon = compose(mech, plain).epsilon(1e-5)
     gram = bins_gram(BANDED, 12) + (plain.gdp() * mech.noise_std) ** 2
-    truth = Mixture(gram).verify(epsilon, mech.noise_std, samples=100_000, failure=1e-3)
+    truth = verify(Mixture(gram), epsilon, mech.noise_std, samples=100_000, failure=1e-3)
     assert 0.4e-5 < truth.delta < 1e-5
 
 
@@ -168,7 +169,7 @@ def test_verified_parts_pay_for_their_failure():
     without = compose(plain, parts()["other"])
     assert both.epsilon(1e-5) < without.epsilon(1e-5)
     gram = bins_gram(BANDED, 12) + (parts()["other"].gdp() * 3.0) ** 2
-    truth = Mixture(gram).verify(both.epsilon(1e-5), 3.0, samples=100_000, failure=1e-3, seed=9)
+    truth = verify(Mixture(gram), both.epsilon(1e-5), 3.0, samples=100_000, failure=1e-3, seed=9)
     assert truth.delta < 1e-5 - QUICK.failure
     assert "1e-07, which is a part of delta" in " ".join(both.report().split())
     # run twice, the same claim about the same samples fails once

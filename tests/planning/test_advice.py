@@ -73,7 +73,9 @@ def test_what_is_known_is_said():
     assert "largest of the schedule" in aware.reason and "mostly" not in aware.reason
 
 
-@pytest.mark.parametrize("options", [{"optimizer": "adam"}, {"workload": workloads.prefix_sum(60)}])
+@pytest.mark.parametrize(
+    "options", [{"optimizer": UpdateRule("sums")}, {"workload": workloads.prefix_sum(60)}]
+)
 def test_where_nothing_is_known_nothing_is_said(options):
     found = plan(**RUN, **options)
     assert found.advice is None and "Learning rate" not in found.reason

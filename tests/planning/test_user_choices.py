@@ -12,8 +12,8 @@ from anechoic.planning import user_choices
 from anechoic.planning.update import UpdateRule
 from anechoic.sampling import CyclicPoisson, FixedOrder, RandomAllocation
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Dense, Identity
+from anechoic.streaming.clock import Running
 from anechoic.streaming.mechanisms import planned_mechanism
-from anechoic.streaming.window import Running
 
 RUN = {"examples": 600, "batch_size": 20, "epochs": 2, "delta": 1e-5}
 N, PERIOD = 60, 30

@@ -156,7 +156,7 @@ def test_a_cell_shows_pictures_table_and_reason(independent):
     cell = independent._repr_html_()
     assert cell.count('<img class="chart" alt="') == 2
     assert "Predicted noise against noise state" in cell
-    assert cell.count("<tr>") == 1 + len(independent.rows) and 'class="best"' in cell
+    assert cell.count("<tr>") == 1 + len(independent.lines) and 'class="best"' in cell
     assert "http" not in cell and cell.count("src=") == cell.count('src="data:') and "<script" not in cell
 
 

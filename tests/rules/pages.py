@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.glob("*.md"))]
 PROOFS, NOTEBOOKS = (sorted((DOCS / folder).glob("*.md")) for folder in ("proofs", "notebooks"))
 #: Words in a sentence that a tired reader reads once.
 LONG = 30

@@ -25,8 +25,10 @@ def test_the_first_lines_of_the_page_run():
     exec(code[3], names)
     assert names["visits"].participation is not None
     exec(code[4], names)
-    assert len(code) == 5
     assert names["hours"].step == 48
+    exec(code[5], names)
+    assert len(code) == 6
+    assert names["months"].end_of(0) == "2024-01-31T23:00:00+00:00"
 
 
 @pytest.mark.slow
@@ -46,7 +48,7 @@ def test_the_page_for_operators_says_what_one_commit_holds():
     assert f"`anechoic stream` keeps {GROUP:,} steps in one commit" in text
 
 
-@pytest.mark.parametrize("name", ["stream", "partition_selection"])
+@pytest.mark.parametrize("name", ["stream", "partition_selection", "clock"])
 def test_docstring_examples_run(name):
     found = doctest.testmod(importlib.import_module(f"anechoic.streaming.{name}"))
     assert found.attempted and not found.failed

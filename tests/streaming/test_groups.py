@@ -91,4 +91,4 @@ def test_groups_by_the_command(tmp_path, capsys):
     assert list(rows) == [("count", "AA"), ("count", "UA"), ("mean d", "AA"), ("mean d", "UA")]
     assert list(rows.values()) == pytest.approx([300, 90, 1, 0], abs=1)
     assert cli.main(["stream", *map(str, [*arguments, "--by", "AA"])]) == 2
-    assert "must have the form column:group" in capsys.readouterr().err
+    assert "must have the form column:category" in capsys.readouterr().err

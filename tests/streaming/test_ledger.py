@@ -98,13 +98,13 @@ def test_nuls_at_the_end_of_a_text_count_in_no_form():
     ids = ["a\0", "a", "b\0\0", "\0", "a\0b"]
     listed = ledger().digests(ids)
     assert listed == ledger().digests(np.array(ids)) == ledger().digests(np.array(ids, dtype=object))
-    assert listed[0] == listed[1] == ledger().digest(Name("a\0")) and len(set(listed)) == 4
+    assert listed[0] == listed[1] == ledger().digests([Name("a\0")])[0] and len(set(listed)) == 4
     assert ledger().digests([Loose("ann\0")]) == [None]
     ids = [b"a\0", b"a", b"b\0\0", b"\0", b"a\0b"]  # one in 256 raw hashes ends in one
     listed = ledger().digests(ids)
     assert listed == ledger().digests([*map(np.bytes_, ids)]) == ledger().digests(np.array(ids, dtype=object))
-    assert listed[0] == listed[1] == ledger().digest(Raw(b"a\0")) and len(set(listed)) == 4
-    assert ledger().digest(b"a") != ledger().digest("a")
+    assert listed[0] == listed[1] == ledger().digests([Raw(b"a\0")])[0] and len(set(listed)) == 4
+    assert ledger().digests([b"a"])[0] != ledger().digests(["a"])[0]
 
 
 class Failing:
@@ -132,8 +132,8 @@ def test_a_record_without_an_id_is_left_out_by_itself(place):
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        (np.array(["2020-01-01"], "M8[ns]"), "array of datetime64"),
-        (np.array([1.0]), "array of float64"),
+        (np.array(["2020-01-01"], "M8[ns]"), "column of datetime64"),
+        (np.array([1.0]), "column of float64"),
         (np.array([[1]]), "shape"),
         ("ann", "list with one entry"),
         ({1: 2}, "list with one entry"),

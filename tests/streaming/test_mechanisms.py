@@ -9,7 +9,7 @@ import anechoic as an
 from anechoic import streaming
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.participation import FullBatch, MinSep, Single
-from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, SpentEpsilon, planned_mechanism
+from anechoic.streaming.mechanisms import FOR_EVER, LOSSES, planned_mechanism
 from tests.marks import each_once
 
 RUNNING = streaming.Running()
@@ -99,14 +99,6 @@ def test_a_third_of_the_error_of_a_binary_tree(steps):
 def test_a_unit_that_takes_part_for_ever_is_refused():
     with pytest.raises(an.errors.UnsupportedError, match="infinitely much noise"):
         planned(horizon=None, participation=FullBatch())
-
-
-def test_epsilon_so_far_is_that_of_the_next_power_of_two():
-    mechanism = planned(horizon=20)
-    spent = SpentEpsilon(mechanism)
-    for releases in range(1, 21):
-        rounded = min(20, 2 ** math.ceil(math.log2(releases)))
-        assert spent.after(releases) == pytest.approx(mechanism.epsilon(steps=rounded), rel=1e-9)
 
 
 @pytest.mark.slow

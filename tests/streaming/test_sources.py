@@ -78,6 +78,61 @@ def test_a_file_is_the_sum_of_its_lines(tmp_path_factory, ending, head, rows, bl
         sources.BLOCK = before
 
 
+WRITTEN = ["1,234.50", "1.234,5", "1 234,5", "1704067200000", "1704067200", "1900", "45320.5", "29.01.2024"]
+WRITTEN += ["2024-01-29T05:00", "Zürich", '"Bern, Stadt"', '"say ""x"""', '"7"', "NA", "#N/A", "😀", "\ufffd"]
+HOW = [
+    (".csv", {}, {}, None),
+    (".csv", {"encoding": "cp1252"}, {"decimal": ",", "thousands": "."}, "%d.%m.%Y"),
+    (".csv", {"encoding": "gb18030", "separator": ";"}, {"decimal": ",", "thousands": " "}, "ms"),
+    (".jsonl", {"encoding": "latin-1"}, {"thousands": ","}, "excel"),
+]
+
+
+@pytest.mark.parametrize("many", [300, pytest.param(25_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("setting", HOW, ids=range(len(HOW)))
+def test_fuzzed_records_are_read_as_each_is_alone(tmp_path, monkeypatch, setting, many):
+    """10^5 of them in all: bytes of several encodings, quotes, marks, numbers and times in any place."""
+    ending, how, forms, time_form = setting
+    encoding, separator = how.get("encoding", "utf-8"), how.get("separator", ",").encode()
+    rng = np.random.default_rng(many)
+    pieces = [*PIECES, *(text.encode(encoding, "replace") for text in WRITTEN), "Zürich".encode("latin-1")]
+    keys = [json.dumps(name).encode() for name in ("t", "v", "c", "other")]
+
+    def field(quoted):
+        size = rng.choice(4, p=[0.1, 0.6, 0.2, 0.1])
+        text = b"".join(pieces[i] for i in rng.integers(len(pieces), size=size))
+        return b'"' + text.replace(b'"', b'""') + b'"' if quoted else text
+
+    def line():
+        if ending == ".csv":
+            count = rng.choice([4, 3, 5], p=[0.9, 0.05, 0.05])
+            return separator.join(field(rng.random() < 0.3) for _ in range(count))
+        values = (rng.choice([b'"%s"' % field(0), field(0), b"7.0"]) for _ in keys)
+        return b"{%s}" % b",".join(map(b":".join, zip(keys, values, strict=True)))
+
+    def content_of(parts, together=0):
+        """Of some bytes after others; frames from `together` on are taken as one."""
+        source = source_of(str(tmp_path / f"a{ending}"), NAMES, **how)
+        frames = [frame for part in parts for frame in source._frames(part)]
+        found = []
+        for frame in [*frames[:together], pl.concat([frames[0][:0], *frames[together:]])]:
+            numbers, odd = numbers_of(frame["v"], **forms)
+            times = times_of(frame["t"], zone_of("Europe/Zurich"), time_form)
+            columns = times.tolist(), numbers.tolist(), odd.tolist(), texts_of(frame["c"]).to_list()
+            found += [repr(row) for row in zip(*columns, strict=True)]
+        return found, source.read, source.faults.total(), source.garbled
+
+    head = separator.join([b"t", b"v", b"c", b"other"]) + b"\n" if ending == ".csv" else b"{}\n"
+    lines = [line() + b"\n" for _ in range(many)]
+    monkeypatch.setattr(sources, "BLOCK", 2**16)
+    (tmp_path / f"a{ending}").write_bytes(head + b"".join(lines))
+    whole = content_of([head + b"".join(lines)])
+    alone = content_of([head, *lines], 2000)
+    assert whole == alone and whole[1] <= many + 1 and 0.1 * many < len(whole[0]) < many
+    source = source_of(str(tmp_path / f"a{ending}"), NAMES, **how)
+    assert sum(frame.height for frame in source.batches()) == len(whole[0]) and source.read == whole[1]
+
+
 def test_a_parquet_file_is_the_sum_of_its_rows(tmp_path, monkeypatch):
     values = [1.0, None, 2.5, float("nan"), 7.0, 3.0, 9.0]
     kinds = ["\ufeffa", "", '"', "\0", "x", None, "y"]
@@ -98,7 +153,8 @@ def test_one_record_moves_the_sums_by_one_record(tmp_path, monkeypatch):
     stream = streaming.Stream({"sum": streaming.Sum(1.0, column="amount")}, epsilon=1.0, horizon=24)
     hostile = [f"\ufeff2024-01-01T00:30:00,{sign}1,{'.' * 40}\n".encode() for sign in "+-"] * 40
     path = tmp_path / "a.csv"
-    options = Namespace(input=str(path), time="t", unit=None, timezone="UTC", bad_share=1.0)
+    how = {"encoding": "utf-8", "separator": None, "decimal": ".", "thousands": "", "time_format": None}
+    options = Namespace(input=str(path), time="t", unit=None, timezone="UTC", bad_share=1.0, **how)
 
     def exact(lines):
         path.write_bytes(b"t,amount,note\n" + b"".join(lines))
@@ -172,7 +228,12 @@ def test_quotes_separators_and_ends_of_lines(tmp_path):
         ("a.csv.gz", gzip.compress(b"t,v\n1,2\n" * 9, mtime=0)[:-12], "cut short"),
         ("a.csv.gz", b"t,v\n1,2\n", "damaged"),
         ("a.csv", b"t,w\n1,2\n", "no column 'v'; it has t, w"),
-        ("a.csv", b"t,v\r1,2\r3,4\n", "no head of CSV"),
+        ("a.csv", b"t,v\r1,2\r3,4\n", "carriage return alone.*tr "),
+        ("a.csv", b"t,v\r1,2\r3,4", "carriage return alone.*tr "),
+        ("a.csv", b"", "is empty"),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
+        ("a.csv", b"t,v,t\n1,2,3\n", "several columns 't'"),
+        ("a.csv", b't,"v","v"\n1,2,3\n', "several columns 'v'"),
     ],
 )
 def test_files_of_another_kind_are_refused_with_the_remedy(tmp_path, name, data, words):
@@ -237,3 +298,38 @@ def test_times_of_a_parquet_file_are_read_as_their_text(unit, zone):
         )
     skipped = pl.Series(["2024-03-10T02:30:00"]).str.to_datetime()
     assert np.isnan(times_of(skipped, zone_of("America/New_York"))).all()
+
+
+def test_groups_of_three_digits_and_decimal_marks():
+    """Each text as it is written, or none at all: a mark in another place is a slip of the pen."""
+    given = [
+        "1,234",
+        "-1,234,567.5",
+        "1,234.",
+        "7",
+        ".5",
+        "12,34",
+        "1234,567",
+        ",123",
+        "1,23",
+        "1,2345",
+        "1,234,",
+    ]
+    expected = [1234, -1234567.5, 1234, 7, 0.5]
+    for thousands, decimal in ((",", "."), (".", ","), ("'", "."), ("_", ",")):
+        marks = str.maketrans({",": thousands, ".": decimal})
+        column = pl.Series("v", [text.translate(marks) for text in given])
+        found, odd = numbers_of(column, decimal, thousands)
+        assert found[:5].tolist() == expected and np.isnan(found[5:]).all(), thousands
+        assert odd.tolist() == [False] * 5 + [True] * 6
+    found, odd = numbers_of(pl.Series("v", ["1.5", "1,5", "1,5,5", ".", ""]), ",")
+    assert np.array_equal(found, [np.nan, 1.5, *[np.nan] * 3], equal_nan=True)
+    assert odd.tolist() == [True, False, True, False, False]
+
+
+def test_a_line_that_shifts_its_encoding_shifts_no_other(tmp_path):
+    """ISO-2022 goes on in another alphabet until it is told; so would the records of others."""
+    lines = [b"t,v,c,note", "7,7,日本,x".encode("iso2022_jp"), b"8,8,x,\x1b$B", b"9,9,x,y"]
+    (tmp_path / "a.csv").write_bytes(b"\n".join(lines))
+    source = source_of(str(tmp_path / "a.csv"), NAMES, encoding="iso2022_jp")
+    assert [row for frame in source.batches() for row in frame["t"].to_list()] == ["7", "8", "9"]

@@ -9,12 +9,18 @@ from scipy import integrate, stats
 
 from anechoic import error, loss, workloads
 from anechoic.algebra import toeplitz
-from anechoic.lower_bounds.prefix_sums import logarithmic_lower_bound, logarithmic_upper_bound
 from anechoic.participation import Single
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity, Toeplitz, Tree
 from anechoic.strategies.tree_aggregation import TreeAggregation
 from studies.published import monograph
-from studies.published.monograph import approximation_error, excess_bound, expected_lp_norm, lp_error
+from studies.published.monograph import (
+    approximation_error,
+    excess_bound,
+    expected_lp_norm,
+    logarithmic_lower_bound,
+    logarithmic_upper_bound,
+    lp_error,
+)
 from tests.marks import in_turn
 
 SIZES = [*range(1, 34), 63, 64, 65, 127, 500, 1024]

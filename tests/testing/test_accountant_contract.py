@@ -85,7 +85,7 @@ def scaled(method, factor):
 
 
 def short_term(self, delta, std, mu, *, verified=True):
-    return SampledGaussianTerm(1.0, 4.0 * std, 0.3, "zero_out", 5)
+    return SampledGaussianTerm(1.0, 4.0 * std, 0.3, "zero_out", 5, delta)
 
 
 BROKEN = {

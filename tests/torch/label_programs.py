@@ -419,6 +419,7 @@ MIXED = {
     "diagonals of rows": lambda o, y, x: (
         (o.T[:, :, None] * torch.ones(4)).diagonal(dim1=0, dim2=2) * x.flip(0)
     ).mean(),
+    "rows on two axes": lambda o, y, x: o.reshape(2, ROWS // 2, WIDTH).sum(0).square().mean(),
     "strided": lambda o, y, x: (o * x.as_strided((ROWS, WIDTH), (1, 2))).sum(1).mean(),
     "barlow": lambda o, y, x: ((o / o.norm(dim=0)).T @ (x / x.norm(dim=0))).square().sum(),
     "unique counts": lambda o, y, x: (o.sum(1) * y.unique(return_counts=True)[1].max()).exp().mean(),

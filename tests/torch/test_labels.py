@@ -18,7 +18,7 @@ from anechoic.torch import (  # noqa: E402
     label_rules,  # noqa: F401
 )
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, OverRows, plain  # noqa: E402
-from anechoic.torch.sources.row_model import undisturbed  # noqa: E402
+from anechoic.torch.sources.model_calls import undisturbed  # noqa: E402
 from tests.torch.label_fuzz import program  # noqa: E402
 from tests.torch.label_models import MODELS  # noqa: E402
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH  # noqa: E402

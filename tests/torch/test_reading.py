@@ -37,10 +37,13 @@ def iterates(make, scheduler=None):
     return found
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_adds_up_what_is_planned_for(momentum):
-    real = iterates(lambda p: optim.SGD(p, lr=0.5, momentum=momentum)) / 0.5
-    read = update_of(optim.SGD(parameters(), lr=0.5, momentum=momentum))
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.5}],
+)
+def test_sgd_adds_up_what_is_planned_for(options):
+    real = iterates(lambda p: optim.SGD(p, lr=0.5, **options)) / 0.5
+    read = update_of(optim.SGD(parameters(), lr=0.5, **options))
     assert read.workload(STEPS, STEPS).to_dense() == pytest.approx(real)
 
 
@@ -106,12 +109,30 @@ def test_the_group_with_the_most_parameters_decides():
 
 
 @pytest.mark.parametrize(
-    ("make", "kind"),
-    [(optim.AdamW, "adam"), (optim.RMSprop, "adam"), (CorrectedAdam, "sgd"), (optim.ASGD, "sgd")],
+    ("make", "kind", "momentum"),
+    [
+        (optim.AdamW, "adam", 0.9),
+        (optim.NAdam, "adam", 0.9),
+        (optim.RMSprop, "adam", 0.0),
+        (optim.Adagrad, "adam", 0.0),
+        (CorrectedAdam, "sums", 0.0),
+        (optim.ASGD, "sums", 0.0),
+    ],
 )
-def test_others_are_planned_for_by_their_kind_alone(make, kind):
+def test_others_are_planned_for_by_their_kind_buffer_and_rate(make, kind, momentum):
     read = update_of(make(parameters(), lr=0.1))
-    assert (read.kind, read.momentum, read.weight_decay) == (kind, 0.0, 0.0)
+    assert (read.kind, read.momentum, read.weight_decay, read.rate) == (kind, momentum, 0.0, 0.1)
+    assert read.workload(STEPS, STEPS).is_prefix_sum
+
+
+@pytest.mark.parametrize("name", ["cosine", "warm", "one cycle"])
+def test_the_rate_at_hand_is_the_largest_of_its_schedule(name):
+    optimizer = optim.Adam(parameters(), lr=1.0)
+    scheduler = SCHEDULERS[name](optimizer)
+    read = with_schedule(update_of(optimizer), scheduler, "step")
+    assert read.rate == 1.0
+    workload = read.workload(STEPS, STEPS)
+    np.testing.assert_allclose(read.schedule(workload), read.learning_rates(STEPS, STEPS), rtol=1e-12)
 
 
 def test_make_private_plans_for_the_run_at_hand():

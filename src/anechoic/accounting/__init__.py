@@ -9,7 +9,8 @@ import anechoic.accounting.poisson.accountant
 import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each registers its accountant
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.monte_carlo.verified import Verified
-from anechoic.accounting.poisson.epsilon import poisson_epsilon, poisson_noise_multiplier
+from anechoic.accounting.poisson.epsilon import poisson_epsilon
+from anechoic.accounting.poisson.search import poisson_noise_multiplier
 
 __all__ = [
     "Verified",

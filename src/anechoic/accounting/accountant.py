@@ -217,14 +217,14 @@ class MonteCarloAccountant(Accountant):
         if least == 0.0 or least >= UNSAMPLED_FROM * self.strategy.n:
             return least
         record = self.accounting
-        found = self.pair.epsilon(
-            delta - record.failure,
+        [found] = self.pair.epsilons(
+            [delta - record.failure],
             std,
             samples=record.samples,
             failure=record.failure / ATTEMPTS,
             seed=record.seed,
         )
-        return least if found is None else min(least, found.epsilon)
+        return min(least, found)
 
     def profile_bounds(self, delta: float, std: float) -> list[Bounds] | None:
         """Bounds of the privacy profile without sampling error, sharp at `delta`; None for none known."""

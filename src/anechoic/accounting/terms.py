@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anechoic.accounting.loss_distributions import profile as profiles
-from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from anechoic.accounting.loss_distributions.sampled_gaussian import (
+    log_tail,
+    loss_moments,
+    sampled_gaussian_pld,
+)
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -46,19 +50,25 @@ class SampledGaussianTerm(Term):
         rate: sampling probability, in (0, 1).
         adjacency: as in `sampled_gaussian_pld`.
         compositions: of one run, >= 1.
+        delta: the part of that of the composition that `epsilon` is for.
     """
 
     noise_multiplier: float
     rate: float
     adjacency: str
     compositions: int
+    delta: float
+
+    @property
+    def _tail(self) -> float:
+        return log_tail(self.delta, self.compositions)
 
     @property
     def reach(self) -> float:
-        return loss_moments(self.noise_multiplier, self.rate, self.adjacency)[1]
+        return loss_moments(self.noise_multiplier, self.rate, self.adjacency, self._tail)[1]
 
     def pair(self, width: float) -> tuple[PrivacyLossDistribution, int]:
-        one = sampled_gaussian_pld(self.noise_multiplier, self.rate, self.adjacency, width)
+        one = sampled_gaussian_pld(self.noise_multiplier, self.rate, self.adjacency, width, self._tail)
         return one, self.compositions
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from html import escape
 from multiprocessing import active_children
@@ -226,10 +227,23 @@ def serve(port: int = 8080, *, show: bool = True) -> None:
     Args:
         port: of 127.0.0.1, where alone it listens.
         show: whether a browser is opened.
+
+    Raises:
+        ValueError: for a port that is none, or that something else listens on.
     """
+    try:
+        if not 0 < port < 2**16:
+            raise OSError("ports are 1 to 65535")
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"port={port} cannot be listened on ({error}): take a free one, from 1024 on."
+        ) from error
     from nicegui import app, ui
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+    app.on_startup(lambda: print(f"http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True))
     # another site's page must not reach it under a name of its own that leads to this machine
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     app.on_shutdown(_end_children)  # else Ctrl-C waits for them

@@ -31,12 +31,12 @@ def parts(question: PlanForm) -> Iterator[tuple[str, str]]:
     given = question.arguments()
     found = plan(**given)
     yield "facts", facts(found)
-    said = (paragraph(note, "soft") for note in notes(found.rows))
-    yield "table", section("Ranked candidates", ranked_table(found.rows), *said)
+    said = (paragraph(note, "soft") for note in notes(found.lines))
+    yield "table", section("Ranked candidates", ranked_table(found.lines), *said)
     yield "code", question.code()
     yield "mechanism", found.mechanism.to_json()
     yield "doing", "Drawing"
-    yield "pictures", plan_pictures(found.rows)
+    yield "pictures", plan_pictures(found.lines)
     yield "doing", "Writing the statement"
     yield "statement.txt", found.mechanism.report("text")
     yield "statement.json", found.mechanism.report("json")

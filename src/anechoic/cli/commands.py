@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from anechoic._patience import patience
-from anechoic.cli.progress import check_writable, naming, need, text_of
+from anechoic.cli.progress import naming, need, text_of
+from anechoic.runs.atomic_files import check_writable
 
 # -- what the commands do ------------------------------------------------------------------------
 
@@ -39,7 +40,8 @@ def plan(options: argparse.Namespace) -> None:
     if options.momentum and options.optimizer == "adam":
         raise ValueError(f"--momentum {options.momentum:g} is of SGD: leave it out with --optimizer adam.")
     promised = None if options.min_sep is None else MinSep(options.min_sep, options.max_participations)
-    check_writable(options.json)
+    if options.json is not None:
+        check_writable(options.json)
     if options.out is not None:
         check_writable(checked_kind(options.out))
         need("matplotlib", "jinja2", extras="plot")
@@ -61,7 +63,7 @@ def plan(options: argparse.Namespace) -> None:
         scheduler=options.schedule,
         keep=options.keep,
         strategy=options.mechanism,
-        optimizer=UpdateRule(options.optimizer, options.momentum),
+        optimizer=UpdateRule("sgd", options.momentum) if options.optimizer == "sgd" else "adam",
         clip_norm=options.clip_norm,
         adjacency=options.adjacency,
         unit=options.unit,
@@ -72,7 +74,7 @@ def plan(options: argparse.Namespace) -> None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
     if options.out is not None:
-        write_plan(found.rows, found.reason, options.out, options.command_line)
+        write_plan(found.lines, found.reason, options.out, options.command_line)
         print(f"\nSaved: {options.out}")
 
 
@@ -80,7 +82,6 @@ def app(options: argparse.Namespace) -> None:
     need("nicegui", "matplotlib", "jinja2", extras="app")
     from anechoic.app.page import serve
 
-    print(f"http://127.0.0.1:{options.port} (Ctrl-C ends it)", flush=True)
     serve(options.port, show=not options.no_browser)
 
 
@@ -88,7 +89,8 @@ def explain(options: argparse.Namespace) -> None:
     from anechoic.mechanism.endless import EndlessMechanism
     from anechoic.mechanism.mechanism import Mechanism
 
-    check_writable(options.out)
+    if options.out is not None:
+        check_writable(options.out)
     text = text_of(options.file)
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
     with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
@@ -104,7 +106,8 @@ def audit(options: argparse.Namespace) -> int:
     text = text_of(options.file)
     if '"endless_format"' in text:
         raise ValueError(f"{options.file} is a mechanism without horizon: audit one of as many steps as run.")
-    check_writable(options.json)
+    if options.json is not None:
+        check_writable(options.json)
     with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
         mechanism = Mechanism.from_json(text)
     given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}

@@ -16,7 +16,7 @@ from anechoic.errors import AnechoicError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 2 for what the caller can mend, 130 after Ctrl-C.
 
-    `audit` returns 1 where it refutes a guarantee.
+    `audit` returns 1 where it refutes a guarantee, `stream` 3 where too many records would be left out.
     """
     return run_command(parser_of_all(), arguments)
 
@@ -36,7 +36,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         return 0
     except (AnechoicError, ValueError, OSError) as error:
         print(f"{name}: {one_line(error)}", file=sys.stderr)
-        return 2
+        return int(getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)
         return 130

@@ -9,7 +9,7 @@ from typing import Any
 
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
-from anechoic.cli.values import count, format_and_file, kept, size
+from anechoic.cli.values import count, format_and_file, kept, size, steps_over
 from anechoic.statement.formats import FORMATS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
@@ -115,19 +115,33 @@ def _add_stream(commands: Any) -> None:
     stream.add_argument(
         "--input", required=True, metavar="FILE", help=".csv, .jsonl (or .gz), .parquet, or -"
     )
+    stream.add_argument("--encoding", default="utf-8", metavar="NAME", help="of text, such as latin-1")
+    stream.add_argument("--separator", metavar="MARK", help="of fields (default: that of the head)")
+    stream.add_argument(
+        "--decimal", default=".", choices=(".", ","), metavar="MARK", help="before tenths: . (default) or ,"
+    )
+    stream.add_argument("--thousands", default="", metavar="MARK", help="between groups of three digits")
     stream.add_argument("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
-    stream.add_argument("--every", required=True, metavar="LENGTH", help="of a step: 15min, 1h, 1d")
+    stream.add_argument(
+        "--time-format", metavar="FORM", help="s, ms, us, ns, excel, or as %%d.%%m.%%Y %%H:%%M"
+    )
+    stream.add_argument(
+        "--every", required=True, metavar="STEP", help="day, week, month, quarter, year; or 15min, 1h"
+    )
+    stream.add_argument("--over", type=steps_over, metavar="STEPS", help="1, the last 24, … or all (default)")
     stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
     stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
     stream.add_argument("--force", action="store_true", help="steps that end after now by this clock, too")
     stream.add_argument(
         "--bad-share",
         type=float,
-        default=0.5,
+        default=0.01,
         metavar="SHARE",
-        help="of records that may be left out as they cannot be read (default: .5)",
+        help="of records that may be left out (default: .01); above it the exit code is 3",
     )
-    stream.add_argument("--timezone", default="UTC", metavar="ZONE", help="of times without offset")
+    stream.add_argument(
+        "--timezone", default="UTC", metavar="ZONE", help="of times without offset, and of days"
+    )
     stream.add_argument("--count", action="store_true", help="how many records")
     for name, form in (
         ("sum", "COLUMN:BOUND"),

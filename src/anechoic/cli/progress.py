@@ -19,18 +19,6 @@ def naming(file: Path) -> Iterator[None]:
         raise MismatchError(f"{file}: {error}") from error
 
 
-def check_writable(file: Path | None) -> None:
-    """Refuse a file that could not be written, before the work whose result it is for.
-
-    Raises:
-        ValueError: naming the folder that is missing, or in the way.
-    """
-    if file is not None and not file.parent.is_dir():
-        raise ValueError(f"{file} cannot be written: {file.parent} is no folder. Make it, or name another.")
-    if file is not None and file.is_dir():
-        raise ValueError(f"{file} cannot be written: it is a folder. Name a file in it.")
-
-
 def text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")

@@ -27,6 +27,11 @@ def count(text: str) -> int:
     return value
 
 
+def steps_over(text: str) -> int | None:
+    """How many steps a figure is of, the last ones; None for "all"."""
+    return None if text == "all" else count(text)
+
+
 def size(text: str) -> int:
     """A number of bytes, with a unit: 2GB is 2·10⁹, 2GiB is 2·2³⁰."""
     try:

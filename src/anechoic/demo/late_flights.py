@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,17 @@ from rich.table import Table
 
 from anechoic.demo.flights import flights_design
 from anechoic.demo.metrics import mean_and_error
-from anechoic.demo.report import HEAD, NOT_COVERED, TUNING, cells, draw_utility, headline, report_page
+from anechoic.demo.report import (
+    ARMS,
+    HEAD,
+    IF_DRAWN,
+    NOT_COVERED,
+    TUNING,
+    cells,
+    draw_utility,
+    headline,
+    report_page,
+)
 from anechoic.demo.training import BATCH_SIZE, CLIP_NORM, Arm, Run, train
 from anechoic.errors import AnechoicError
 from anechoic.mechanism.mechanism import Mechanism
@@ -61,7 +72,7 @@ def demo(*, out: Path, seeds: int | None, quick: bool, jobs: int, command: str) 
     runs_with = list(range(seeds or (QUICK_SEEDS if quick else SEEDS)))
     out.mkdir(parents=True, exist_ok=True)
     for arm in arms:
-        if arm.epsilon is not None:
+        if arm.kind in ARMS:
             (out / f"{arm.name}.json").write_text(arm.mechanism or "", encoding="utf-8")
     scores: Scores = {}
     wanted = [(arm, rate) for arm in arms for rate in (QUICK_RATES if quick else RATES)]
@@ -94,14 +105,14 @@ def demo(*, out: Path, seeds: int | None, quick: bool, jobs: int, command: str) 
         "seconds": round(time.perf_counter() - start, 1),
         "software": software(),
     }
-    write(record, {arm.name: arm.mechanism for arm in arms if arm.epsilon is not None}, out)
+    write(record, {arm.name: arm.mechanism for arm in arms if arm.kind in ARMS}, out)
     show(record, console)
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
     return record
 
 
 def planned_arms(flights: int) -> tuple[list[Arm], dict[str, str]]:
-    """Return both arms without privacy, both kinds of noise at each epsilon, and why each was planned."""
+    """Return both arms without privacy, three kinds of noise at each epsilon, and why each was planned."""
     steps = flights // BATCH_SIZE
     silent = Mechanism(Identity(steps), FixedOrder(flights, BATCH_SIZE, steps=steps, drop_last=True), 1e-12)
     arms, reasons = [Arm("plain"), Arm("clipped", mechanism=silent.to_json())], {}
@@ -121,6 +132,9 @@ def planned_arms(flights: int) -> tuple[list[Arm], dict[str, str]]:
             )
             arms.append(Arm(kind, epsilon, found.mechanism.to_json()))
             reasons[arms[-1].name] = found.reason
+            if kind == "independent" and found.drawn is not None:
+                noise = replace(found.mechanism, noise_std=found.drawn.noise_std)
+                arms.append(Arm("drawn", epsilon, noise.to_json()))
     return arms, reasons
 
 
@@ -172,13 +186,13 @@ def next_rate(arm: Arm, scores: Scores) -> float | None:
 
 
 def compared(arms: Sequence[Arm], scores: Scores, epsilon: float) -> dict[str, Any]:
-    """Return what both kinds of noise reached at an epsilon; the gain is paired by seed."""
+    """Return what each kind of noise reached at an epsilon; the gain is paired by seed."""
     pair = {arm.kind: arm for arm in arms if arm.epsilon == epsilon}
     found = {kind: best(arm, scores) for kind, arm in pair.items()}
     each = zip(found["planned"]["scores"], found["independent"]["scores"], strict=True)
     gain, error = mean_and_error([ours - theirs for ours, theirs in each])
-    tried = max(one["rates"] for one in found.values())
-    made = [Mechanism.from_json(arm.mechanism or "") for arm in pair.values()]
+    tried = max(found[kind]["rates"] for kind in ARMS)
+    made = [Mechanism.from_json(pair[kind].mechanism or "") for kind in ARMS]
     chosen = [one if tried == 1 else select(one, mean=tried, score_on="public") for one in made]
     return {
         "epsilon": epsilon,
@@ -206,5 +220,5 @@ def show(record: dict[str, Any], console: Console) -> None:
     for row in record["rows"]:
         table.add_row(*cells(record, row))
     console.print(table)
-    for line in (TUNING, *NOT_COVERED):
+    for line in (IF_DRAWN, TUNING, *NOT_COVERED):
         console.print(line, style="dim", highlight=False)

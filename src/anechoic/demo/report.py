@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 
-HEAD = ("ε", "ε, rate chosen", "independent", "planned", "gain", "not private")
+HEAD = ("ε", "ε, rate chosen", "independent", "planned", "gain", "DP-SGD, if drawn", "not private")
 ARMS = {"independent": "independent noise", "planned": "planned mechanism"}
+IF_DRAWN = (
+    "“DP-SGD, if drawn” has the noise that DP-SGD would need at this ε if batches were drawn at random and in"
+    " secret from all flights (Poisson). In time order they cannot be: a batch of January would need flights"
+    " of December. So nothing guarantees that ε here, and it is shown for what the order costs."
+)
 TUNING = (
     "AUC of predictions that were made before training on them. Each arm takes its own best learning rate, by"
     " the mean over the seeds. That choice costs privacy: the larger ε is what anechoic.select needs for it"
@@ -55,6 +60,7 @@ def cells(record: Record, row: Record) -> tuple[str, ...]:
         f"{math.ceil(1000 * row['chosen']) / 1000:g}",
         *(reached(row[kind]["mean"], row[kind]["error"]) for kind in ARMS),
         reached(row["gain"], row["gain_error"], "+.4f"),
+        reached(row["drawn"]["mean"], row["drawn"]["error"]),
         f"{record['clipped']['mean']:.4f}",
     )
 
@@ -73,9 +79,11 @@ def draw_utility(record: Record) -> tuple[Figure, str]:
     """Draw the AUC against epsilon, and what is reached without noise; returns the words for it too."""
     rows = record["rows"]
     epsilons = [row["epsilon"] for row in rows]
+    roles = {kind: (kind, label) for kind, label in ARMS.items()}
+    roles["drawn"] = ("damped", "DP-SGD, if batches might be drawn")
     lines = [
-        Line(label, kind, epsilons, [r[kind]["mean"] for r in rows], [r[kind]["error"] for r in rows])
-        for kind, label in ARMS.items()
+        Line(label, role, epsilons, [r[kind]["mean"] for r in rows], [r[kind]["error"] for r in rows])
+        for kind, (role, label) in roles.items()
     ]
     levels = [
         Level("not private", "clipped", record["clipped"]["mean"]),
@@ -102,6 +110,7 @@ def report_page(record: Record, mechanisms: Mapping[str, Mechanism]) -> str:
         table=(HEAD, [cells(record, row) for row in record["rows"]]),
         utility=as_image(*draw_utility(record)),
         tuning=TUNING,
+        if_drawn=IF_DRAWN,
         middle=middle,
         noise=as_image(mechanism_figure(planned), f"Noise of the planned mechanism at ε = {middle:g}"),
         reason=record["reasons"][f"planned-fixed-eps{middle:g}"],

@@ -24,9 +24,9 @@ class Arm:
     """One way to train.
 
     Args:
-        kind: "independent" or "planned" noise, "clipped" (the same training without noise) or "plain"
-            (without clipping either).
-        epsilon: of the mechanism; None without privacy.
+        kind: "independent" or "planned" noise, "drawn" (what DP-SGD would need if batches might be drawn in
+            secret), "clipped" (the same training without noise) or "plain" (without clipping either).
+        epsilon: of the mechanism, or of DP-SGD in the place of "drawn"; None without privacy.
         mechanism: as JSON; None for "plain".
     """
 

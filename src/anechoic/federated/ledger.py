@@ -71,7 +71,7 @@ class ParticipationLedger:
         place = self._place
         places = np.array([place.setdefault(digest, len(place)) for digest in digests], np.int64)
         self._accounts.grow(len(place))
-        groups = self.policy.groups(ids, words)
+        groups = self.policy.groups(words)
         all_of_them = Clients(held, places, groups, order, self)
         return all_of_them.only(~again) if again.any() else all_of_them
 

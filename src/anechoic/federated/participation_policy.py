@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,14 +86,13 @@ class ParticipationPolicy(ABC):
     def apart(self, rounds: int) -> int:
         """Return how many rounds in a row need different clients."""
 
-    def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
+    def groups(self, digests: NDArray[np.uint64]) -> Integers:
         """What `turn` is to know of each client; nothing by default.
 
         Args:
-            ids: of the clients.
             digests: keyed ones of the ids, shape (clients, 2), uniform for whoever lacks the key.
         """
-        return np.zeros(len(ids), np.int64)
+        return np.zeros(len(digests), np.int64)
 
     def remark(self, rounds: int) -> str | None:
         """Return a warning for a run of so many rounds, or None."""
@@ -109,21 +107,17 @@ class ParticipationPolicy(ABC):
 class Cohorts(ParticipationPolicy):
     """Fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.
 
-    Each client takes part in steps of one residue at most, `Cyclic(count)`. A client that joins later joins
-    a cohort as the others did.
+    Each client takes part in steps of one residue at most, `Cyclic(count)`. A keyed hash of its id says in
+    which, so that cohorts differ in size, and a client that joins later joins as the others did.
 
     Args:
         count: number of cohorts, >= 1 (monograph: b).
-        given: cohort of a client, from its id, as a mapping or a function; fixed for the run and chosen
-            without looking at private data. None for a keyed hash of the id, which makes cohorts that differ
-            in size. A client that took part in another cohort than it is given now is never asked again.
 
     Raises:
         ValueError: for an argument out of range.
     """
 
     count: int
-    given: Mapping[Any, int] | Callable[[Any], int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", positive_int("count", self.count))
@@ -136,21 +130,11 @@ class Cohorts(ParticipationPolicy):
         found: NDArray[np.bool_] = groups == step % self.count
         return found
 
-    def groups(self, ids: Sequence[Any], digests: NDArray[np.uint64]) -> Integers:
-        if self.given is None:
-            return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)
-        return np.array([self._given(client) for client in ids], np.int64).reshape(len(ids))
+    def groups(self, digests: NDArray[np.uint64]) -> Integers:
+        return (digests[:, 0] % np.uint64(self.count)).astype(np.int64)
 
     def apart(self, rounds: int) -> int:
         return self.count  # cohorts that no round reaches hold their share of the clients too
-
-    def _given(self, client: Any) -> int:
-        cohort = self.given(client) if callable(self.given) else (self.given or {}).get(client)
-        if cohort is None:
-            raise ValueError("a client has no cohort in `given`: name one for every client that is there.")
-        if positive_int("cohort", cohort, minimum=0) >= self.count:
-            raise ValueError(f"cohort={cohort} must be below count={self.count}.")
-        return int(cohort)
 
     def remark(self, rounds: int) -> str | None:
         if self.count <= rounds:
@@ -160,9 +144,6 @@ class Cohorts(ParticipationPolicy):
             f" {counted(self.count - rounds, 'cohort')} are never asked, and nobody takes part twice. Take"
             f" count={rounds} or fewer, unless that is meant."
         )
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": type(self).__name__, "count": self.count, "given": self.given is not None}
 
 
 @dataclass(frozen=True)

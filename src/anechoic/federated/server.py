@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -26,6 +27,7 @@ from anechoic.federated.round import Model, OpenRound, RoundResult
 from anechoic.federated.state import RunInMemory, RunStanding, RunTally
 from anechoic.federated.store import RunStore, mechanism_in
 from anechoic.keys import derive
+from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows
@@ -34,6 +36,7 @@ from anechoic.runs.fork_guard import ProcessBound, ProcessGuard, single_process
 from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.units.ids import plain_id
+from anechoic.workloads import prefix_sum
 
 
 class Server(ProcessBound):
@@ -301,6 +304,15 @@ class Server(ProcessBound):
         return update
 
     # -- for people ------------------------------------------------------------------------------
+
+    def lengths(self) -> tuple[float, float]:
+        """(noise in the sum of all rounds, all updates of them at most): 2-norms in clip norms.
+
+        Where the first is the longer one a model learns next to nothing.
+        """
+        mechanism, n = self.mechanism, self.mechanism.steps
+        std = mechanism.noise_std * error(prefix_sum(n), mechanism.strategy).last
+        return std * math.sqrt(self.layout.dimension), float(n * self.clients_per_round)
 
     def report(self) -> RunReport:
         """Report of a run so far. For the operator: it says who was there, which is not protected."""

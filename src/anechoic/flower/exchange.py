@@ -19,12 +19,15 @@ from anechoic._validate import positive_float
 _log = getLogger("flwr")
 
 Answer = TypeVar("Answer")
+Found = TypeVar("Found")
 There = TypeVar("There", bound=Mapping[Any, Any])
 
 _TELL_EVERY = 10.0  # seconds
 _LOOK_EVERY = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.125, 60.0  # between a short round and the next
 
+# Errors of the connection to the SuperLink, not of a client: what failed is tried again.
+AWAY = (OSError, HTTPError)
 # Errors by which Flower says that a client did not answer. Every other one is what a client answered.
 SILENT = frozenset(
     {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
@@ -72,9 +75,27 @@ class MessageExchange:
         """
         pending: dict[str, Message] = {}
         if messages:
-            names = grid.push_messages(list(messages))
+            names = self.reached(lambda: grid.push_messages(list(messages)))
             pending = {name: message for name, message in zip(names, messages, strict=True) if name}
         return self._replies(grid, pending)
+
+    def reached(self, call: Callable[[], Found]) -> Found:
+        """What a call to the SuperLink returns, tried again while the connection fails.
+
+        Raises:
+            OSError, httpx.HTTPError: if it still fails when the time is over.
+        """
+        end, wait = self.clock() + self.timeout, self.shortest
+        while True:
+            try:
+                return call()
+            except AWAY as error:
+                left = end - self.clock()
+                if left <= 0:
+                    raise
+                _log.warning("the SuperLink is not reached now (%s: %s)", type(error).__name__, error)
+            self.sleep(min(wait, left))
+            wait = min(1.5 * wait, self.longest)
 
     def _replies(self, grid: Grid, pending: dict[str, Message]) -> Iterator[Message]:
         end, wait = self.clock() + self.timeout, self.shortest
@@ -95,7 +116,7 @@ def _pulled(grid: Grid, name: str, message: Message) -> Iterable[Message]:
     """The reply to one message, if it is there; an error reply where what came cannot be decoded."""
     try:
         return list(grid.pull_messages([name]))
-    except (OSError, HTTPError) as error:  # of the connection, not of the client: it is looked for again
+    except AWAY as error:  # the reply is looked for again
         _log.warning("replies cannot be fetched now (%s: %s)", type(error).__name__, error)
         return []
     except Exception as error:

@@ -62,7 +62,7 @@ class PublicKeys(ClientIdentity):
             ValueError: for a node without a key, or with one that Flower's simulation made up.
         """
         found: dict[ClientId, int] = {}
-        for node in grid.get_nodes():
+        for node in exchange.reached(grid.get_nodes):
             if not node.public_key.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
                 raise ValueError(
                     f"node {node.node_id} has no public key that lasts: start the SuperLink with"
@@ -99,7 +99,7 @@ class Partitions(ClientIdentity):
         Raises:
             ValueError: where nodes answer, but none has the entry.
         """
-        nodes = list(grid.get_node_ids())
+        nodes = list(exchange.reached(grid.get_node_ids))
         unknown = [node for node in nodes if node not in self._known and self._tries[node] < _TRIES]
         self._ask(grid, exchange, unknown)
         return {self._known[node]: node for node in nodes if node in self._known}
@@ -150,7 +150,7 @@ class Labels(ClientIdentity):
     def places(self, grid: Grid, exchange: MessageExchange) -> Mapping[ClientId, int]:
         """One client a label, at the first of its nodes."""
         found: dict[ClientId, int] = {}
-        for node in grid.get_nodes():
+        for node in exchange.reached(grid.get_nodes):
             if (label := self.of(node)) is not None:
                 found.setdefault(label, node.node_id)
         return found

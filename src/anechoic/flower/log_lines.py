@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 
 from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.round import RoundResult
 from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
-from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling.base import counted
 from anechoic.statement.rounding import round_up
 
@@ -22,7 +22,7 @@ def of_run(
     Args:
         server: None before the first round.
     """
-    known = [] if server is None else _of_mechanism(server.mechanism)
+    known = [] if server is None else _of_noise(server)
     return [
         *known,
         f"Policy: {policy!r}: {policy.participation.describe()}",
@@ -37,8 +37,9 @@ def of_run(
     ]
 
 
-def _of_mechanism(mechanism: Mechanism) -> Iterable[str]:
-    unit = mechanism.unit
+def _of_noise(server: Server) -> Iterable[str]:
+    mechanism, unit = server.mechanism, server.mechanism.unit
+    noise, updates = server.lengths()
     yield (
         f"Guarantee: ({round_up(mechanism.epsilon())}, {mechanism.delta:.3g})-differential privacy for one"
         f" {unit}, of {counted(mechanism.steps, 'round')} together"
@@ -46,6 +47,10 @@ def _of_mechanism(mechanism: Mechanism) -> Iterable[str]:
     yield (
         f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g},"
         f" clip norm {mechanism.clip_norm:g}"
+    )
+    yield (
+        f"Noise: {noise:.3g} clip norms long in the sum of all rounds, whose updates add up to {updates:g} at"
+        " most"
     )
 
 
@@ -75,6 +80,14 @@ def of_start(server: Server, last: int) -> Iterable[str]:
         yield (
             f"num_rounds={last} ends this start before the {counted(steps, 'round')} that noise is planned"
             " for: each has the noise of them all. Leave num_rounds out, or plan rounds= for so many"
+        )
+    noise, updates = server.lengths()
+    if noise > updates and not server.finished:
+        times, needed = noise / updates, math.ceil(server.clients_per_round * noise / updates)
+        yield (
+            f"Noise is {times:.2g} times as long as all updates together can be: expect a model near chance."
+            f" It begins to learn at about {counted(needed, 'client')} a round, {times:.2g} times this"
+            f" epsilon, or {times * times:.2g} times fewer parameters"
         )
 
 

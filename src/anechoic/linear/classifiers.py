@@ -11,6 +11,7 @@ from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
+from anechoic.linear.descent import logistic_clip_norm
 from anechoic.linear.fitting import FitProblem, class_residuals, fit_by_descent, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
@@ -44,7 +45,7 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
             them and scaled. None for features that are scaled already, to about [-1, 1].
         classes: all of them, public; None to read them from y, which the guarantee does not cover.
         clip_norm: of one row's gradient (one unit's), where a row with bounds has norm 1 at most; "auto" for
-            0.15.
+            what follows from the numbers of rows and features and from the guarantee (docs/linear.md).
         C: inverse strength of the penalty |w|^2 / 2, as scikit-learn has it, on scaled features; infinity for
             none: the noise already keeps coefficients from fitting single rows.
         fit_intercept: whether there is a constant.
@@ -116,8 +117,10 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         outputs = 1 if len(names) == 2 else len(names)
         scale = self._scale(X.shape[1])
         problem = FitProblem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
-        slower = BINARY if outputs == 1 else 1.0
-        asked = self._asked(counted(len(X), units), units, outputs * scale.dimension, slower=slower)
+        slower, curvature = (BINARY, 0.25) if outputs == 1 else (1.0, 0.5)
+        count, entries = counted(len(X), units), outputs * scale.dimension
+        more: dict[str, Any] = {"slower": slower, "curvature": curvature, "flatter": True}
+        asked = self._asked(units, count, entries, logistic_clip_norm, **more)
         fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
         self.classes_ = names  # not before: a fit that is refused leaves the model as it was
         self.coef_, self.intercept_ = scale.coefficients(fitted.weights)

@@ -112,17 +112,7 @@ def fit_by_descent(
     book: Callable[[Mechanism], None],
     warn: Callable[[DescentPlan, int], None],
 ) -> FitResult:
-    """Plan, and descend.
-
-    Args:
-        asked: of the plan.
-        problem: data and loss.
-        outputs: of the model.
-        units: who owns what, or None.
-        keys_for: of what is fitted.
-        book: told of the mechanism before there is any noise.
-        warn: told of the plan and of the entries of the model, before the data are read.
-    """
+    """Plan, warn before the data are read, charge the book before there is any noise, and descend."""
     found = planned(asked)
     warn(found, asked.dimension)
     keys = keys_for(problem, units, found)

@@ -153,16 +153,7 @@ def fit_by_moments(
     penalty: float,
     key: bytes,
 ) -> Array:
-    """Release the moments and solve; returns weights, shape (1, m).
-
-    Args:
-        sums: of the scale.
-        mechanism: of one step.
-        features, targets: shape (N, d), and (N,) in [-1, 1].
-        units: who owns what, or None.
-        penalty: lambda of half the mean square plus lambda / 2 times the squared weights.
-        key: of the noise.
-    """
+    """Release the moments of targets in [-1, 1] and solve; returns weights, shape (1, m)."""
     if mechanism.steps != 1 or mechanism.grid_bits != sums.bits or mechanism.clip_norm != 1.0:
         raise MismatchError(
             f"moments are released once, with clip_norm=1 and grid_bits={sums.bits}: leave the mechanism out."
@@ -183,14 +174,7 @@ def entry_noise(sums: MomentSums, mechanism: Mechanism) -> float:
 
 
 def solved(matrix: Array, vector: Array, noise: float, penalty: float, features: int) -> Array:
-    """Coefficients of a noisy system, shape (m,): eigenvalues are raised by the size of the noise.
-
-    Args:
-        matrix, vector: shape (m, m), symmetric, and (m,).
-        noise: std of an entry.
-        penalty: on the first `features` coefficients.
-        features: d.
-    """
+    """Coefficients of a noisy symmetric system: eigenvalues are raised by the size of the noise."""
     m = len(vector)
     matrix = matrix + np.diag(np.where(np.arange(m) < features, penalty, 0.0))
     eigenvalues, vectors = np.linalg.eigh(matrix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -30,8 +30,6 @@ from anechoic.statement.statement import Statement, statement_of
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
 
-#: Of clipping, beside rows of norm 1; measured in docs/linear.md.
-CLIP_NORM = 0.15
 _SEEDED = (
     "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
     " release that protects anyone"
@@ -43,6 +41,21 @@ _SELECTION = (
     "the choice among several fits, by GridSearchCV for instance: each fit is a release of its own, and the"
     " best of them costs more than one. anechoic.select chooses privately"
 )
+
+
+_FILL = (
+    "fill gaps with a value that does not come from the data, as SimpleImputer(strategy='constant',"
+    " fill_value=…) does. A mean or a median of private rows is not covered by the guarantee."
+)
+#: Of errors of scikit-learn, by a word in them.
+_REMEDIES = {
+    "NaN": _FILL,
+    "infinity": _FILL,
+    "should be a 1d array": (
+        "fit one estimator for each target. Every fit is a release of its own, and their guarantees add up"
+        " (anechoic.compose)."
+    ),
+}
 
 
 class FittedAttributes:
@@ -85,13 +98,20 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
                 " whole: give OneHotEncoder(…, sparse_output=False), ColumnTransformer sparse_threshold=0,"
                 " or X.toarray()."
             )
-        X, y = validate_data(self, features, targets, dtype=[np.float64, np.float32], order="C", **more)
+        try:
+            X, y = validate_data(self, features, targets, dtype=[np.float64, np.float32], order="C", **more)
+        except ValueError as error:  # what scikit-learn advises need not be private
+            said = str(error).splitlines()[0].rstrip(".")
+            remedy = next((remedy for words, remedy in _REMEDIES.items() if words in said), None)
+            if remedy is None:
+                raise
+            raise ValueError(f"{said}: {remedy}") from None
         return X, y
 
     def _asked(
-        self, count: int, units: Units | None, dimension: int, *, clip_norm: float = CLIP_NORM, **more: Any
+        self, units: Units | None, count: int, entries: int, automatic: Callable[[float], float], **more: Any
     ) -> FitRequest:
-        """The arguments, checked, for so many rows or units; `clip_norm` is the automatic one."""
+        """The arguments, checked, for so many rows or units; `automatic` is the clip norm by the noise."""
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         if not isinstance(self.book, BudgetBook | None):
             raise ValueError(
@@ -116,23 +136,22 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
             warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
-        automatic = isinstance(self.clip_norm, str) and self.clip_norm == "auto"
-        return FitRequest(
+        given = not (isinstance(self.clip_norm, str) and self.clip_norm == "auto")
+        asked = FitRequest(
             epsilon=epsilon,
             delta=delta,
-            clip_norm=positive_float(
-                "clip_norm", clip_norm if automatic else self.clip_norm, remedy='Or "auto".'
-            ),
+            clip_norm=positive_float("clip_norm", self.clip_norm, remedy='Or "auto".') if given else 1.0,
             mechanism=self.mechanism,
             sampling=self.sampling,
             batch_size=self.batch_size,
             steps=positive_int("max_iter", self.max_iter, remedy="It counts steps, each one release."),
             units=count,
-            dimension=dimension,
+            dimension=entries,
             adjacency=self.adjacency,
             unit=unit,
             **more,
         )
+        return asked if given else replace(asked, clip_norm=automatic(asked.noise))
 
     def _scale(self, features: int) -> FeatureScale:
         return scale_of(self.feature_bounds, features, self.fit_intercept)

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model._base import LinearModel
 
 from anechoic._validate import Array, at_least, one_of
-from anechoic.linear.descent import FitRequest, planned, wants_mechanism, with_advice
+from anechoic.linear.descent import FitRequest, planned, squares_clip_norm, wants_mechanism, with_advice
 from anechoic.linear.fitting import FitProblem, fit_by_descent, number_residuals
 from anechoic.linear.keys import FitKeys
 from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
@@ -27,11 +27,12 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.units.ownership import Units
 
 SOLVERS = ("auto", "descent", "moments")
-#: Of the rate of descent, beside that of classifiers, whose scale does not matter; and of the clip norm.
-SLOWER, CLIP_NORM = 0.25, 0.05
-#: Squared error that descent leaves with hardly any noise, for targets in [-1, 1]; and one over the variance
-#: of a feature, times their count, where features fill a half of their bounds. Measured in docs/linear.md.
-LEFT, SPREAD = 5e-3, 12.0
+#: Of the rate of descent, beside that of classifiers, whose scale does not matter.
+SLOWER = 0.25
+#: Squared error that descent leaves with hardly any noise, for targets in [-1, 1]; one over the variance of a
+#: feature, times their count, where features fill a half of their bounds; and the part of the noise's square
+#: that the loss does not pull back. Measured in docs/linear.md.
+LEFT, SPREAD, STAYS = 5e-4, 12.0, 0.1
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -56,9 +57,8 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         problem = FitProblem(X, scaled, number_residuals(scaled), scale, penalty / len(X))
-        asked = self._asked(
-            counted(len(X), units), units, scale.dimension, clip_norm=CLIP_NORM, slower=SLOWER, curvature=1.0
-        )
+        count, more = counted(len(X), units), {"slower": SLOWER, "curvature": 1.0}
+        asked = self._asked(units, count, scale.dimension, squares_clip_norm, **more)
         solver, errors = self._chosen(asked, scale, target, units)
         given_target_bounds(self.target_bounds)
         if solver == "moments":
@@ -93,7 +93,7 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         if solver != "auto" or not bounded or not plain or not wants_mechanism(asked):
             return ("descent" if solver == "auto" else solver), {}
         found = planned(asked)
-        noise = found.noise() ** 2 / SPREAD
+        noise = STAYS * found.noise() ** 2 / SPREAD
         m, entry = scale.dimension, entry_noise(MomentSums(scale), moments_mechanism(asked))
         errors = {
             "descent": LEFT + noise,
@@ -140,7 +140,7 @@ class Ridge(PrivateRegressor):
         target_bounds: public (lowest, highest): targets are clipped to them and scaled to [-1, 1]. None for
             targets of about that size.
         solver: "descent", "moments" (which needs both bounds), or "auto".
-        clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" for 0.05.
+        clip_norm: of one row's gradient, where a row with bounds has norm 1 at most; "auto" as there.
         fit_intercept, max_iter, batch_size, mechanism, sampling, adjacency, unit, random_state, book: see
             `LogisticRegression`.
 

@@ -8,8 +8,6 @@ every bound for some of them holds for all; those that no error with a weight de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from anechoic._validate import Array
@@ -17,7 +15,7 @@ from anechoic.algebra.nuclear import MARGIN
 from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import padded
 from anechoic.lower_bounds.result import Bound
-from anechoic.lower_bounds.several_participations import scaled_bound
+from anechoic.lower_bounds.several_participations import LONG, SMALL, maximal_patterns, scaled_bound
 from anechoic.participation import Patterns
 from anechoic.workloads.base import Workload
 
@@ -36,34 +34,16 @@ def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) ->
     n = workload.n
     if not participation.touched(n) or n > NUMBERS // 2:
         return None
-    found = (
-        [_of_last_row(workload, participation)] if isinstance(kind, str) and kind in ("max", "last") else []
-    )
-    if n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
-        found += [
-            bound
-            for weights in _weights(kind, n)
-            if (bound := _of_columns(workload, participation, weights)) is not None
-        ]
-    return max((bound for bound in found if bound.value > 0), key=lambda bound: bound.value, default=None)
-
-
-def maximal_patterns(patterns: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The patterns that are not part of another one, the longest first."""
-    kept: list[tuple[int, ...]] = []
-    sets: list[set[int]] = []
-    for pattern in sorted(set(map(tuple, patterns)), key=lambda steps: (-len(steps), steps)):
-        if not any(larger.issuperset(pattern) for larger in sets):
-            kept.append(pattern)
-            sets.append(set(pattern))
-    return kept
-
-
-def _weights(kind: LossNorm, n: int) -> list[Array]:
-    """Weights of the squared errors whose mean is at most the loss; for "max" two choices."""
-    if isinstance(kind, str) and kind == "max":
-        return [row_weights("rms", n), row_weights("last", n)]
-    return [row_weights(kind, n)]
+    largest, found = isinstance(kind, str) and kind == "max", list[Bound | None]()
+    if isinstance(kind, str) and kind in ("max", "last"):
+        found.append(_of_last_row(workload, participation))
+    if largest and n <= SMALL:  # with weights that the dual chooses
+        patterns = padded(maximal_patterns(participation.patterns(n)))
+        found.append(scaled_bound(workload.to_dense(), None, patterns, LONG))
+    elif n * min(STEPS, len(participation.touched(n))) <= NUMBERS:
+        found.append(_of_columns(workload, participation, row_weights("rms" if largest else kind, n)))
+    held = (bound for bound in found if bound is not None and bound.value > 0)
+    return max(held, key=lambda bound: bound.value, default=None)
 
 
 def _of_last_row(workload: Workload, participation: Patterns) -> Bound:

@@ -6,6 +6,7 @@ The theorem is in `lower_bounds.dual`: every choice of weights p and of a multip
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import singledispatch
 
@@ -15,18 +16,29 @@ from numpy.typing import NDArray
 from anechoic._validate import MODERATE, Array
 from anechoic.errors import UnsupportedError
 from anechoic.losses.norms import LossNorm, row_weights
-from anechoic.lower_bounds.dual import EPS, Multiplier, ParticipationDual, cycles, nuclear_bound, start
+from anechoic.lower_bounds.dual import (
+    EPS,
+    Multiplier,
+    ParticipationDual,
+    cycles,
+    nuclear_bound,
+    padded,
+    start,
+)
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.strings import strings_bound
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
+from anechoic.sensitivity.patterns import few_patterns
 from anechoic.workloads.base import Workload
 
 EVERY = "every factorisation"
 NUCLEAR = "nuclear norm of diag(p)^½ A W^½ over sqrt(sum v) (dual of Problem 4.6)"
 STRINGS = "nuclear norm of diag(p)^½ A (R (x) I)^½ over sqrt(sum v) (dual of Problem 4.6)"
 DIAGONAL = "full batch: sum of the column norms of diag(p)^½ A"
+STEPS = 64  # of the ascent over free weights
 STILL = 1e-7  # relative growth in three rounds below which a bound is left as it is
+FEW, LONG = 400, 60  # patterns up to which all of them are taken, and then the rounds
 PARAMETERS = 2**16  # numbers in the factors of overlapping patterns
 # Steps up to which a bound from n x n arrays is cheap; from which `lower_bounds.strings` may tell more.
 SMALL, TINY = 256, 64
@@ -58,7 +70,7 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
 
     It is the dual bound at W = D^-½ H D^-½, D = diag(H), H = A^T diag(p) A, and it is attained by the
     diagonal M with M[t, t] proportional to sqrt(D[t, t]). For the max loss (`weights` None) it holds for
-    every p; that of the largest row sum of |A| is taken, which is attained by prefix sums.
+    every p; the largest row sum of |A|, which is attained by prefix sums, is where p is that row alone.
 
     References:
         Monograph, Propositions 3.11 and 4.9.
@@ -66,7 +78,12 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
     a = workload.to_dense()
     n = workload.n
     if weights is None:
-        value = max(float(np.abs(a).sum(axis=1).max()), _column_norms(a, np.full(n, 1.0 / n)))
+        value, p, squares = float(np.abs(a).sum(axis=1).max()), np.full(n, 1.0 / n), np.square(a)
+        for _ in range(STEPS):  # multiplicative ascent: the bound is concave in p
+            norms = np.sqrt(squares.T @ p)
+            value = max(value, float(norms.sum()))
+            p *= squares @ (1.0 / norms)
+            p /= p.sum()
     else:
         value = _column_norms(a, weights)
     return Bound(value * (1 - 4 * (n + 8) * EPS), DIAGONAL, EVERY)
@@ -94,11 +111,23 @@ def _of_few_steps(workload: Workload, participation: Participation, kind: LossNo
     weights = None if isinstance(kind, str) and kind == "max" else row_weights(kind, workload.n)
     if period == 1:
         return full_batch_bound(workload, weights)
+    if every := few_patterns(participation, workload.n, FEW):
+        return scaled_bound(workload.to_dense(), weights, padded(maximal_patterns(every)), LONG)
     patterns = contained_patterns(participation, workload.n)
-    rounds = 3 if weights is not None else 10
-    if patterns.shape[0] > period:  # overlapping ones, whose start is less good
-        rounds = 20
+    # overlapping ones have a start that is less good
+    rounds = 20 if patterns.shape[0] > period else 3 if weights is not None else 10
     return scaled_bound(workload.to_dense(), weights, patterns, rounds)
+
+
+def maximal_patterns(patterns: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The patterns that are not part of another one, the longest first."""
+    kept: list[tuple[int, ...]] = []
+    sets: list[set[int]] = []
+    for pattern in sorted(set(map(tuple, patterns)), key=lambda steps: (-len(steps), steps)):
+        if not any(larger.issuperset(pattern) for larger in sets):
+            kept.append(pattern)
+            sets.append(set(pattern))
+    return kept
 
 
 @singledispatch

@@ -18,7 +18,7 @@ from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Verified, gaussian_epsilon
 from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.loss_distributions.composition import composed_epsilon
-from anechoic.accounting.loss_distributions.sampled_gaussian import MOST_CELLS, gaussian_pld
+from anechoic.accounting.loss_distributions.sampled_gaussian import MOST_CELLS, gaussian_pld, log_tail
 from anechoic.accounting.terms import Term
 from anechoic.errors import MismatchError
 from anechoic.mechanism.endless import EndlessMechanism
@@ -194,7 +194,7 @@ class Composition(HasGuarantee):
             width = max(min(known / _GRID, _COARSEST), finest)
             pairs = [(pair, times * count) for term, _, count in terms for pair, times in [term.pair(width)]]
             if gaussians:
-                pairs.append((gaussian_pld(mu, width), 1))
+                pairs.append((gaussian_pld(mu, width, log_tail(share, 1)), 1))
             found = composed_epsilon(pairs, inner) + excess
             before, known = known, min(known, found)
             if known > 0.7 * before or width == finest:

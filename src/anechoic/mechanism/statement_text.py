@@ -48,9 +48,11 @@ _LARGE = (0.1, 0.03, 0.01, 0.001)  # deltas
 KEYS = "keys come from the operating system, stay secret, and are used for this run only"
 
 _DUTIES = (
-    "each {unit}'s contribution is computed from that {unit}'s data, its place in the batch (which stays"
-    " empty where its contributions are replaced by zero) and from what was released before, alone: not from"
-    " the length to which others are padded, nor by a loss whose divisor depends on others",
+    "whoever writes the code (script, model, loss, data set) promises that each {unit}'s contribution is"
+    " computed from that {unit}'s data, its place in the batch (which stays empty where its contributions"
+    " are replaced by zero) and from what was released before, alone: not from other records, numbers taken"
+    " out of a batch, or the length to which others are padded. anechoic.torch refuses mistakes that its"
+    " tensors show; code that means to get around it is not held back",
     KEYS,
     "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
     "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"

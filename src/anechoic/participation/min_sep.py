@@ -43,10 +43,10 @@ class MinSep(Participation):
         return fits if self.max_participations is None else min(fits, self.max_participations)
 
     def patterns(self, n: int) -> Iterator[tuple[int, ...]]:
+        more = self.separation - 1  # steps that are left out after each but the last one
         for count in range(1, self.max_participations_in(n) + 1):
-            for steps in combinations(range(n), count):
-                if all(b - a >= self.separation for a, b in pairwise(steps)):
-                    yield steps
+            for steps in combinations(range(n - (count - 1) * more), count):
+                yield tuple(step + place * more for place, step in enumerate(steps))
 
     def describe(self) -> str:
         limit = "" if self.max_participations is None else f", at most {self.max_participations} times"

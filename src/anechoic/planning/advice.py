@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anechoic._validate import Array
+from anechoic.planning.objective import PlanObjective
 from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
@@ -21,16 +22,17 @@ class Advice:
     At a rate r the noise in a parameter has std r * predicted * clip norm: far above `NOISE` it drowns the
     model. Where there is next to no noise the task bounds r * clip norm, at `STEP` * root of 1 - momentum.
     The rate is half the harmonic mean of the two: a rule of thumb for inputs of about unit size, which was
-    measured on small models, not proved.
+    measured on small models, not proved. Adam divides by what is mostly the noise of a step, so that its rate
+    is that of SGD times `PlanRow.step_noise` * clip norm.
 
     Attributes:
-        rate: to try first: of SGD with the plan's momentum, the largest of its schedule.
-        momentum: that the plan is for.
+        rate: to try first: of SGD with the plan's momentum, or of Adam, the largest of its schedule.
+        momentum: that the plan is for; None for Adam's rates.
         rates: of the planned schedule over the largest, shape (n,); None for a constant one.
     """
 
     rate: float
-    momentum: float
+    momentum: float | None
     rates: Array | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -52,7 +54,7 @@ class Advice:
 
     def __str__(self) -> str:
         which = "" if self.rates is None else ", the largest of the schedule"
-        there = {"momentum .9": self.momentum > 0.0, 'scheduler="cooldown"': self.rates is not None}
+        there = {"momentum .9": self.momentum != 0.0, 'scheduler="cooldown"': self.rates is not None}
         absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
@@ -61,14 +63,57 @@ class Advice:
         )
 
 
-def advice_for(row: PlanRow, update: UpdateRule) -> Advice | None:
-    """Of a row whose workload is what the update adds up to.
+def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = None) -> Advice | None:
+    """Of a row, whose objective is what the update adds up to, or `sums` is.
 
-    None for adaptive optimizers, or without noise.
+    None without noise, and for what is planned for as "sums".
     """
-    if update.kind == "adam" or not row.predicted:
+    if update.kind == "sums" or not row.predicted:
         return None
-    return advice_of(row.predicted, row.mechanism.clip_norm, update, row.objective.workload.rates)
+    objective, clip_norm = sums or row.objective, row.mechanism.clip_norm
+    rates, predicted = update.schedule(objective.workload), row.predicted
+    if sums is not None:
+        predicted = row.noise_std * sums.measure(row.mechanism.strategy) / row.batch_size
+    if update.kind == "sgd":
+        return advice_of(predicted, clip_norm, update, rates)
+    return advice_of_adam(predicted, row.step_noise, update, rates)
+
+
+def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rates: Array | None) -> Advice:
+    """Of Adam and its kin, from the noise in sums and in a step, by which the mean gradient is divided."""
+    found = advice_of(predicted, update.gain / step_noise, UpdateRule(), rates)
+    return replace(found, momentum=None)
+
+
+def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> tuple[str, str]:
+    """Which noise Adam profits from at the learning rate of the optimizer at hand, and what to say of it.
+
+    Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
+    rates that are larger by as much; at those which are good with independent noise, noise that is planned
+    for the buffer is better; below these, independent noise is (docs/choosing.md).
+
+    Args:
+        best: of rows that are planned for sums.
+        plain: of independent noise.
+        update: of Adam or its kin.
+
+    Returns:
+        "sums", "buffer" or "independent", and the sentence.
+    """
+    asked, usual = advice_for(best, update), None if plain is None else advice_for(plain, update)
+    if asked is None or usual is None or plain is best:
+        return "sums", ""
+    more = f"noise planned for sums is better at larger ones: give it lr={asked.rate:.2g}, and plan again."
+    if update.rate is None or update.rate >= asked.lowest:
+        buffer = (
+            f" Where the rate stays near {usual.rate:.2g}, plan for its buffer:"
+            f" workload=lambda n: anechoic.workloads.exponential_decay(n, {update.momentum:g})."
+        )
+        said = "Adam divides by the noise of a step, which correlation makes larger: so is its best rate."
+        return "sums", said + buffer * (update.momentum > 0.0)
+    if update.rate >= usual.rate and update.momentum:
+        return "buffer", f"The plan is for Adam's buffer, at its learning rate of {update.rate:g}; {more}"
+    return "independent", f"Adam's learning rate of {update.rate:g} is for small noise of a step; {more}"
 
 
 def advice_of(predicted: float, clip_norm: float, update: UpdateRule, rates: Array | None) -> Advice:
@@ -80,5 +125,6 @@ def advice_of(predicted: float, clip_norm: float, update: UpdateRule, rates: Arr
         update: linear in the gradients.
         rates: of its schedule over the largest, shape (n,); None for a constant one.
     """
-    inverse = predicted / NOISE + 1.0 / (STEP * math.sqrt(1.0 - update.momentum))
+    task = STEP * math.sqrt(1.0 - update.momentum) / (1.0 - update.dampening)
+    inverse = predicted / NOISE + 1.0 / task
     return Advice(1.0 / (inverse * clip_norm), update.momentum, rates)

@@ -92,7 +92,7 @@ class BallsInBinsCandidates:
             if bands == 1 or (rows is not None and bands > rows):
                 continue
             strategy = designs.toeplitz(bands)
-            if strategy.structure.nonnegative:
+            if strategy.structure.nonnegative and strategy not in found:
                 found.append(strategy)
                 value = self._estimate(strategy, self._independent)
                 if value > FAR * least:
@@ -108,18 +108,12 @@ class BallsInBinsCandidates:
         for buffers in range(1, most + 1):
             values: dict[int, float] = {}
             for steps in sorted({max(buffers + 1, part) for part in parts}):
-                strategy = self._fading(steps, buffers)
+                strategy = _fading(self.n, steps, buffers)
                 if strategy is not None:
                     found.append(strategy)
                     values[steps] = self._estimate(strategy, self._independent)
             parts = [steps for steps, value in values.items() if value <= _NEAR_PARTS * min(values.values())]
         return found
-
-    def _fading(self, steps: int, buffers: int) -> Strategy | None:
-        """The best BLT for so many steps, over the whole run; None if it cannot be shown non-negative."""
-        found = cast(BLT, designs_of(PlanObjective(prefix_sum(steps))).blt(buffers))
-        strategy = ColumnNormalized(BLT(self.n, found.scale, found.decay))
-        return strategy if strategy.structure.nonnegative else None
 
     # -- noise ---------------------------------------------------------------------------------
 
@@ -169,6 +163,14 @@ class BallsInBinsCandidates:
         return self.goal.epsilon
 
 
+@lru_cache(maxsize=64)
+def _fading(n: int, steps: int, buffers: int) -> Strategy | None:
+    """The best BLT for so many steps, over n; None if it cannot be shown non-negative."""
+    found = cast(BLT, designs_of(PlanObjective(prefix_sum(steps))).blt(buffers))
+    strategy = ColumnNormalized(BLT(n, found.scale, found.decay))
+    return strategy if strategy.structure.nonnegative else None
+
+
 def _level(gram: Array, std: float) -> float:
     """Logarithm of the mean of exp(_TILT <m_i, m_j> / s^2): about how well bins are told apart."""
     rows = np.linspace(0, len(gram) - 1, min(_ROWS, len(gram))).astype(int)
@@ -206,10 +208,15 @@ def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> bo
 
 @tightened_noise_std.register
 def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> float:
-    """Searched for from the rough one, so that it does not depend on what else is compared."""
     if goal.epsilon is None:
         return std
-    strategy, adjacency = candidate.strategy, goal.adjacency
-    start = ABOUT * _rough(sampling, strategy, adjacency, goal.epsilon, goal.delta)
-    bound = _bound(sampling, strategy, adjacency)
-    return bound.noise_std(goal.epsilon, goal.delta, start=start, tolerance=SLACK)
+    return _tightened(sampling, candidate.strategy, goal.adjacency, goal.epsilon, goal.delta)
+
+
+@lru_cache(maxsize=64)
+def _tightened(
+    sampling: BallsInBins, strategy: Strategy, adjacency: str, epsilon: float, delta: float
+) -> float:
+    """Searched for from the rough one, so that it does not depend on what else is compared."""
+    start = ABOUT * _rough(sampling, strategy, adjacency, epsilon, delta)
+    return _bound(sampling, strategy, adjacency).noise_std(epsilon, delta, start=start, tolerance=SLACK)

@@ -17,10 +17,15 @@ from anechoic.statement.rounding import size
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.
 _STEP = 0.03
-#: Batches of random allocation, N / period, are those of another scheme where they differ by this at most.
-_ALIKE = 0.02
+#: Errors, and noise of a step, are alike where they differ by this at most; batches of random allocation,
+#: N / period, are then those of another scheme.
+ALIKE = 0.02
 #: More memory is mentioned where it gains at least this, and as much of it as gives this part of all gain.
 _WORTH, _NEARLY_ALL = 0.03, 0.9
+
+
+#: Another choice than that of least error, why it is that, and what is said of the others.
+Instead = tuple[PlanRow, str, str]
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,12 @@ def score_candidates(setting: RunShape, candidates: Iterable[Candidate], room: M
     ]
 
 
-def rows_of(found: list[Score], goal: Goal, room: MemoryBudget, *, quiet: bool = False) -> list[PlanRow]:
+def rows_of(found: list[Score], goal: Goal, room: MemoryBudget) -> list[PlanRow]:
     """Rows of one setting: every candidate that may be the best within the room, and some to compare with.
 
-    Where `quiet`, the choice may be any of them.
-
     The best row is the best of all candidates within the room: one is left out only where the least that
-    calibration may give it is above the best one found.
+    calibration may give it is above the best one found. Of each kind one with about the least error of all
+    and less noise state is there too.
     """
     made: dict[int, PlanRow] = {}
 
@@ -75,22 +79,23 @@ def rows_of(found: list[Score], goal: Goal, room: MemoryBudget, *, quiet: bool =
     within = sorted((one for one in found if room.fits(one.history)), key=lambda one: one.least)
     best = float("inf")
     for one in sorted(within, key=lambda one: (one.candidate.costly, one.least)):
-        if one.least > best:
-            continue
-        wanted = best * one.candidate.sampling.expected_batch_size / one.rms  # the noise std that wins
-        if (
-            one.candidate.costly
-            and best < float("inf")
-            and not may_keep_goal(one.candidate.sampling, one.candidate, goal, wanted)
-        ):
-            continue
-        best = min(best, row(one).predicted)
+        if one.least <= best and _may_win(one, goal, best):
+            best = min(best, row(one).predicted)
     cheap = [one for one in within if not one.candidate.costly]
-    for one in {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}.values():
-        row(one, compared=not quiet)
-    for one in _frontier(cheap):
-        row(one, compared=not quiet)
+    alike = [one for one in cheap if one.expected <= (1 + ALIKE) * best]
+    kinds = {one.kind: one for one in sorted(cheap, key=lambda one: -one.expected)}
+    small = {one.kind: one for one in sorted(alike, key=lambda one: (-one.history, -one.expected))}
+    for one in (*kinds.values(), *small.values(), *_frontier(cheap)):
+        row(one, compared=one.expected > (1 + ALIKE) * best)
     return list(made.values())
+
+
+def _may_win(one: Score, goal: Goal, needed: float) -> bool:
+    """Whether a candidate may have at most such an error, where to know it exactly takes long."""
+    candidate, wanted = one.candidate, needed * one.candidate.sampling.expected_batch_size / one.rms
+    if not candidate.costly or (candidate.enough is not None and candidate.enough <= wanted):
+        return True
+    return may_keep_goal(candidate.sampling, candidate, goal, wanted)
 
 
 def _frontier(found: list[Score]) -> list[Score]:
@@ -121,28 +126,14 @@ def more_memory(found: list[Score], room: MemoryBudget, best: PlanRow) -> str:
     )
 
 
-def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> PlanRow | None:
-    """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
-
-    Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
-    noise, and without any (docs/measured.md, on flights). None where there is more, or no momentum.
-    """
-    plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
-    if not plain or update.kind != "sgd" or not update.momentum or dimension is None:
-        return None
-    least = min(plain, key=lambda row: row.relative)
-    return least if (1.0 - update.momentum) * least.predicted * math.sqrt(dimension) < UNNOTICED else None
-
-
 def choose(
-    rows: list[PlanRow], notes: list[str], *, quiet: bool = False, instead: PlanRow | None = None
+    rows: list[PlanRow], notes: list[str], *, drawn: PlanRow | None = None, instead: Instead | None = None
 ) -> Plan:
-    """The row of least predicted error; of equal ones that of least memory. Rows are ranked by that error.
+    """The row of `least_error`, or `instead`; rows are ranked by error, over the steps where these differ.
 
-    Where `quiet`, the row of least noise in a single step is chosen from the same ranking; `instead` that of
-    `unnoticed_noise`.
-
-    Runs of different length are compared by the error over the number of steps.
+    Args:
+        drawn: DP-SGD, where batches are not drawn but might be.
+        instead: another choice, why it is that, and what is said of the others.
     """
     several = len({row.mechanism.steps for row in rows}) > 1
 
@@ -150,19 +141,20 @@ def choose(
         return row.relative if several else row.predicted
 
     ranked = sorted(rows, key=lambda row: (value(row), row.history))
-    best = instead or (min(ranked, key=lambda row: row.step_noise) if quiet else ranked[0])
+    best = least_error(ranked) if instead is None else instead[0]
+    drawn = None if best.mechanism.amplified else drawn
     described = best.mechanism.sampling.describe(best.mechanism.unit)
-    why = "it has the least predicted error over the steps" if several else "it has the least predicted error"
-    compared = [_against_independent(best, ranked), _against_other_schemes(best, ranked)]
+    why = "it has the least predicted error" + " over the steps" * several
+    compared = _against_independent(best, ranked)
     if instead is not None:
-        why, compared = "its noise does not limit the run", [_for_the_rate(best, ranked[0])]
-    elif quiet:
-        why, compared = "it has the least noise in a single step", [_for_adam(best, ranked[0])]
+        _, why, compared = instead
+    elif best is not ranked[0]:
+        why = "of what has about the least predicted error it has the least noise in a step, or noise state"
     reason = [
-        outlook(best, ranked),
+        outlook(best, ranked, drawn),
         f"Chosen: {best.name} with {described}; {why}.",
         noise_state(best),
-        *compared,
+        compared,
         *notes,
     ]
     least = float("inf")
@@ -172,7 +164,21 @@ def choose(
             least = value(row)
             frontier.add(id(row))
     final = tuple(replace(row, chosen=row is best, frontier=id(row) in frontier) for row in ranked)
-    return Plan(final, best.mechanism, " ".join(note for note in reason if note))
+    return Plan(final, best.mechanism, " ".join(note for note in reason if note), drawn=drawn)
+
+
+def least_error(rows: list[PlanRow]) -> PlanRow:
+    """Of rows one of the least error, to within `ALIKE`.
+
+    Of these the one of least noise in a step, again to within that; of these one whose batches are drawn,
+    where that is permitted, since a fixed order is another promise; then that of the least noise state.
+    """
+    first = min(rows, key=lambda row: row.relative)
+    most = (1 + ALIKE) * first.predicted
+    near = [row for row in _of_its_batches(first, rows) if row.predicted <= most]
+    loudest = (1 + ALIKE) * min(row.step_noise for row in near)
+    quiet = [row for row in near if row.step_noise <= loudest]
+    return min(quiet, key=lambda row: (not row.mechanism.amplified, row.history, row.predicted))
 
 
 def noise_state(best: PlanRow) -> str:
@@ -193,62 +199,71 @@ def noise_state(best: PlanRow) -> str:
 #: Clipped gradients that the noise of a whole run may weigh where momentum does not profit from less.
 UNNOTICED = 0.5
 
-#: Gains in predicted error above which Adam's users are not sent to other noise.
+#: Errors over those of independent noise above which hardly anything is gained.
 WORTH = 0.9
 
 
-def _for_adam(best: PlanRow, least: PlanRow) -> str:
-    """What an optimiser that divides by the noise of a step would have to do for the least error of sums."""
-    if least is best:
-        return "It has the least predicted error too."
-    ratio, gain = least.step_noise / best.step_noise, best.predicted / least.predicted
-    if least.predicted > WORTH * best.predicted:
-        return (
-            f"{least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
-            f" error, but {ratio:.3g} times the noise in a step, by which Adam divides: hardly worth it."
-        )
-    return (
-        "Adam divides by the noise of a step, so that with more of it the same learning rate is too small."
-        f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
-        f" error and {ratio:.3g} times the noise in a step: take it with anechoic.torch.CorrectedAdam at 1 to"
-        f" {gain:.2g} times the learning rate, or name it ({family(least.mechanism.strategy)!r}) and try"
-        f" rates {ratio:.2g} to {ratio * gain:.2g} times as large."
-    )
+def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | None) -> Instead | None:
+    """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
-
-def _for_the_rate(best: PlanRow, least: PlanRow) -> str:
-    """Why less noise than what is hardly noticed was not taken."""
-    less = ""
-    if least is not best:
+    Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
+    noise, and without any (docs/measured.md, on flights). None where there is more, or no momentum.
+    """
+    least = independent(rows)
+    if least is None or update.kind != "sgd" or not update.momentum or dimension is None:
+        return None
+    if least.predicted * math.sqrt(dimension) >= UNNOTICED * update.gain:
+        return None
+    best, less = min(rows, key=lambda row: row.relative), ""
+    if best is not least:
         less = (
-            f" {least.name} ({least.sampling}) has {least.predicted / best.predicted:.3g} times the predicted"
-            f" error: name it ({family(least.mechanism.strategy)!r}) where rates are small."
+            f" {best.name} ({best.sampling}) has {best.predicted / least.predicted:.3g} times the predicted"
+            f" error: name it ({family(best.mechanism.strategy)!r}) where rates are small."
         )
-    return (
+    said = (
         "The noise of the whole run adds less to the model than half a clipped gradient, so that the rate is"
         f" what limits it, and at large rates momentum did worse with less noise (docs/choosing.md).{less}"
     )
+    return least, "its noise does not limit the run", said
 
 
-def outlook(best: PlanRow, rows: list[PlanRow]) -> str:
-    """What a user may expect of the choice beside independent noise, from what was compared."""
-    if family(best.mechanism.strategy) == "identity":
-        return f"Expect about what {_plain_name(best)} gives: that is what this is."
+def independent(rows: list[PlanRow]) -> PlanRow | None:
+    """The row of independent noise of the least error, if any."""
+    plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
+    return min(plain, key=lambda row: row.relative, default=None)
+
+
+def outlook(best: PlanRow, rows: list[PlanRow], drawn: PlanRow | None = None) -> str:
+    """What a user may expect of the choice, beside independent noise of `rows`, and DP-SGD if `drawn`."""
     free = best.mechanism.amplified or best.mechanism.sampling.formed_outside
     order = "" if free else " It needs the batches in one fixed order."
     plain = _independent(best, rows)
+    if family(best.mechanism.strategy) == "identity":
+        return f"Expect about what {_plain_name(best)} gives: that is what this is.{_permission(best, drawn)}"
     if not plain:
-        return order.strip()
+        return f"{order}{_permission(best, drawn)}".strip()
     ratio = best.predicted / plain[0].predicted
     less = f"{1 - ratio:.0%} less noise in the iterates than with independent noise"
     if ratio > WORTH:
-        return f"Expect about what {_plain_name(plain[0])} gives: {less}.{order}"
+        return f"Expect about what {_plain_name(plain[0])} gives: {less}.{order}{_permission(best, drawn)}"
     if best.mechanism.amplified:
         return (
             f"Expect about what {_plain_name(plain[0])} gives: {less}, but where batches are drawn at random"
             " that moved the accuracy of models by -1 to +2 points only (docs/choosing.md)."
         )
-    return f"Worth it for SGD and momentum: {less}.{order}"
+    kept = "" if drawn is None or best.predicted <= WORTH * drawn.predicted else " where the order is kept"
+    return f"Worth it{kept}: {less}.{order}{_permission(best, drawn)}"
+
+
+def _permission(best: PlanRow, drawn: PlanRow | None) -> str:
+    """What DP-SGD would have in the place of a choice in a fixed order."""
+    if drawn is None:
+        return ""
+    ratio = drawn.predicted / best.predicted
+    return (
+        f" DP-SGD, if these batches might be drawn in secret (Poisson), would have {ratio:.3g} times its"
+        f" error{'.' if ratio >= 1 / WORTH else ': where they may be, permit it (poisson_sampling=True).'}"
+    )
 
 
 def _plain_name(row: PlanRow) -> str:
@@ -259,8 +274,12 @@ def _plain_name(row: PlanRow) -> str:
 
 def _independent(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:
     """Rows of independent noise with the steps of the choice and about its batches, the best one first."""
-    plain = [row for row in rows if family(row.mechanism.strategy) == "identity"]
-    alike = [row for row in plain if abs(row.batch_size / best.batch_size - 1) <= _ALIKE]
+    return [row for row in _of_its_batches(best, rows) if family(row.mechanism.strategy) == "identity"]
+
+
+def _of_its_batches(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:
+    """Rows with the steps of one of them and about its batches."""
+    alike = [row for row in rows if abs(row.batch_size / best.batch_size - 1) <= ALIKE]
     return [row for row in alike if row.mechanism.steps == best.mechanism.steps]
 
 
@@ -277,16 +296,3 @@ def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:
     if compared and best.mechanism.amplified and plain:
         return "Correlating noise does not help here: sampling already gives what there is to gain."
     return ""
-
-
-def _against_other_schemes(best: PlanRow, rows: list[PlanRow]) -> str:
-    others: dict[str, PlanRow] = {}
-    for row in rows:
-        correlated = family(row.mechanism.strategy) != "identity"
-        alike = row.batch_size == best.batch_size and row.mechanism.steps == best.mechanism.steps
-        if row.sampling != best.sampling and correlated and alike:
-            others.setdefault(row.sampling, row)
-    return " ".join(
-        f"That is {best.predicted / row.predicted:.3g} times the least error of {scheme} ({row.name})."
-        for scheme, row in others.items()
-    )

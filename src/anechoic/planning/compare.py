@@ -13,12 +13,22 @@ from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.mechanism.weak_delta import weak_delta
 from anechoic.participation.base import Participation
-from anechoic.planning.advice import advice_for
+from anechoic.planning.advice import advice_for, suited_to_rate
 from anechoic.planning.amplified_candidates import AmplifiedCandidates
 from anechoic.planning.balls_in_bins_candidates import BallsInBinsCandidates
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.calibration import calibrate_to_goal
-from anechoic.planning.choice import Score, choose, more_memory, rows_of, score_candidates, unnoticed_noise
+from anechoic.planning.calibration import calibrate_to_goal, row_of
+from anechoic.planning.choice import (
+    Instead,
+    Score,
+    choose,
+    independent,
+    least_error,
+    more_memory,
+    rows_of,
+    score_candidates,
+    unnoticed_noise,
+)
 from anechoic.planning.families import PLAN_CHOICES, StrategyName
 from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
 from anechoic.planning.memory_budget import MemoryBudget, memory_limit
@@ -38,15 +48,17 @@ from anechoic.workloads.base import Workload
 STRATEGIES = tuple(PLAN_CHOICES)
 #: Those for which no amplification by sampling is proved: batches then come in a fixed order.
 UNAMPLIFIED = ("output", "dense")
+#: Name of the row that a plan in a fixed order is compared with.
+IF_DRAWN = "DP-SGD, if these batches might be drawn in secret"
 
 
 @known_keywords
 @patience("comparing mechanisms")
 @on_one_thread
 def plan(
-    *,
     examples: int,
     batch_size: int | Sequence[int],
+    *,
     epochs: int | Sequence[int] | None = None,
     steps: int | None = None,
     epsilon: float | None = None,
@@ -71,12 +83,16 @@ def plan(
     """Compare mechanisms for a training setting and choose the one of least predicted error.
 
     In a fixed order, or under a promised participation: independent noise, banded Toeplitz strategies (with
-    "banded", its columns free, where that is quick), BLTs plain and normalised, and in runs of up to 64 steps
-    the best matrix. Where batches may be sampled, besides all these: independent noise under Poisson sampling
-    and random allocation, banded strategies under cyclic Poisson sampling, and, in runs of up to four passes
-    of up to 1024 steps, banded strategies and BLTs in balls in bins. The same question has the same answer,
-    and whoever permits more (sampling, memory, any class) never gets a larger error, but
-    where `optimizer` says that another row than that of least error is taken.
+    "banded", its columns free, where that is quick), BLTs plain and normalised, and in short runs (up to
+    1024 steps) the best matrix of all. Where batches may be sampled, besides all these: independent noise
+    under Poisson sampling and random allocation, banded strategies under cyclic Poisson sampling, and, in
+    runs of up to four passes of up to 1024 steps, banded strategies and BLTs in balls in bins.
+
+    Of rows within 2 % of the least error that one is taken which has the least noise in a step, of these
+    (again within 2 %) one whose batches are drawn, where that is permitted, then that of the least noise
+    state. The same question has the same answer, and whoever permits more (sampling, memory, any class) never
+    gets an error that is more than these 2 % larger, but where `optimizer` says that another row is taken.
+    In a fixed order `Plan.drawn` is DP-SGD on the same batches, if they might be drawn in secret.
 
     Args:
         examples: N, >= 1.
@@ -95,11 +111,10 @@ def plan(
         random_sampling: whether batches may be sampled at random and in secret.
         participation: what is promised where somebody else forms batches (federated, time order);
             `random_sampling` is then without meaning.
-        optimizer: "sgd", or a torch optimizer, whose momentum (Nesterov's too) and weight decay are read: for
-            updates that are linear in the gradients the error of what they add up to decides. "adam" for
-            those that divide by the size of gradients: they take smaller steps where the noise of a step is
-            larger, so that at a given learning rate "auto" takes the row of least noise in a step, and says
-            what the others ask for (docs/choosing.md). `anechoic.torch.CorrectedAdam` is as "sgd". With
+        optimizer: "sgd", "adam", or a torch optimizer, which is read. The error of what linear updates add up
+            to decides. Adam and its kin divide them by what is mostly the noise of a step, so that the best
+            noise, which is planned for sums, asks for larger rates: see `advice`. At a smaller rate of a
+            torch optimizer "auto" plans for its buffer, or takes independent noise (docs/choosing.md). With
             momentum, "auto" takes independent noise where that of the whole run adds less to the model than
             half a clipped gradient, which needs `dimension`.
         scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cooldown"
@@ -108,10 +123,9 @@ def plan(
             no meaning; those below a thousandth of the largest count as that. None for a constant rate.
         scheduler_interval: whether the scheduler is stepped once a "step" or once an "epoch", a pass.
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
-            has the weight .2; "all" without that, where every iterate is used (online learning); "average"
-            gives that weight to the last half of the run, for a mean of iterates; "any" for the largest error
-            of an iterate; a number in [0, 1] is the weight of the last one.
-            Much of it helps convex models and harms networks (docs/choosing.md).
+            has the weight .2; "all" without that (online learning); "average" gives that weight to the last
+            half of the run; "any" for the largest error of an iterate; a number in [0, 1] is the weight of
+            the last one. Much of it helps convex models and harms networks (docs/choosing.md).
         workload: instead of what the optimizer adds up to: a Toeplitz workload of as many steps as the run
             has, with learning rates or not, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.
@@ -146,31 +160,15 @@ def plan(
         positive_float("epsilon", epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit)
     space = memory_limit(dimension, memory_budget)
-    quiet = update.kind == "adam" and strategy == "auto"
-    rows: list[PlanRow] = []
-    found: list[Score] = []
-    notes: list[str] = []
+    count = positive_int("examples", examples)
     lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
-    for size, passes in product(_several("batch_size", batch_size), lengths):
-        setting = RunShape(
-            positive_int("examples", examples),
-            size,
-            passes,
-            steps,
-            random_sampling,
-            participation,
-            drop_last,
-            workload,
-            update,
-            keep,
+    shapes = [
+        RunShape(
+            count, size, passes, steps, random_sampling, participation, drop_last, workload, update, keep
         )
-        goal, note = _equal_privacy(setting, asked)
-        notes += [note] if note else []
-        candidates, unsupported = _candidates(setting, goal, space, wanted)
-        notes += unsupported
-        here = score_candidates(setting, candidates, space)
-        found += here
-        rows += rows_of(here, goal, space, quiet=quiet)
+        for size, passes in product(_several("batch_size", batch_size), lengths)
+    ]
+    rows, found, notes = _compared(shapes, asked, space, wanted)
     if not rows and sampling is not None:
         raise ValueError(
             f"no {strategy!r} strategy is covered under sampling={sampling!r} here: permit more of them."
@@ -183,18 +181,62 @@ def plan(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             f" raise the budget{takes}, or take 'identity'."
         )
+    instead: Instead | None = None
+    sums = None
+    if strategy == "auto" and workload is None:
+        instead = unnoticed_noise(rows, update, dimension)
+        if update.kind == "adam":
+            plain = independent(rows)
+            suits, said = suited_to_rate(least_error(rows), plain, update)
+            if suits == "buffer":
+                sums = rows[0].objective
+                shapes = [replace(shape, design=update.buffer) for shape in shapes]
+                rows, found, notes = _compared(shapes, asked, space, wanted)
+            elif suits == "independent" and plain is not None:
+                instead = plain, "its noise of a step is what the learning rate is for", said
+            notes += [said] * (instead is None)
     if epsilon is not None:
         notes.insert(0, f"Every row keeps epsilon = {epsilon:g} at delta = {delta:g}.")
     if weak := weak_delta(delta, examples, unit):
         notes.insert(0, f"{weak}.")
-    instead = unnoticed_noise(rows, update, dimension) if strategy == "auto" and workload is None else None
-    chosen = choose(rows, [*notes, space.reason], quiet=quiet, instead=instead)
+    chosen = choose(rows, [*notes, space.reason], drawn=_if_drawn(shapes, asked, space), instead=instead)
     best = chosen.chosen
-    advice = None if workload is not None else advice_for(best, update)
+    advice = None if workload is not None else advice_for(best, update, sums)
     # more memory gains error of sums, by which such a choice was not made
-    room_for = "" if quiet or instead else more_memory(found, space, best)
-    said = (chosen.reason, room_for, "" if advice is None else str(advice))
-    return replace(chosen, reason=" ".join(filter(None, said)), advice=advice)
+    room_for = "" if instead else more_memory(found, space, best)
+    reason = (chosen.reason, room_for, "" if advice is None else str(advice))
+    return replace(chosen, reason=" ".join(filter(None, reason)), advice=advice)
+
+
+def _compared(
+    shapes: Iterable[RunShape], asked: Goal, space: MemoryBudget, wanted: Restriction
+) -> tuple[list[PlanRow], list[Score], list[str]]:
+    """Rows of all shapes, all that was scored, and notes."""
+    rows, found, notes = list[PlanRow](), list[Score](), list[str]()
+    for setting in shapes:
+        goal, note = _equal_privacy(setting, asked)
+        candidates, unsupported = _candidates(setting, goal, space, wanted)
+        here = score_candidates(setting, candidates, space)
+        notes += [*filter(None, [note]), *unsupported]
+        found += here
+        rows += rows_of(here, goal, space)
+    return rows, found, notes
+
+
+def _if_drawn(shapes: list[RunShape], asked: Goal, space: MemoryBudget) -> PlanRow | None:
+    """DP-SGD on batches that are in a fixed order, if they might be drawn in secret; None where they may."""
+    setting = shapes[0]
+    goal, _ = _equal_privacy(setting, asked)
+    if (
+        len(shapes) > 1
+        or setting.participation is not None
+        or setting.random_sampling
+        or goal.epsilon is None
+    ):
+        return None
+    sampling = Poisson(setting.examples, setting.batch_size, setting.fixed.steps)
+    made = calibrate_to_goal(goal, Identity(sampling.steps), sampling)
+    return replace(row_of(made, setting.designs, space), name=IF_DRAWN)
 
 
 def _several(name: str, given: int | Sequence[int]) -> list[int]:

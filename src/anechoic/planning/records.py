@@ -19,8 +19,9 @@ from anechoic.strategies.base import Strategy
 #: Steps of a curve; more could not be told apart in a picture.
 _POINTS = 800
 #: What a plan knows of an optimiser: "sgd" for updates that are linear in the gradients (momentum and
-#: Nesterov too), "adam" for those that divide by the size of gradients (AdamW, RMSprop, Adagrad).
-OptimizerKind = Literal["sgd", "adam"]
+#: Nesterov too), "adam" for those that divide by the size of gradients (AdamW, RMSprop, Adagrad), "sums" for
+#: others that take sums of gradients and no rate of SGD (Muon, CorrectedAdam).
+OptimizerKind = Literal["sgd", "adam", "sums"]
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,22 @@ class Plan:
         rows: the candidates, by predicted error.
         mechanism: the chosen one, calibrated.
         reason: why it was chosen.
-        advice: the learning rate to try; None for adaptive optimizers and for a workload of the caller's.
+        advice: the learning rate to try; None for a workload of the caller's, and for an optimizer that is
+            planned for as "sums".
+        drawn: DP-SGD on these batches, if they might be drawn in secret: what a plan in a fixed order is
+            compared with; None where it is permitted, or somebody else forms the batches.
     """
 
     rows: tuple[PlanRow, ...]
     mechanism: Mechanism
     reason: str
     advice: Advice | None = None
+    drawn: PlanRow | None = None
+
+    @property
+    def lines(self) -> tuple[PlanRow, ...]:
+        """The rows of tables and pictures: the candidates, and below them `drawn`."""
+        return self.rows if self.drawn is None else (*self.rows, self.drawn)
 
     @property
     def chosen(self) -> PlanRow:
@@ -39,23 +48,22 @@ class Plan:
         return f"Plan(chosen={self.chosen.name!r}, rows={len(self.rows)}, mechanism={self.mechanism!r})"
 
     def __str__(self) -> str:
-        return plan_text(self.rows, self.reason)
+        return plan_text(self.lines, self.reason)
 
     def _repr_html_(self) -> str | None:
-        return as_cell(self.rows, self.reason)
+        return as_cell(self.lines, self.reason)
 
     def plot(self) -> Any:
         """Two pictures: predicted noise against memory, and the noise over the steps of the run.
 
         The first has a point a row: its mark is the class of the strategy, its colour the way batches are
-        formed, hollow where the noise is an estimate. Noise is relative to independent noise with the steps
-        and batches of the choice, so that rows stand in the order of the table. The second shows the std of
-        the noise in the iterates of the choice, of independent noise, and of the best two others.
+        formed. Noise is relative to independent noise with the steps and batches of the choice. The second
+        shows the std of the noise in the iterates of the choice, of independent noise, and of two others.
 
         Returns:
             A matplotlib `Figure` (of `anechoic[plot]`); its `savefig` writes it.
         """
-        return plan_figure(self.rows)
+        return plan_figure(self.lines)
 
 
 def mechanism_in(given: Any) -> Any:

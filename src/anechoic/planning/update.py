@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from anechoic._validate import Array, finite_array, one_of
+from anechoic._validate import Array, decaying, finite_array, one_of
 from anechoic.planning.records import OptimizerKind
 from anechoic.workloads.base import Workload
-from anechoic.workloads.optimizers import momentum
-from anechoic.workloads.sums import prefix_sum
+from anechoic.workloads.optimizers import momentum, nesterov
+from anechoic.workloads.sums import exponential_decay, prefix_sum
 
 #: Schedules that have a name: all begin at the rate given, and all but the constant one end near 0.
 ScheduleName = Literal["constant", "cooldown", "cosine", "linear"]
@@ -29,13 +29,19 @@ class UpdateRule:
     """How an optimizer adds up the gradients of a run.
 
     Attributes:
-        kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size.
-        momentum: beta of heavy ball or Nesterov's method, in [0, 1). Nesterov's iterates are those of heavy
-            ball a step ahead: at beta = .9 and 200 steps a strategy for one is within 1.2 per cent of the
-            best for the other.
+        kind: "sgd" where updates are linear in the gradients, "adam" where they divide by their size, "sums"
+            where sums of gradients count all the same.
+        momentum: beta of heavy ball or Nesterov's method, or of the buffer of "adam" (beta_1), in [0, 1).
         weight_decay: part of the parameters that a step takes away in the long run, in [0, 1).
         rates: learning rates of so many steps, or epochs, shape (count,), > 0; None for a constant one.
         interval: what they are rates of.
+        nesterov: whether the momentum is Nesterov's.
+        dampening: d in [0, 1), as torch has it: every gradient but the first enters with 1 - d; beta_1 of
+            Adam.
+        rate: the learning rate of the optimizer at hand, the largest of its schedule; None where unknown.
+
+    Raises:
+        ValueError: for a number out of range.
     """
 
     kind: OptimizerKind = "sgd"
@@ -43,6 +49,18 @@ class UpdateRule:
     weight_decay: float = 0.0
     rates: Callable[[int], Array] | None = None
     interval: Interval = "step"
+    nesterov: bool = False
+    dampening: float = 0.0
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("momentum", "weight_decay", "dampening"):
+            decaying(name, getattr(self, name))
+
+    @property
+    def gain(self) -> float:
+        """What a gradient moves the model by in the long run, at a rate of 1."""
+        return (1.0 - self.dampening) / (1.0 - self.momentum)
 
     def learning_rates(self, n: int, period: int) -> Array | None:
         """Of n steps, `period` of them an epoch, over the largest; None where they are constant."""
@@ -55,12 +73,36 @@ class UpdateRule:
             return None
         return np.asarray(np.maximum(found / largest, LEAST_RATE))
 
+    def buffer(self, n: int) -> Workload:
+        """What the direction of a step is read from: decayed sums of gradients."""
+        return exponential_decay(n, self.momentum)
+
     def workload(self, n: int, period: int) -> Workload:
-        """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate."""
-        rates = None if self.kind == "adam" else self.learning_rates(n, period)
-        if self.kind == "adam" or not (self.momentum or self.weight_decay or rates is not None):
+        """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate.
+
+        Adam's are sums without its momentum: noise planned for sums of the buffer asked for larger rates, and
+        was no better (docs/choosing.md).
+        """
+        if self.kind != "sgd":
+            return replace(self, kind="sgd", momentum=0.0, dampening=0.0).workload(n, period)
+        rates = self.learning_rates(n, period)
+        if self.dampening:
+            rates = self._damped(n) if rates is None else rates * self._damped(n)
+        if not self.momentum and not self.weight_decay and rates is None:
             return prefix_sum(n)
-        return momentum(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
+        made = nesterov if self.nesterov else momentum
+        return made(n, self.momentum, weight_decay=self.weight_decay, learning_rates=rates)
+
+    def schedule(self, workload: Workload) -> Array | None:
+        """Learning rates over the largest, of a `workload` of this rule; None where they are constant."""
+        rates = workload.rates
+        if self.kind == "sgd" and self.dampening and rates is not None:
+            rates = rates / self._damped(workload.n)
+            return None if np.ptp(rates) < LEAST_RATE * 1e-6 else rates
+        return rates
+
+    def _damped(self, n: int) -> Array:
+        return np.where(np.arange(n) > 0, 1.0 - self.dampening, 1.0)
 
 
 def _has_rule(rule: Any, thing: Any) -> bool:
@@ -75,17 +117,20 @@ def update_of(optimizer: Any) -> UpdateRule:
     """What is known of an optimizer, which is "sgd", "adam", or one of torch."""
     if _has_rule(update_of, optimizer):
         return update_of(optimizer)
-    raise ValueError(
-        f"optimizer={optimizer!r} must be 'sgd', 'adam', or a torch optimizer, such as torch.optim.SGD(…)."
-        " Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
-    )
+    raise ValueError(f"optimizer={optimizer!r:.60} must be 'sgd', 'adam', or a torch optimizer. {READ}")
+
+
+#: What of an optimizer a plan knows.
+READ = (
+    "Momentum, Nesterov's too, dampening and weight decay are read from torch.optim.SGD. CorrectedAdam and"
+    " Muon count as 'sums', all others as 'adam': AdamW, NAdam, RMSprop, Lion."
+)
 
 
 @update_of.register
 def _(optimizer: str) -> UpdateRule:
-    remedy = "Momentum is read from torch.optim.SGD. CorrectedAdam and Muon count as 'sgd', AdamW as 'adam'."
-    one_of("optimizer", optimizer, get_args(OptimizerKind), remedy=remedy)
-    return UpdateRule(optimizer)  # type: ignore[arg-type]
+    one_of("optimizer", optimizer, ("sgd", "adam"), remedy=READ)
+    return UpdateRule() if optimizer == "sgd" else UpdateRule("adam", 0.9, dampening=0.9)
 
 
 @update_of.register

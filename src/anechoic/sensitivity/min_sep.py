@@ -29,7 +29,7 @@ def min_sep(strategy: Strategy, separation: int, count: int) -> Sensitivity:
     Exact where C is Toeplitz and non-increasing (Lemma 3.16 c), where C^T C vanishes at lags >= separation
     (Algorithm 3.2), where C >= 0 is Toeplitz and C^T C falls from lag = separation on (`falling_gram`), for
     whole trees (`nodes`), and where C^T C vanishes at lags >= 2 separation or count = 2 (`chain`), unless the
-    programme is too long; otherwise a bound, from all patterns where few.
+    programme is too long; otherwise a bound, or the list of all patterns where these are at most 2,000.
     """
     structure = strategy.structure
     if structure.nonincreasing:

@@ -19,7 +19,7 @@ from anechoic.sensitivity.limits import CUBES, TIGHT
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies.base import Strategy
 
-STEPS, PATTERNS = 12, 256  # up to which all patterns of a schema are listed
+STEPS, PATTERNS = 64, 2000  # up to which all patterns of a schema are listed
 
 
 def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
@@ -54,16 +54,20 @@ def listed(strategy: Strategy, participation: Patterns) -> Sensitivity:
 
 def or_listed(found: Sensitivity, strategy: Strategy, participation: Participation) -> Sensitivity:
     """A bound, or what is less: that of all patterns of the schema, where they are few."""
-    few = None if found.exact else _few(participation, strategy.n)
-    return found if few is None else min(found, listed(strategy, few), key=float)
+    few = None if found.exact else few_patterns(participation, strategy.n, PATTERNS)
+    if few is None:
+        return found
+    every = listed(strategy, Patterns(few))
+    return every if every.exact else min(found, every, key=float)
 
 
 @lru_cache(maxsize=256)
-def _few(participation: Participation, n: int) -> Patterns | None:
+def few_patterns(participation: Participation, n: int, most: int) -> list[tuple[int, ...]] | None:
+    """All patterns of a schema; None for more than so many, or many steps."""
     if n > STEPS:
         return None
-    patterns = list(islice(participation.patterns(n), PATTERNS + 1))
-    return Patterns(patterns) if len(patterns) <= PATTERNS else None
+    found = list(islice(participation.patterns(n), most + 1))
+    return found if len(found) <= most else None
 
 
 def _gram(strategy: Strategy, steps: NDArray[np.intp]) -> Array:

@@ -78,7 +78,7 @@ class BLT(SequenceStrategy):
 
     @cached_property
     def inverse_decay(self) -> Array:
-        """Decays of C^-1, falling, one for each scale that is not 0 (Lemma 2.16; Lemma 4.14 backwards).
+        """Decays of C^-1, falling, one for each scale that is not 0 (Lemma 2.16; arXiv 2504.21413).
 
         Raises:
             UnsupportedError: if they are complex, which takes a negative scale.

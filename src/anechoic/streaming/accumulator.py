@@ -13,7 +13,7 @@ from scipy import sparse
 
 from anechoic._validate import positive_int
 from anechoic.errors import GuaranteeError, MismatchError
-from anechoic.streaming.columns import Integers, coded, column_of, entries
+from anechoic.streaming.columns import Integers, check_kind, coded, column_of, entries, warn_if_none
 from anechoic.streaming.layout import (
     PartitionSelectionLayout,
     SumsLayout,
@@ -289,8 +289,10 @@ class PartitionSelectionAccumulator(Accumulator):
 
     def _read(self, batch: Any, unit_ids: Any) -> tuple[int, Counter[str]]:
         column = column_of(batch, "categories", self.layout.column)
+        check_kind(column, "the batch of categories", "iU")
         values, places = coded(column) or (entries(column, "batch"), None)
         names = list(map(name_of, values))
+        warn_if_none(names, "a category")
         places = np.arange(len(names)) if places is None else places
         self._check_room(self.count + len(places))
         each = dict(enumerate(np.bincount(places, minlength=len(names)).tolist()))

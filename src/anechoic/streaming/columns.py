@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,57 @@ def coded(column: Any) -> tuple[list[Any], Integers] | None:
     except Exception:  # columns of lists and the like are read entry by entry
         return None
     return None
+
+
+#: Kinds of columns, as NumPy names them, by the names of types in Arrow, Polars, pandas and torch.
+_KINDS = {
+    "i": "u?int",
+    "U": "str|large_string|utf8|large_utf8|categorical|enum",
+    "S": "binary|large_binary|fixed_size_binary",
+    "b": "bool",
+    "f": "b?float|double|half|decimal|complex",
+    "M": "date|time|duration|interval|list|struct|array|map|dict$|tuple|uuid",
+}
+
+
+def kind_of(column: Any) -> str:
+    """Return the kind of a column by its type: a key of `_KINDS`; empty where a type says nothing of it."""
+    if isinstance(column, Coded):  # of a column that had a type
+        names = {type(value).__name__.lower() for value in column.values} - {"nonetype"}
+        names = {"binary" if name == "bytes" else name for name in names}
+    else:
+        kind = getattr(column, "dtype", getattr(column, "type", None))
+        kind = getattr(getattr(kind, "categories", None), "dtype", kind)
+        kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
+        letter = getattr(kind, "kind", "")
+        if letter in ("u", "c", "m", "T", *_KINDS):
+            return {"u": "i", "c": "f", "m": "M", "T": "U"}.get(letter, letter)
+        names = {str(kind).lower().removeprefix("torch.")}
+    kinds = {next((k for k, form in _KINDS.items() if re.match(form, name)), "") for name in names}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def check_kind(column: Any, what: str, kinds: str = "iUS") -> None:
+    """Refuse a column whose type is that of none of these kinds: all of its records would be left out.
+
+    Lists, and columns of objects, have no such type: there each entry is judged by itself.
+
+    Raises:
+        ValueError: naming the type, and what to write.
+    """
+    if kind_of(column) not in ("", *kinds) and len(column):
+        held = getattr(column, "dtype", getattr(column, "type", "such a kind"))
+        raise ValueError(
+            f"{what} is a column of {held}, of which every record would be left out: give astype(str), or"
+            ' where a missing entry made integers floats astype("Int64") in pandas, cast(pl.Int64) in Polars,'
+            ' cast("int64") in Arrow.'
+        )
+
+
+def warn_if_none(found: Sequence[Any], what: str) -> None:
+    """Log that none of the entries of a batch can be read, where a list or objects have no type to tell."""
+    if len(found) > 1 and not any(one is not None for one in found):
+        getLogger(__name__).warning("no record of a batch has %s that can be read: all are left out.", what)
 
 
 def column_of(batch: Any, name: str, column: str | None) -> Any:

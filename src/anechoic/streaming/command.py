@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -17,12 +19,22 @@ from anechoic.budget.book import BudgetBook
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.atomic_files import check_writable, replaced
-from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
+from anechoic.statement.rounding import round_up
+from anechoic.streaming.clock import (
+    Clock,
+    Running,
+    SlidingWindow,
+    form_unit,
+    iso,
+    midnights_in,
+    time_reader,
+    zone_of,
+)
 from anechoic.streaming.distribution import Distribution, Quantiles
-from anechoic.streaming.pending import Columns, PendingSteps
-from anechoic.streaming.release import checked_target, write_releases
-from anechoic.streaming.sentences import best_guess, statement
-from anechoic.streaming.sources import numbers_of, source_of, texts_of, times_of
+from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
+from anechoic.streaming.release import SHOWN, checked_target, rows_of, write_releases
+from anechoic.streaming.sentences import statement, statement_data
+from anechoic.streaming.sources import looks_of, numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
@@ -43,7 +55,7 @@ def statistics_of(
         count: any column, whose records are counted.
         sums: "column:bound".
         means: "column:low:high".
-        histograms: "column:category,category,…".
+        histograms: "column:category,category,…", as in CSV.
         quantiles, distributions: "column:low:high:width".
 
     Raises:
@@ -61,22 +73,18 @@ def statistics_of(
     if count is not None:
         add("count", count, Count(count))
     for text in sums:
-        column, bound = _fields(text, 2, "column:bound, as fare:100")
-        add(f"sum of {column}", text, Sum(_number(bound, text), column=column))
+        column, bound = _numbers(text, "column:bound", "fare:100")
+        add(f"sum of {column}", text, Sum(bound, column=column))
     for text in means:
-        column, low, high = _fields(text, 3, "column:low:high, as delay:-60:360")
-        add(f"mean {column}", text, Mean(_number(low, text), _number(high, text), column))
+        column, low, high = _numbers(text, "column:low:high", "delay:-60:360")
+        add(f"mean {column}", text, Mean(low, high, column))
     for text in histograms:
-        column, categories = _fields(
-            text, 2, "column:category,category,…; categories taken from the data would show who is in it"
-        )
-        add(column, text, Histogram(categories.split(","), column))
+        column, categories = _listed(text)
+        add(column, text, Histogram(categories, column))
     for kind, texts in ((Quantiles, quantiles), (Distribution, distributions)):
         for text in texts:
-            column, low, high, width = _fields(text, 4, "column:low:high:width, as delay:-60:360:5")
-            edges = _edges(text, _number(low, text), _number(high, text), _number(width, text))
-            name = "quantiles" if kind is Quantiles else "distribution"
-            add(f"{name} of {column}", text, kind(edges, column=column))
+            column, *numbers = _numbers(text, "column:low:high:width", "delay:-60:360:5")
+            add(f"{kind.name} of {column}", text, kind(_edges(text, *numbers), column=column))
     if not found:
         raise ValueError(
             "nothing to release: give --count, --sum, --mean, --histogram, --quantiles or --distribution."
@@ -84,14 +92,16 @@ def statistics_of(
     return found
 
 
-def groups_of(text: str | None) -> tuple[str, list[str]] | None:
-    """Return column and groups of "column:group,group,…"."""
-    if text is None:
-        return None
-    column, groups = _fields(
-        text, 2, "column:group,group,…; groups taken from the data would show who is in it"
-    )
-    return column, groups.split(",")
+def _listed(text: str) -> tuple[str, list[str]]:
+    """Split column:category,category,…; a category with a comma or colon stands in quotes, as in CSV."""
+    field = r'(?:"(?:[^"]|"")*"|[^",:][^,:]*)'
+    match = re.fullmatch(rf"(.+):({field}(?:,{field})*)", text, re.DOTALL)
+    if match is None:
+        raise ValueError(
+            f"{text!r} must have the form column:category,category,…, one with a comma or colon in double"
+            " quotes; categories taken from the data would show who is in it."
+        )
+    return match[1], next(csv.reader([match[2]]))
 
 
 def stream_file(options: Any) -> None:
@@ -114,9 +124,11 @@ def stream_file(options: Any) -> None:
         participation = MinSep(options.min_sep or 1, options.max_participations or 1)
     elif options.min_sep or options.max_participations or options.per_step != 1:
         raise ValueError("--min-sep, --max-participations and --per-step need --unit, the column of ids.")
+    clock = None if options.start is None else Clock.of(options.start, options.every, options.timezone)
     with Stream(
         statistics,
-        by=groups_of(options.by),
+        by=None if options.by is None else _listed(options.by),
+        over=Running() if options.over is None else SlidingWindow(options.over),
         epsilon=options.epsilon,
         delta=options.delta,
         horizon=options.horizon,
@@ -125,21 +137,17 @@ def stream_file(options: Any) -> None:
         unit=options.unit,
         state=options.state,
         adopt=options.adopt,
-        setting=_setting(options),
+        setting=_setting(options, clock),
         book=book_of(options),
     ) as stream:
         try:
-            _release_file(options, stream)
+            _release_file(options, stream, clock)
         except KeyboardInterrupt:
             left = (
-                "without --state nothing is kept, and another run begins anew. If tables of this one were"
-                " written and shown, its epsilon adds."
+                f"{stream.step} released steps are kept in {options.state}: the same command goes on there."
             )
-            if options.state is not None:
-                left = (
-                    f"{stream.step} released steps are kept in {options.state}, and the same command goes on"
-                    " from there. Tables are written at its end."
-                )
+            if options.state is None:
+                left = "without --state nothing is kept. If tables of this run were shown, its epsilon adds."
             print(f"\nInterrupted: {left}", file=sys.stderr)
             raise
 
@@ -160,7 +168,7 @@ def book_of(options: Any) -> BudgetBook | None:
     return BudgetBook(options.book, options.data, key=key)
 
 
-def _setting(options: Any) -> dict[str, Any]:
+def _setting(options: Any, clock: Clock | None) -> dict[str, Any]:
     """Return what decides the step and the unit of a record: the same for all runs of a state file.
 
     Raises:
@@ -168,30 +176,33 @@ def _setting(options: Any) -> dict[str, Any]:
     """
     if options.state is None:
         return {}
-    if options.start is None:
+    if clock is None:
         raise ValueError(
             "--state needs --start, the public begin of step 0: taken from the data it could differ the next"
             " time."
         )
-    return {
-        "start": _moment(options.start, options.timezone),
-        "every": length_of(options.every, "--every"),
-        "timezone": options.timezone,
-        "time": options.time,
-        "unit": options.unit,
-    }
+    steps = {"start": clock.start, "every": clock.every, "unit of every": clock.unit}
+    names = ("timezone", "time", "unit", "time_format", "encoding")
+    return steps | {name: getattr(options, name) for name in names}
 
 
-def _release_file(options: Any, stream: Stream) -> None:
+def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
     """Release each step that is over by this machine's clock, and by `--until` or the records."""
-    reader, every = BatchReader(options, stream), length_of(options.every, "--every")
-    until = None if options.until is None else _moment(options.until, options.timezone)
-    pending: PendingSteps | None = None
+    reader = BatchReader(options, stream)
+    until = None if options.until is None else Clock.of(options.until, "1s", options.timezone).start
+    pending = PendingSteps(stream, clock or Clock(0.0, 1.0))  # any, as long as no record has a time
     now = math.inf if options.force else time.time()
     for columns in reader.batches():
-        pending = pending or PendingSteps(stream, Clock(_start(options, columns), every))
+        if clock is None and len(known := columns.seconds[np.isfinite(columns.seconds)]):
+            clock = pending.clock = Clock.of(float(known[0]), options.every, options.timezone)
+            begin = iso(clock.start)
+            print(f"start: {begin}, from the first record, whose time is treated as public (--start).")
         pending.add(columns, now)
-    pending = pending or PendingSteps(stream, Clock(_start(options, None), every))
+    reader.check(clock)
+    if clock is None:
+        what = "no record has a time that can be read" if reader.source.read else "it has no record"
+        raise ValueError(f"{options.input}: {what}, and --start is not given.")
+    reader.check_left_out(pending)
     if until is not None and until > now:
         late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
         print(late, file=sys.stderr)
@@ -217,19 +228,15 @@ def key_in_environment(name: str) -> bytes:
     return key
 
 
-def _fields(text: str, count: int, form: str) -> list[str]:
-    """Split a short form; a column may itself hold colons."""
-    parts = text.rsplit(":", count - 1)
-    if len(parts) != count or not all(parts):
-        raise ValueError(f"{text!r} must have the form {form}.")
-    return parts
-
-
-def _number(text: str, whole: str) -> float:
+def _numbers(text: str, form: str, example: str) -> tuple[Any, ...]:
+    """Split a short form into its column, which may itself hold colons, and numbers."""
+    column, *parts = text.rsplit(":", form.count(":"))
     try:
-        return float(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} in {whole!r} is no number.") from error
+        if len(parts) == form.count(":") and column:
+            return column, *map(float, parts)
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} must have the form {form}, with numbers after the column, as {example}.")
 
 
 def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.float64]:
@@ -250,81 +257,110 @@ def _edges(whole: str, low: float, high: float, width: float) -> NDArray[np.floa
     return np.asarray(low + width * np.arange(round(buckets) + 1))
 
 
+class LeftOutError(ValueError):
+    """More records would be left out than may be: nothing is released, and the command ends with code 3."""
+
+    exit_code = 3
+
+
 class BatchReader:
     """Batches of a source as columns of numbers, categories, times and ids.
 
     Attributes:
-        unreadable: records whose time or numbers cannot be read.
+        unreadable: records whose numbers cannot be read, by reason.
     """
 
     def __init__(self, options: Any, stream: Stream) -> None:
-        self._time, self._unit, self._zone = options.time, options.unit, zone_of(options.timezone)
-        self._share = options.bad_share
+        self._options, self._zone = options, zone_of(options.timezone)
+        time_reader(options.time_format)  # refuses one that is none
+        if options.thousands == options.decimal:
+            raise ValueError("--thousands and --decimal are one mark, which cannot be both.")
         self._columns = stream.shared.columns
         for name, kinds in self._columns.items():
             if {True, False} <= kinds:
                 raise ValueError(f"column {name!r} is read both as numbers and as categories: copy it.")
         names = {options.time, *self._columns, *([options.unit] if options.unit else [])}
-        self.source = source_of(options.input, sorted(names))
+        how = {"encoding": options.encoding, "separator": options.separator}
+        self.source = source_of(options.input, sorted(names), **how)
         self.unreadable: Counter[str] = Counter()
-        self._odd = 0
+        self._looks: Counter[str] = Counter()
+        self._midnights = 0
 
     def batches(self) -> Iterator[Columns]:
-        """Yield them all.
-
-        Raises:
-            ValueError: if more than the stated share of records cannot be read.
-        """
+        """Yield them all."""
+        options = self._options
         for batch in self.source.batches():
-            seconds = times_of(batch[self._time], self._zone)
-            odd = np.isnan(seconds)
+            times = batch[options.time]
+            seconds = times_of(times, self._zone, options.time_format)
+            if options.time_format is None:
+                self._looks += looks_of(times.filter(np.isnan(seconds)))
+            self._midnights += midnights_in(seconds, self._zone)
+            odd = np.zeros(len(seconds), bool)
             values: dict[str, Any] = {}
             for name, kinds in self._columns.items():
                 if True not in kinds:
                     values[name] = texts_of(batch[name]) if False in kinds else seconds
                     continue
-                values[name], none = numbers_of(batch[name])
-                self.unreadable[f"{name}: no number"] += int(np.count_nonzero(none))
+                values[name], none = numbers_of(batch[name], options.decimal, options.thousands)
+                self.unreadable[f"with no number in {name}"] += int(np.count_nonzero(none))
                 odd |= none
-            self._odd += int(np.count_nonzero(odd))
-            units = None if self._unit is None else texts_of(batch[self._unit]).to_numpy()
-            yield Columns(seconds, units, values)
-        self._check_share()
+            units = None if options.unit is None else texts_of(batch[options.unit]).to_numpy()
+            yield Columns(seconds, units, values, odd)
 
-    def _check_share(self) -> None:
-        """Refuse a file most of which is something else than it is said to be."""
-        read, odd = self.source.read, self._odd + self.source.faults.total()
-        if odd > self._share * read:
+    def check(self, clock: Clock | None) -> None:
+        """Refuse a file whose times, or text, are another kind than they are read as.
+
+        Raises:
+            ValueError: naming what they look like, and the option that reads them.
+        """
+        form, name = self._options.time_format, self.source.path
+        for words, times in self._looks.items():
+            if self._beyond(times):
+                raise ValueError(
+                    f"{times:,} of {self.source.read:,} times of {name} are no ISO 8601, nor seconds since"
+                    f" 1970 of nine or ten digits: they look like {words}."
+                )
+        length = math.inf if clock is None else clock.length
+        dates = length < 86400 and self._midnights > self.source.read / 2 and self._beyond(self._midnights)
+        if dates or (form_unit(form or "") or 0) > length:
             raise ValueError(
-                f"{odd} of {read} records of {self.source.path} cannot be read, and a share of"
-                f" {self._share:g} may be left out ({self._reasons()}). Is it the right file, and do columns"
-                " hold what they are read as? Else raise --bad-share."
+                f"the times of {name} are dates, or coarser, and would all be in the first step of each: take"
+                " steps that are as long as what they tell apart, such as --every day."
             )
 
-    def _reasons(self) -> str:
-        found = {**self.source.faults, **self.unreadable}
-        listed = [f"{count} {reason}" for reason, count in found.items() if count]
-        return "; ".join([*listed, f"{self._odd} in all without a time or number"])
+    def _beyond(self, count: float) -> bool:
+        return bool(count > self._options.bad_share * self.source.read)
 
+    def check_left_out(self, pending: PendingSteps) -> None:
+        """Refuse to publish where more records would be left out than may be.
 
-def _start(options: Any, first: Columns | None) -> float:
-    """Return the begin of step 0, in seconds."""
-    every = length_of(options.every, "--every")
-    if options.start is not None:
-        return _moment(options.start, options.timezone)
-    times = first.seconds[np.isfinite(first.seconds)] if first is not None else np.zeros(0)
-    if not len(times):
-        raise ValueError("no record has a time that can be read, and --start is not given.")
-    start = float(times[0]) // every * every
-    print(f"start: {iso(start)}, from the first record, whose time is treated as public (--start).")
-    return start
+        Raises:
+            LeftOutError: naming the reasons, and what decides how records are read.
+            ValueError: for text in another encoding, in columns that are not read.
+        """
+        if self._beyond(self.left_out(pending)):
+            raise LeftOutError(
+                f"{self.summary(pending)}. At most {100 * self._options.bad_share:g} % may be (--bad-share):"
+                " nothing is released. How a file is read is said by --encoding, --separator, --time-format,"
+                " --decimal and --thousands."
+            )
+        if self._beyond(self.source.garbled):
+            raise ValueError(
+                f"{self.source.garbled:,} of {self.source.read:,} lines of {self.source.path} are no text in"
+                f" {self._options.encoding.upper()}. Give --encoding, such as cp1252 or latin-1."
+            )
 
+    def left_out(self, pending: PendingSteps) -> int:
+        """Return how many records are left out, or in part: all but those of steps before or after."""
+        return self.source.faults.total() + pending.lost
 
-def _moment(text: str, zone: str) -> float:
-    found = float(seconds_of([text], zone_of(zone))[0])
-    if not math.isfinite(found):
-        raise ValueError(f"{text!r} is no time: give ISO 8601, as 2013-01-01T00:00.")
-    return found
+    def summary(self, pending: PendingSteps) -> str:
+        """Return one line of it, by reason. Private."""
+        reasons = Counter(self.source.faults) + Counter(pending.left_out()) + self.unreadable
+        listed = "; ".join(f"{many:,} {why}" for why, many in reasons.items() if why not in (LATE, OPEN))
+        percent = 100 * self.left_out(pending) / max(1, self.source.read)
+        shown = f"{percent:.1f}" if percent > 0.1 else f"{percent:.1g}"
+        return f"{shown} % of {self.source.read:,} records are left out, or in part: {listed}"
 
 
 def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, reader: BatchReader) -> None:
@@ -338,20 +374,23 @@ def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, 
         with replaced(file) as partial:
             statement(stream, format, out=partial)
         saved.append(file)
-    shared = "" if last is None or len(last.estimates) < 2 else ", for all statistics together"
+    mechanism = stream.mechanism
     print(
-        f"{released} steps released, {stream.step} in all;"
-        f" epsilon so far {0 if last is None else last.epsilon:.4g} at delta"
-        f" {stream.mechanism.delta:g}{shared}."
+        f"{released} steps released, {stream.step} in all, of {stream.over.describe()};"
+        f" epsilon {round_up(mechanism.epsilon())} at delta {mechanism.delta:g} for all of it together."
     )
-    print(best_guess(stream.mechanism))
-    private = {**reader.source.faults, **pending.left_out(), **stream.diagnostics()}
-    for reason, count in private.items():  # not among what is published
-        print(f"  private: {count} records {reason}", file=sys.stderr)
-    if last is not None:
-        for name, estimate in last.estimates.items():
-            if estimate.value.ndim == 0:
-                print(f"  {name}: {estimate.value:.6g} ({estimate.low:.6g} to {estimate.high:.6g})")
+    for heading, said in statement_data(stream).attack:
+        print(f"{heading}: {said}.")
+    if reader.left_out(pending):
+        print(f"  private: {reader.summary(pending)}", file=sys.stderr)  # not among what is published
+    private = {why: many for why, many in pending.left_out().items() if why in (LATE, OPEN)}
+    for reason, many in {**private, **stream.diagnostics()}.items():
+        print(f"  private: {many} records {reason}", file=sys.stderr)
+    rows = [] if last is None else [*rows_of([last])]
+    for _, _, name, _, label, value, _, low, high, _ in rows[:SHOWN]:
+        print(f"  {name}{label and ', '}{label}: {value:.6g} ({low:.6g} to {high:.6g})")
+    if len(rows) > SHOWN:
+        print(f"  … and {len(rows) - SHOWN:,} more: --out writes all.")
     for path in saved:
         print(f"Saved: {path}")
 

@@ -16,8 +16,8 @@ from scipy.stats import binom
 from anechoic._validate import Array
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.streaming.clock import Window
 from anechoic.streaming.mechanisms import FOR_EVER
-from anechoic.streaming.window import Window
 
 #: Longest stream that is simulated, how often, and the numbers drawn at once.
 SIMULATED_UP_TO = 2**14

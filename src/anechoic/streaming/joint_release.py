@@ -13,13 +13,13 @@ from scipy import sparse
 
 from anechoic._validate import Array, positive_float
 from anechoic.participation.base import Participation
+from anechoic.streaming.clock import Running, Window
 from anechoic.streaming.columns import Integers, column_of
 from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Records, Statistic, checked_statistics
 from anechoic.streaming.stream_state import AHEAD
-from anechoic.streaming.window import Running, Window
 
 
 class SharedRelease:

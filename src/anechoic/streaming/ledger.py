@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from anechoic._validate import positive_int
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
 from anechoic.participation.base import Participation
-from anechoic.streaming.columns import coded, entries
+from anechoic.streaming.columns import check_kind, coded, entries, warn_if_none
 from anechoic.units.ids import digest_of, secret_of
 
 #: Of a unit without an account: steps in which it took part, the last of them, records that counted in that.
@@ -56,10 +56,6 @@ class Ledger:
         """Return the digest of each unit; see `digests`."""
         return digests(unit_ids, self._secret)
 
-    def digest(self, unit: Any) -> bytes:
-        """Return the digest of a unit."""
-        return digest_of(unit, self._secret)
-
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
         """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
         place: dict[bytes, int] = {}
@@ -91,10 +87,12 @@ def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
     """Return the digest of each; None for what is missing, or of a kind that ids do not have.
 
     Raises:
-        ValueError: if ids are no list.
+        ValueError: if ids are no list, or a column whose type is that of no ids.
     """
-    values, places = coded(unit_ids) or (_listed(unit_ids), None)
+    check_kind(unit_ids, "unit_ids")
+    values, places = coded(unit_ids) or (entries(unit_ids, "unit_ids"), None)
     found = [_digest_or_none(unit, secret) for unit in values]
+    warn_if_none(found, "an id")
     return found if places is None else [found[place] for place in places.tolist()]
 
 
@@ -112,17 +110,3 @@ def count_equal_before(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     found = np.empty_like(rows)
     found[order] = np.arange(len(rows)) - (np.cumsum(same, dtype=np.int64) - same)[rows[order]]
     return found
-
-
-def _listed(unit_ids: Any) -> list[Any]:
-    """Return the ids one by one; a list is never made an array, which would change some of them.
-
-    Raises:
-        ValueError: for an array of something else than ids.
-    """
-    if isinstance(unit_ids, np.ndarray) and unit_ids.size and unit_ids.dtype.kind not in "iuUO":
-        raise ValueError(
-            f"unit_ids is an array of {unit_ids.dtype}: each id must be an integer, text or bytes. Name units"
-            " by such."
-        )
-    return entries(unit_ids, "unit_ids")

@@ -27,7 +27,7 @@ from anechoic.sampling import External
 from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.strategies.blt_rational import rational_blt
-from anechoic.streaming.window import Running, SlidingWindow, Window
+from anechoic.streaming.clock import Running, SlidingWindow, Window
 
 #: Releases of a stream without horizon: 34 years at 1,000 a second.
 FOR_EVER = 2**40
@@ -256,18 +256,3 @@ class Deviations:
     def _leading(self, n: int) -> Strategy:
         strategy = self._mechanism.strategy
         return strategy if n == strategy.n else strategy.truncate(n)
-
-
-class SpentEpsilon:
-    """Epsilon of the releases so far, from few numbers of releases, each rounded up to a power of two."""
-
-    def __init__(self, mechanism: Mechanism) -> None:
-        self._mechanism = mechanism
-        self._known: dict[int, float] = {}
-
-    def after(self, releases: int) -> float:
-        """Return an epsilon, at the mechanism's delta, of the first `releases` ones."""
-        steps = min(self._mechanism.steps, 2 ** max(0, releases - 1).bit_length())
-        if steps not in self._known:
-            self._known[steps] = self._mechanism.epsilon(steps=steps)
-        return self._known[steps]

@@ -30,16 +30,16 @@ from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, PartitionSelectionAccumulator
 from anechoic.streaming.base import Addition, StreamBase
+from anechoic.streaming.clock import Running
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import miss_of
 from anechoic.streaming.layout import PartitionSelectionLayout
 from anechoic.streaming.ledger import NO_ID, Ledger
-from anechoic.streaming.mechanisms import Deviations, SpentEpsilon, mechanism_of
+from anechoic.streaming.mechanisms import Deviations, mechanism_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import linear_estimate, quantile
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import InMemory, StreamState
-from anechoic.streaming.window import Running
 from anechoic.units.ids import DIGEST
 
 #: Name of the statistic in a release.
@@ -171,10 +171,7 @@ class PartitionSelectionHistogram(StreamBase):
             raise ValueError(
                 f"categories_per_unit={categories_per_unit} is more than the grid of noise holds."
             )
-        self._deviations, self._spent = (
-            Deviations(self.cost.mechanism, Running()),
-            SpentEpsilon(self.cost.mechanism),
-        )
+        self._deviations, self._epsilon = Deviations(self.cost.mechanism, Running()), self.cost.epsilon()
         self._setting = checked_setting(setting)
         self.owner = ProcessGuard("stream")
         if book is not None:
@@ -305,7 +302,7 @@ class PartitionSelectionHistogram(StreamBase):
     def _decode(self, step: int, time: str | float | None, names: tuple[str, ...], row: Integers) -> Release:
         values = np.asarray(row / self._one)
         made = linear_estimate(values, self.standard_error(step), quantile(self.level), values)
-        return Release(step, time, {NAME: made}, self._spent.after(step + 1), self.delta, {NAME: names})
+        return Release(step, time, {NAME: made}, self._epsilon, self.delta, {NAME: names})
 
     def _identity(self) -> str:
         """Return what must be the same whenever a state file is opened."""

@@ -15,6 +15,8 @@ from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.clock import Clock
 from anechoic.streaming.stream import Stream
 
+#: Why records are in no release so far that may be in one, or were in one before.
+LATE, OPEN = "of steps that were released before", "of steps that are not over"
 #: Steps that are kept in one commit.
 GROUP = 64
 #: Steps without records that a record may end at once, where the records say how many steps there are.
@@ -23,11 +25,12 @@ GAP = 1000
 
 @dataclass
 class Columns:
-    """Records as columns: times in seconds, units, and what the statistics read."""
+    """Records as columns: times in seconds, units, what the statistics read, and which are no numbers."""
 
     seconds: NDArray[np.float64]
     units: NDArray[Any] | None
     values: Mapping[str, Any]
+    odd: NDArray[np.bool_] | None = None
 
 
 class PendingSteps:
@@ -39,10 +42,13 @@ class PendingSteps:
     Args:
         stream: it goes on with its open step.
         clock: of its steps.
+
+    Attributes:
+        lost: records that count in no step, now or ever, or have something else in the place of a number.
     """
 
     def __init__(self, stream: Stream, clock: Clock) -> None:
-        self._stream, self.clock = stream, clock
+        self._stream, self.clock, self.lost = stream, clock, 0
         self._sums: dict[int, Accumulator] = {}
         self._waiting: dict[int, list[Columns]] = {}
         self._left_out: Counter[str] = Counter()
@@ -59,16 +65,19 @@ class PendingSteps:
         if columns.units is not None:
             nameless[[not str(unit).strip() for unit in columns.units]] = True
         reasons = {
-            "no id": nameless,
-            "no time": ~nameless & (steps == -(2**62)),
+            "without an id": nameless,
+            "without a time that can be read": ~nameless & (steps == -(2**62)),
             "before the start": ~nameless & (steps < 0) & (steps > -(2**62)),
-            "of steps that were released before": ~nameless & (steps >= 0) & (steps < self._stream.step),
-            "of steps that are ahead of the clock": ~nameless & (steps > self.clock.at(now) + 1),
+            "ahead of the clock": ~nameless & (steps > self.clock.at(now) + 1),
         }
         out = np.zeros(len(steps), bool)
         for reason, mask in reasons.items():
             self._left_out[reason] += int(np.count_nonzero(mask))
             out |= mask
+        self.lost += int(np.count_nonzero(out if columns.odd is None else out | columns.odd))
+        late = ~out & (steps < self._stream.step)
+        self._left_out[LATE] += int(np.count_nonzero(late))
+        out |= late
         order = np.argsort(steps, kind="stable")
         order = order[~out[order]]
         begins = np.flatnonzero(np.diff(steps[order], prepend=-1))
@@ -152,7 +161,7 @@ class PendingSteps:
         """Return how many records are in no release so far, by reason. Private."""
         waiting = sum(made.count for made in self._sums.values())
         waiting += sum(len(one.seconds) for some in self._waiting.values() for one in some)
-        found = {**self._left_out, "of steps that are not over": waiting}
+        found = {**self._left_out, OPEN: waiting}
         return {reason: count for reason, count in found.items() if count}
 
 

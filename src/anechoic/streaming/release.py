@@ -59,8 +59,7 @@ class Release:
         step: 0, 1, 2, …
         time: what `release(time=…)` was given, or None.
         estimates: by the name of the statistic.
-        epsilon, delta: all releases up to this one are together (epsilon, delta)-DP. The bound is that of
-            the next power of two of releases, and never above the mechanism's own.
+        epsilon, delta: all releases of the stream are together (epsilon, delta)-DP, this one among them.
         labels: by statistic, what the entries of its estimate are called, row after row; none for a single
             number, or for entries that are only numbered.
     """
@@ -142,7 +141,7 @@ class Release:
             )
         ]
         when = "" if self.time is None else f" ({self.time})"
-        cost = f"epsilon {self.epsilon:.4g} at delta {self.delta:.3g} so far"
+        cost = f"epsilon {round_up(self.epsilon)} at delta {self.delta:.3g} for all steps"
         more = [f"… and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
         head = ("statistic", "", "value", "standard error", "low", "high")
         return cell(
@@ -198,7 +197,7 @@ def write_releases(path: Path, releases: Iterable[Release]) -> None:
 
         polars.DataFrame(list(rows), schema=HEAD, orient="row", infer_schema_length=None).write_parquet(path)
         return
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         if path.suffix == ".csv":
             csv.writer(file).writerows([HEAD, *rows])
             return

@@ -18,15 +18,15 @@ from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.release_chain import reading
 from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.base import StreamBase
+from anechoic.streaming.clock import Running, Window, checked_window, window_of
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.layout import statistic_of
-from anechoic.streaming.mechanisms import Deviations, SpentEpsilon
+from anechoic.streaming.mechanisms import Deviations
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Statistic, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.window import Running, Window, checked_window, window_of
 
 #: (time, noisy row) of a step.
 RowOf = Callable[[int], tuple[str | float | None, Integers]]
@@ -42,7 +42,7 @@ class ReleaseDecoder:
 
     def __init__(self, shared: SharedRelease, mechanism: Mechanism, over: Window, z: float) -> None:
         self.shared, self.over, self.deviations = shared, over, Deviations(mechanism, over)
-        self._delta, self._spent, self._z = mechanism.delta, SpentEpsilon(mechanism), z
+        self._spent, self._z = (mechanism.epsilon(), mechanism.delta), z
 
     def decode(self, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0) -> Release:
         """Return the release of a step.
@@ -52,7 +52,7 @@ class ReleaseDecoder:
             total: row `step` of A Y; with `begin` what steps begin, …, step alone add up to.
         """
         estimates = self.shared.decode(total, self.deviations, step, lambda _: self._z, begin)
-        return Release(step, time, estimates, self._spent.after(step + 1), self._delta, self.shared.labels)
+        return Release(step, time, estimates, *self._spent, self.shared.labels)
 
 
 class ReplayedReleases:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from pathlib import Path
-
-from scipy.special import ndtr
+from typing import Any
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.statement.formats import PROOFS, Format, render
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
 from anechoic.statement.theorem import Theorem
+from anechoic.streaming.base import StreamBase
 from anechoic.streaming.distinct_counter import DistinctCounter
+from anechoic.streaming.mechanisms import FOR_EVER
 from anechoic.streaming.partition_selection import PartitionSelectionHistogram
-from anechoic.streaming.statistic import Statistic
+from anechoic.streaming.release import SHOWN
 from anechoic.streaming.stream import Stream
 
 _OBSERVER = (
@@ -37,22 +38,6 @@ _NOT_COVERED = (
     "choosing statistics or bounds by what they give on the same private data",
     "a deployment that departs from the assumptions above",
 )
-
-
-def best_guess(mechanism: Mechanism) -> str:
-    """Say what epsilon means, in one sentence.
-
-    All releases are mu-GDP: no test between two neighbouring inputs does better than one between N(0, 1) and
-    N(mu, 1), whose best one is right with probability Phi(mu / 2) where both are as likely before.
-    """
-    share = math.ceil(1000 * float(ndtr(mechanism.gdp() / 2))) / 10
-    steps = f"{mechanism.steps:,}" if mechanism.steps < 2**40 else "(however many)"
-    what = "was replaced by another" if mechanism.adjacency == "replace_one" else "is in the data"
-    return (
-        f"Somebody knows everything else, and asks whether one unit ({mechanism.unit}) {what}, which is as"
-        f" likely as not. With all {steps} releases the guess is right with probability at"
-        f" most {share:.1f}% (50% without them)."
-    )
 
 
 def statement(
@@ -87,11 +72,11 @@ def statement_data(stream: object) -> Statement:
 @statement_data.register
 def _(stream: Stream) -> Statement:
     shared = stream.shared
-    released = f"{stream.over.describe()}, after each step; {stream.step} of {stream.mechanism.steps} so far"
+    words = (f"{name}: {_in_words(one.describe())}" for name, one in shared.statistics.items())
     own = [
-        ("Released", released),
+        ("Released", f"{stream.over.describe()}, after each step; {_so_far(stream)}"),
         ("One unit a step", f"norm at most {shared.contribution:.9f} clip norms, whatever its records hold"),
-        ("Statistics", "; ".join(f"{name}: {_description(one)}" for name, one in shared.statistics.items())),
+        ("Statistics", "; ".join(words)),
     ]
     if shared.distinct_counter is None:
         return _statement_of(stream.mechanism, protected(stream), own, stream.by_unit)
@@ -102,21 +87,43 @@ def _distinct_statement(stream: Stream, rule: DistinctCounter, own: list[tuple[s
     """Return that of a count of units, which come and leave: together that is one contribution."""
     _, (_, norm), described = own
     last = f"the last {rule.within} steps" if rule.within > 1 else "each step"
-    released = f"how many units had a record in {last}, after each step; {stream.step} of"
+    released = f"how many units had a record in {last}, after each step; {_so_far(stream)}"
     coming = f"all that it changes by coming and leaving counts like one contribution of {norm}"
-    mine = [("Released", f"{released} {stream.mechanism.steps} so far"), ("One unit", coming), described]
+    mine = [("Released", released), ("One unit", coming), described]
     told = _statement_of(stream.mechanism, protected(stream), mine, True, rule)
     theirs = [item for item in told.items if item[0] not in ("Participation", "Clip norm")]
     page = Theorem("Units of the last steps", "distinct-in-a-window.md")
     return replace(told, items=tuple(theirs), proofs=(page, *told.proofs))
 
 
-def _description(statistic: Statistic) -> str:
-    described = statistic.describe()
-    return ", ".join(
-        [described["kind"]]
-        + [f"{key} {value!r:.60}" for key, value in described.items() if key not in ("kind", "column")]
-    )
+def _in_words(of: Mapping[str, Any]) -> str:
+    """Return a description of a statistic in words."""
+    column, edges, kind = of["column"] or "the record", of.get("edges"), of["kind"]
+    if kind == "by group":
+        return f"{_in_words(of['of'])}, by {column} ({_listed(of['groups'])})"
+    if kind == "count":
+        return "count" if "within" not in of else f"count of units in {of['within']} steps"
+    if kind == "histogram":
+        return f"count of each {column} ({_listed(of['categories'])})"
+    if edges is not None:
+        which = f" ({_listed(of['probabilities'])})" if kind == "quantiles" else ""
+        return f"{kind} of {column}{which} by {len(edges) - 1} buckets from {edges[0]:g} to {edges[-1]:g}"
+    limit = f"norm {of['bound']:g}" if kind == "sum" else f"{of['low']:g} … {of['high']:g}"
+    return f"{kind} of {column}, clipped to {limit}"
+
+
+def _all(mechanism: Mechanism) -> str:
+    steps = mechanism.steps
+    return "all releases, however many," if steps == FOR_EVER else f"all {steps} releases"
+
+
+def _so_far(stream: StreamBase) -> str:
+    return f"{stream.step}{f' of {stream.horizon}' if stream.horizon < FOR_EVER else ''} so far"
+
+
+def _listed(entries: Sequence[Any]) -> str:
+    more = f" and {len(entries) - SHOWN:,} more" if len(entries) > SHOWN else ""
+    return ", ".join(map(str, entries[:SHOWN])) + more
 
 
 #: Deltas at which points of the curve are stated.
@@ -138,8 +145,7 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     own = [
         (
             "Released",
-            f"how many units were in each category so far, after each step; {stream.step} of"
-            f" {mechanism.steps} so far",
+            f"how many units were in each category so far, after each step; {_so_far(stream)}",
         ),
         (
             "Statistics",
@@ -158,8 +164,8 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     notion = f"{dict(told.items)['Notion']}{choice}"
     epsilon, delta = cost.epsilon(), cost.delta
     changed = {
-        "Guarantee": f"({round_up(epsilon)}, {delta!r})-differential privacy of all {mechanism.steps}"
-        " releases together, the choice of categories included",
+        "Guarantee": f"({round_up(epsilon)}, {delta!r})-differential privacy of {_all(mechanism)}"
+        " together, the choice of categories included",
         "Notion": notion,
         "Also": f"but for the choice of categories, {dict(told.items)['Also']}",
     }
@@ -183,7 +189,12 @@ def _statement_of(
 ) -> Statement:
     """Return what the statements of all streams say."""
     whole, unit = statement_of(mechanism), mechanism.unit
-    theirs = [item for item in whole.items if item[0] not in ("Batches", "Divisor", "Privacy unit")]
+    said = f"all {mechanism.steps} releases"
+    theirs = [
+        (heading, text.replace(said, _all(mechanism)))
+        for heading, text in whole.items
+        if heading not in ("Batches", "Divisor", "Privacy unit")
+    ]
     who = "the ledger of this stream" if by_unit else "whoever feeds it"
     held = mechanism.participation if rule is None else rule
     inexact = mechanism.grid_bits is None

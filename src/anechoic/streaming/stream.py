@@ -24,6 +24,7 @@ from anechoic.runs.settings_check import MECHANISM, checked_setting
 from anechoic.runs.state_file import Key, opened
 from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used
 from anechoic.streaming.base import Addition, checked_batch_id
+from anechoic.streaming.clock import Running, Window, checked_window
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.groups import Grouped
 from anechoic.streaming.joint_release import SharedRelease, checked_distinct_counter, dimension_of
@@ -35,7 +36,6 @@ from anechoic.streaming.release_reader import ReleaseDecoder, ReleaseReader
 from anechoic.streaming.statistic import Statistic, checked_statistics, column_sums, quantile
 from anechoic.streaming.store import LABELS, Store
 from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, check_time, plain_time
-from anechoic.streaming.window import Running, Window, checked_window
 
 
 class _Step(NamedTuple):

@@ -15,9 +15,9 @@ from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.keys import checked_key, new_key
 from anechoic.mechanism.rows import NoiseRows
 from anechoic.runs import digests
+from anechoic.streaming.clock import Window
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.ledger import Table
-from anechoic.streaming.window import Window
 
 #: Sums stay below this, so that with a row of noise they stay below 2**63.
 SUM_LIMIT = 2**62

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, positive_float, positive_int
-from anechoic.streaming.columns import Integers, coded, entries
+from anechoic.streaming.columns import Integers, check_kind, coded, entries
 from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import (
@@ -247,6 +247,9 @@ class Histogram(Statistic):
         return plain if len(set(plain)) == len(plain) else tuple(map(repr, self.categories))
 
     def read(self, batch: Any) -> Records:
+        words = {isinstance(category, str) for category in self.categories}
+        if len(words) == 1:  # numbers are no words, and would all be unknown
+            check_kind(batch, "what is counted by categories", "U" if True in words else "ifbMS")
         if self._consecutive and type(batch) is np.ndarray and batch.ndim == 1 and batch.dtype.kind in "iu":
             places = np.full(len(batch), -1, np.int64)
             inside = (batch >= 0) & (batch < len(self.categories))

@@ -7,7 +7,7 @@ import scipy
 
 from anechoic._validate import Array
 from anechoic.errors import UnsupportedError
-from anechoic.lower_bounds.patterns import maximal_patterns
+from anechoic.lower_bounds.several_participations import maximal_patterns
 from anechoic.optimize import banded, dense
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation

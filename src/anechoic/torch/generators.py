@@ -21,6 +21,7 @@ from anechoic.runs.ledger import Delivery
 
 #: Bytes of a key that a state is expanded from, and words of a state of MT19937.
 SEED_BYTES, WORDS = 32, 624
+_GLOBAL: Any = np.random  # whose stubs lack two of its functions
 #: torch's CPU generator as `torch.get_rng_state` gives it; no documented layout, so it is tried once.
 _STATE = np.dtype(
     {
@@ -42,13 +43,13 @@ class States(NamedTuple):
 def states(*, cuda: bool) -> States:
     """Of Python, NumPy, torch on the CPU, and with `cuda` on GPUs where in use."""
     devices = torch.cuda.get_rng_state_all() if cuda and torch.cuda.is_initialized() else None
-    return States(random.getstate(), np.random.get_bit_generator(), torch.get_rng_state(), devices)
+    return States(random.getstate(), _GLOBAL.get_bit_generator(), torch.get_rng_state(), devices)
 
 
 def restore(given: States) -> None:
     """Set the generators to what `states` returned."""
     random.setstate(given.python)
-    np.random.set_bit_generator(given.numpy)
+    _GLOBAL.set_bit_generator(given.numpy)
     torch.set_rng_state(given.torch)
     if given.cuda is not None:
         torch.cuda.set_rng_state_all(given.cuda)
@@ -67,7 +68,7 @@ def as_data(given: States) -> dict[str, Any]:
 def from_data(state: dict[str, Any]) -> States:
     """What `as_data` was given."""
     version, words, gauss = state["python"]
-    numpy: Any = np.random.get_bit_generator()
+    numpy: Any = _GLOBAL.get_bit_generator()
     if "numpy" in state:
         key, place = state["numpy"]
         numpy = np.random.MT19937()
@@ -98,7 +99,7 @@ def fix(seed: bytes, numpy: Any, *, cuda: bool, secret: bool = False) -> None:
     check_layout()
     drawn = derive(seed, "generators", size=4 * WORDS + 72)
     random.seed(int.from_bytes(drawn[:32], "little"))
-    np.random.set_bit_generator(numpy)
+    _GLOBAL.set_bit_generator(numpy)
     np.random.seed(np.frombuffer(drawn[32:64], dtype="<u4"))  # noqa: NPY002 - it is the global one
     words = np.frombuffer(drawn[64:-8], dtype="<u4")
     number = int.from_bytes(drawn[-8:-1], "little")

@@ -41,8 +41,7 @@ def _linear(c: OpCall) -> Label:
     if name == "add" and len(c.seen) == 2 and all(type(label) in (OfRow, OfSome) for _, label in c.seen):
         given: Any = [label for _, label in c.seen]
         one, two = (frozenset(label[:1]) if type(label) is OfRow else label.rows for label in given)
-        if not one & two:
-            return OverRows() if len(one | two) == c.rows else OfSome(one | two)
+        return OverRows() if len(one | two) == c.rows else OfSome(one | two)
     if not totals or len(totals) < len(c.seen):
         return aligned(c)
     one, other = c.args[0], c.args[1]

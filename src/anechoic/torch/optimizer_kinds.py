@@ -18,6 +18,7 @@ from anechoic._validate import Array
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.planning.advice import advice_of_adam
 from anechoic.planning.records import OptimizerKind
 from anechoic.planning.update import UpdateRule, rates_of, update_of
 from anechoic.sampling import Poisson
@@ -27,17 +28,17 @@ from anechoic.workloads import exponential_decay
 
 logger = logging.getLogger("anechoic")
 
-#: Optimizers whose updates are linear in the gradients. Muon's (torch 2.9) matrices are orthogonal whatever
-#: the noise of a step: it was as good as momentum with noise planned for sums, and better than with noise
-#: planned for its buffer (docs/measured.md).
-_LINEAR = (optim.SGD, optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else []))
+#: Optimizers that are planned as sums. Muon's (torch 2.9) matrices are orthogonal whatever the noise of a
+#: step: it was as good as momentum with noise planned for sums, and better than with noise planned for its
+#: buffer (docs/measured.md).
+_SUMS = (optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else []))
 #: What takes more than this of the parameters in a step is no weight decay that a plan can be for.
 MOST_DECAY = 0.5
 
 
 def optimizer_kind(optimizer: optim.Optimizer) -> OptimizerKind:
-    """Tell whether updates are linear in the gradients ("sgd"), as a plan needs to know, or not ("adam")."""
-    return "sgd" if isinstance(optimizer, _LINEAR) else "adam"
+    """Tell what a plan needs to know of an optimizer: "adam" for unknown ones."""
+    return "sgd" if isinstance(optimizer, optim.SGD) else "sums" if isinstance(optimizer, _SUMS) else "adam"
 
 
 def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction: str) -> None:
@@ -51,12 +52,23 @@ def tell_noise(optimizer: optim.Optimizer, mechanism: Mechanism, loss_reduction:
 
 
 def tell_rates(optimizer: optim.Optimizer, mechanism: Mechanism) -> None:
-    """Log what suits an optimizer that divides by noise, where that is correlated."""
-    if optimizer_kind(optimizer) == "adam" and mechanism.strategy.structure.bands != 1:
+    """Log which learning rates are worth trying, where noise is correlated and Adam's is far from them."""
+    update = update_of(optimizer)
+    if update.kind != "adam" or mechanism.strategy.structure.bands == 1:
+        return
+    n, std = mechanism.steps, mechanism.noise_std / mechanism.expected_batch_size
+    step = std * error(exponential_decay(n, 0.0), mechanism.strategy).rms
+    sums = std * error(prefix_sum(n), mechanism.strategy).rms
+    advice = advice_of_adam(sums, step, update, None)
+    if not advice.lowest <= (update.rate or 0.0) <= advice.highest:
         logger.warning(
-            "%s divides by the noise of single steps, which correlation makes larger: take anechoic.torch."
-            "CorrectedAdam, or higher learning rates (docs/choosing.md).",
+            "%s has lr=%.3g, and divides by the noise of a step, which correlation makes larger: try"
+            " %.2g first, then %.2g to %.2g.",
             type(optimizer).__name__,
+            update.rate or 0.0,
+            advice.rate,
+            advice.lowest,
+            advice.highest,
         )
 
 
@@ -76,17 +88,25 @@ def independent_noise_std(mechanism: Mechanism) -> float:
 
 @update_of.register
 def _(optimizer: optim.Optimizer) -> UpdateRule:
-    """Of the group with the most parameters; Nesterov's momentum is heavy ball's."""
+    """Of the group with the most parameters."""
     kind = optimizer_kind(optimizer)
     group = max(optimizer.param_groups, key=_size)
-    if kind == "adam" or not isinstance(optimizer, optim.SGD):
-        return UpdateRule(kind)
-    beta = float(group["momentum"])
-    if not 0.0 <= beta < 1.0:
-        return UpdateRule(kind)
+    rate = max(float(group.get(name, 0.0)) for name in ("initial_lr", "max_lr", "lr"))
+    beta = float(group["betas"][0] if "betas" in group else group.get("momentum", 0.0))
+    if kind == "sums" or not 0.0 <= beta < 1.0:
+        return UpdateRule(kind, rate=rate)
+    if kind == "adam":
+        return UpdateRule(kind, beta, dampening=beta if "betas" in group else 0.0, rate=rate)
     # the decay of a step goes through the velocity, which adds up 1 / (1 - beta) of it
     decay = float(group.get("initial_lr", group["lr"])) * float(group["weight_decay"]) / (1.0 - beta)
-    return UpdateRule(kind, beta, decay if decay <= MOST_DECAY else 0.0)
+    return UpdateRule(
+        kind,
+        beta,
+        decay if decay <= MOST_DECAY else 0.0,
+        nesterov=bool(group["nesterov"]),
+        dampening=float(group["dampening"]) if beta else 0.0,
+        rate=rate,
+    )
 
 
 @rates_of.register

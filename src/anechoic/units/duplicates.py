@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,9 @@ def find_duplicates(arrays: Any) -> list[Indices]:
     lengths = {len(a) if a.ndim else -1 for a in given}
     if len(lengths) != 1 or -1 in lengths:
         raise ValueError(f"arrays have {sorted(lengths)} rows: give one or several, of the same length.")
-    blocks = [_bytes(array) for array in given]
-    keys = np.zeros(len(given[0]), dtype=np.uint64)
-    for place, block in enumerate(blocks):
-        keys += _keys(block, place)
-    _, inverse, times = np.unique(keys, return_inverse=True, return_counts=True)
     groups: dict[bytes, list[int]] = {}
-    for i in np.flatnonzero(times[inverse] > 1).tolist():  # equal keys: compare what they were made of
-        groups.setdefault(b"".join(block[i].tobytes() for block in blocks), []).append(i)
+    for i, row in enumerate(zip(*map(_rows, given), strict=True)):
+        groups.setdefault(hashlib.sha256(b"".join(row)).digest(), []).append(i)
     return [np.asarray(group, dtype=np.int64) for group in groups.values() if len(group) > 1]
 
 
@@ -91,15 +85,11 @@ def _one_owner(units: Units, group: Indices) -> bool:
     return all(np.array_equal(first, owners[offsets[i] : offsets[i + 1]]) for i in group[1:])
 
 
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of each row, shape (rows, width), padded to a multiple of 8; digests of objects."""
-    rows = len(array)
+def _rows(array: NDArray[Any]) -> Iterator[bytes]:
+    """The bytes of each row, as many for each; of objects digests."""
     if array.dtype.kind == "O":
-        digests = [hashlib.sha256(_text(row).encode()).digest() for row in array.tolist()]
-        return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(rows, 32)
-    flat = np.ascontiguousarray(array).reshape(rows, math.prod(array.shape[1:]))
-    block = flat.view(np.uint8).reshape(rows, flat.shape[1] * array.itemsize)
-    return np.pad(block, ((0, 0), (0, -block.shape[1] % 8)))
+        return (hashlib.sha256(_text(row).encode()).digest() for row in array.tolist())
+    return (row.tobytes() for row in array)
 
 
 def _text(value: Any) -> str:
@@ -109,14 +99,3 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__}({', '.join(map(_text, value))})"
     return repr(value)
-
-
-def _keys(block: NDArray[np.uint8], place: int) -> NDArray[np.uint64]:
-    """A number for each row, equal for equal rows, and for others by chance only."""
-    words = block.view(np.uint64)
-    generator = np.random.Generator(np.random.PCG64(place))
-    drawn: list[int] = np.atleast_1d(generator.integers(2**63, size=words.shape[1])).tolist()
-    keys = np.zeros(len(words), dtype=np.uint64)
-    for column, number in enumerate(drawn):
-        keys += words[:, column] * np.uint64(2 * number + 1)
-    return keys

@@ -19,6 +19,7 @@ from anechoic.units.batch import Indices
 #: What a missing label becomes where somebody made strings of the labels.
 MISSING_WORDS = ("", "nan", "NaN", "None", "NaT", "<NA>")
 _OWN = "give every example a label, an own one where it belongs to nobody else"
+_INTEGERS = ' One missing label makes integers floats: read them as such, astype("Int64") in pandas.'
 
 
 def ownership(unit_ids: Any) -> tuple[Indices, Indices, int]:
@@ -73,7 +74,9 @@ def _array(unit_ids: Any) -> NDArray[Any]:
         )
     if labels.dtype.kind in "fcmM" and (labels != labels).any():
         i = int(np.argwhere(labels != labels)[0][0])
-        raise ValueError(f"unit_ids[{i}] is not a number: {_OWN}.")
+        raise ValueError(f"unit_ids[{i}] is not a number: {_OWN}.{_INTEGERS}")
+    if labels.dtype.kind == "f" and (np.abs(labels) >= 2.0 ** np.finfo(labels.dtype).nmant).any():
+        raise ValueError(f"unit_ids are {labels.dtype}, and too large for it to tell units apart.{_INTEGERS}")
     if labels.dtype.kind in "US":
         words = np.array(MISSING_WORDS).astype(labels.dtype.kind)
         for place in np.argwhere(np.isin(labels, words))[:1].tolist():

@@ -82,12 +82,6 @@ class Momentum(_WithMomentum):
 
     The update is v <- beta v + eta_t g_t, theta <- (1 - lambda) theta - v (monograph, Eqs. 3.4-3.6), so
     the learning rates enter on the right, A = T diag(eta).
-
-    Args:
-        n: steps, >= 1.
-        momentum: beta in [0, 1).
-        weight_decay: lambda in [0, 1).
-        learning_rates: eta, shape (n,), all > 0; None for a constant rate (which scales A and is left out).
     """
 
     @property
@@ -111,12 +105,6 @@ class Nesterov(_WithMomentum):
     The update is v <- beta v + eta_t g_t, theta <- (1 - lambda) theta - (eta_t g_t + beta v): that of
     torch.optim.SGD with nesterov=True and dampening=0, with weight decay as in `Momentum`. Its series is
     (1 + beta - beta x) / ((1 - beta x)(1 - (1 - lambda) x)).
-
-    Args:
-        n: steps, >= 1.
-        momentum: beta in [0, 1).
-        weight_decay: lambda in [0, 1).
-        learning_rates: eta, shape (n,), all > 0; None for a constant rate (which scales A and is left out).
 
     References:
         Monograph, Remark 3.3, which leaves the derivation to the reader.
@@ -152,10 +140,6 @@ class Scheduled(Workload):
     Gradient t enters with its rate and is treated by A as every other. torch.optim.SGD with momentum
     multiplies the velocity instead, so that the rate of a step falls on all earlier gradients: with rates
     that vary that is another matrix, for `from_dense`.
-
-    Args:
-        base: A.
-        learning_rates: shape (n,), all > 0.
     """
 
     n: int

@@ -43,12 +43,7 @@ class PrefixSum(Workload):
 @serializable
 @dataclass(frozen=True, eq=False)
 class ExponentialDecay(Workload):
-    """Sums in which a gradient fades: a_t = decay^t.
-
-    Args:
-        n: steps, >= 1.
-        decay: what is left of a gradient after one step, in [0, 1).
-    """
+    """Sums in which a gradient fades: a_t = decay^t; see `exponential_decay`."""
 
     decay: float
 
@@ -78,12 +73,7 @@ class ExponentialDecay(Workload):
 @serializable
 @dataclass(frozen=True, eq=False)
 class SlidingWindow(Workload):
-    """Sums of the last `width` gradients: a_t = 1 for t < width, and 0 after that.
-
-    Args:
-        n: steps, >= 1.
-        width: gradients in one sum, >= 1; from n on, these are the prefix sums.
-    """
+    """Sums of the last `width` gradients: a_t = 1 for t < width, and 0 after that; see `sliding_window`."""
 
     width: int
 
@@ -146,12 +136,7 @@ class SlidingWindow(Workload):
 @serializable
 @dataclass(frozen=True, eq=False)
 class ToeplitzWorkload(Workload):
-    """Sums with any weights that depend on the age of a gradient only.
-
-    Args:
-        n: steps, >= 1.
-        column: a_0 > 0, a_1, …: first column of A, at most n entries; zeros follow.
-    """
+    """Sums with any weights that depend on the age of a gradient only; see `from_coefficients`."""
 
     column: ArrayLike
 
@@ -195,7 +180,7 @@ def prefix_sum(n: int) -> Workload:
 
 
 def exponential_decay(n: int, decay: float) -> Workload:
-    """Sums in which a gradient keeps the part `decay` of its weight per step; see `ExponentialDecay`.
+    """Sums in which a gradient keeps the part `decay` of its weight per step.
 
     Args:
         n: steps, >= 1.
@@ -208,11 +193,11 @@ def exponential_decay(n: int, decay: float) -> Workload:
 
 
 def sliding_window(n: int, width: int) -> Workload:
-    """Sums of the last `width` gradients; see `SlidingWindow`.
+    """Sums of the last `width` gradients.
 
     Args:
         n: steps, >= 1.
-        width: steps of a sum, >= 1.
+        width: steps of a sum, >= 1; from n on, these are the prefix sums.
 
     Raises:
         ValueError: for an argument out of range.

@@ -21,7 +21,7 @@ from anechoic.accounting.loss_distributions.chains import (
 )
 from anechoic.accounting.loss_distributions.likelihood_ratio import gaussian_deltas
 from anechoic.strategies import BLT, BandedToeplitz, Dense, Identity, Toeplitz
-from tests.accounting.integration import exact_deltas
+from tests.accounting.integration import exact_deltas, verify
 from tests.marks import each_once
 
 
@@ -65,7 +65,7 @@ def test_more_bins_by_monte_carlo():
     chain, std = BinChain(40, 0.1, 1.0, 0.8), 1.3
     law, mixture = chain.law(std, 2.0, 1e-6), Mixture(covariance(chain))
     for epsilon in (0.3, 1.0):
-        estimate = mixture.verify(epsilon, std, samples=200_000, failure=1e-3)
+        estimate = verify(mixture, epsilon, std, samples=200_000, failure=1e-3)
         assert 0.99 * estimate.delta < law.delta(epsilon) < 1.06 * estimate.delta
 
 

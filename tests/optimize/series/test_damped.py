@@ -64,9 +64,9 @@ def test_restarts(schema, kind):
 
 
 def test_a_search_led_astray_is_put_right():
-    # blocks of 12 steps look best for the pattern 0, 3, 6, …, but another pattern is worse for them
-    found = optimize.damped(workloads.prefix_sum(17), participation=MinSep(3, 5), restarts="choose")
-    assert found.strategy.structure.toeplitz and found.loss == pytest.approx(5.089063, abs=1e-6)
+    # blocks of 21 steps look best for the pattern 0, 3, 6, …, but another pattern is worse for them
+    found = optimize.damped(workloads.prefix_sum(28), participation=MinSep(3, 8), restarts="choose")
+    assert found.strategy.structure.toeplitz and found.loss == pytest.approx(7.828838, abs=1e-6)
 
 
 class TestRestarted:

@@ -2,12 +2,13 @@
 
 import torch
 
-from anechoic.torch.sources.row_passes import LabelledModel, RowPasses
+from anechoic.torch.sources.row_model import RowModel
+from anechoic.torch.sources.row_passes import RowPasses
 
 
 def rowwise(model, x, slots=None, *, autocast=False):
     """(the passes, gradients of the rows in one axis, shape (rows, parameters)) of the sum of outputs."""
-    rows = LabelledModel(model, [p for p in model.parameters() if p.requires_grad], batch_first=True)
+    rows = RowModel(model, [p for p in model.parameters() if p.requires_grad], batch_first=True)
     given = x if isinstance(x, tuple) else (x,)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         passes = RowPasses(rows, (given, {}), [0] * len(given), len(given[0]), slots=slots or len(given[0]))

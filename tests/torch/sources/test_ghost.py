@@ -169,8 +169,16 @@ def over_row(g):
 
 
 def saliency(net, x):
+    x = x.detach().requires_grad_()
     h = net.a(x)
-    return net.b(h * torch.autograd.grad(h.square().sum(), h, retain_graph=True)[0].detach())
+    return net.b(h * torch.autograd.grad(h.square().sum(), x, retain_graph=True)[0])
+
+
+def hooked_before():
+    net = Net(lambda net, x: net.b(net.a(x)))
+    net.a.register_forward_hook(lambda layer, given, out: out * 3)
+    net.a.register_forward_pre_hook(lambda layer, given: (given[0] + 1,))
+    return net
 
 
 def of_use(use):
@@ -179,12 +187,14 @@ def of_use(use):
 
 TOKENS = torch.randint(0, 7, (B, B), generator=torch.Generator().manual_seed(3))
 WORD = normal(B, 7, seed=4)
+TABLE = normal(2, 3, seed=5)
 WORKS = {
     "two layers": (of_use(lambda net, x: net.b(net.a(x))), X, Y),
     "twice": (of_use(lambda net, x: net.b(net.a(net.a(x)))), X, Y),
     "in eval mode": (of_use(in_eval_mode), X, Y),
     "left out of the loss": (of_use(lambda net, x: (net.a(x), net.b(x))[1]), X, Y),
     "forward hooks": (of_use(hooked), X, Y),
+    "forward hooks from before": (hooked_before, X, Y),
     "keyword": (of_use(lambda net, x: net.b(net.a(input=x))), X, Y),
     "in place": (of_use(lambda net, x: net.b(net.a(x).mul_(2).relu_())), X, Y),
     "no gradient at the input": (of_use(lambda net, x: net.b(net.a(x).detach())), X, Y),
@@ -209,6 +219,7 @@ WORKS = {
     "fewer places": (lambda: Places(lambda t: torch.arange(2, 2 + t.shape[1])), TOKENS[:, :T], WORD),
     "places of each row": (lambda: Places(lambda t: torch.arange(B).repeat(len(t), 1)), TOKENS, WORD),
     "places of the data": (lambda: Places(lambda t: t.flip(1) + 1), TOKENS, WORD),
+    "bags": (of_use(lambda net, x: net.b(net.a(F.embedding_bag((x > 0).long(), TABLE)))), X, Y),
     "one number a row": (lambda: Places(lambda t: torch.full((len(t),), 3), each=True), TOKENS, WORD),
 }  # fmt: skip
 
@@ -261,7 +272,7 @@ def mixed(net, x):
     return net.b(net.a(x).roll(1, 0).tanh())
 
 
-MIXES = "mixes rows|depends on other rows|has no axis of rows|keep the rows of apart"
+MIXES = "mixes rows|depends on other rows|has no axis of rows|whose rows it mixes"
 DECIDED = r"decided by numbers taken out of batch 0(.|\n)*grad_sample_mode='rows'"
 APART = "past the call of its layer"
 USES = {
@@ -277,8 +288,9 @@ USES = {
     "some of the rows": (lambda net, x: net.b(x) + net.a(x[:4]).sum(), MIXES),
     "one row": (lambda net, x: net.b(x) + net.a(x[:1]).sum(), MIXES),
     "one row sees another": (lambda net, x: torch.cat([net.b(x)[:1] + net.b(x)[1:2], net.b(x)[1:]]), MIXES),
-    "rows as features": (lambda net, x: net.b(x) + net.a(x[:3].T).sum(1)[:, None].mean(), MIXES),
     "public numbers": (lambda net, x: net.b(x) + net.a(torch.ones(3, 3)).sum(), "has no axis of rows"),
+    "bags of several lengths": (
+        lambda net, x: net.b(F.embedding_bag((x > 0).long().flatten(), TABLE, torch.arange(B) * 2)), MIXES),
     "mixed in a segment": (
         lambda net, x: checkpoint(lambda h: mixed(net, h), x.requires_grad_(), use_reentrant=False), MIXES),
     "mixed in a reentrant segment": (
@@ -325,6 +337,24 @@ def test_what_would_not_be_clipped_is_refused(name):
         return
     optimizer.step()
     assert not torch.equal(weights(model), before)
+
+
+class Across(nn.Module):
+    """A layer that is given one number of each row as its features."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(B, B), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.b(x) + self.a(x[:, 0])[:, None]
+
+
+def test_rows_as_features_are_refused():
+    with pytest.raises(
+        GuaranteeError, match=r"a \(Linear\) was called with an input of shape \(8,\) whose rows"
+    ):
+        clipped_sum(Across, X, Y)
 
 
 LOSSES = {

@@ -57,14 +57,16 @@ def test_norms_never_fall_short_of_exact_ones(positions, scale):
         assert upper <= float(exact) * 1.01
 
 
+@pytest.mark.parametrize("way", [NormStrategy.PRODUCTS, NormStrategy.ENTRIES])
 @pytest.mark.parametrize("margin", [0.0, factored_gradients.MARGIN])
-def test_norms_of_what_cancels_never_fall_short(monkeypatch, margin):
+def test_norms_of_what_cancels_never_fall_short(monkeypatch, margin, way):
     monkeypatch.setattr(factored_gradients, "MARGIN", margin)  # rounding's own bound is enough
     for seed in range(40):
-        x, a = normal(6, 2, 3, seed=seed) * 1e7, normal(6, 1, 4, seed=seed + 100).expand(6, 2, 4).contiguous()
+        x, a = normal(6, 2, 3, seed=seed, dtype=torch.float64), normal(6, 1, 4, seed=seed + 100).double()
+        x, a = x * 1e7 / 3, a.expand(6, 2, 4) / 3
         x[:, 1] = -x[:, 0]
         x[:, 1, 0] += 600  # what is left
-        found = outer(x, a).squared_norms()
+        found = outer(x, a, MemoryAllowance(0), way).squared_norms()
         for upper, exact in zip(found.tolist(), exact_norms(x, a), strict=True):
             assert upper >= exact
 

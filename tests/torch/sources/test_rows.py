@@ -231,3 +231,32 @@ def test_wrong_loops_are_refused():
     step(run, (x, y))
     batch = next(iter(run.loader))
     run.criterion(run.module(batch[0]), batch[1]).backward()
+
+
+class Stateful(nn.Module):
+    """Adds what it made of the batch before, as a recurrent model does that keeps its state."""
+
+    def __init__(self, alone):
+        super().__init__()
+        self.layer, self.last, self.alone = nn.Linear(FEATURES, 2), None, alone
+
+    def forward(self, x):
+        made = self.layer(x) if self.last is None else self.layer(x) + self.last
+        self.last = 10 * made.detach()
+        return made * (1 + float(x.sum()) ** 0) if self.alone else made
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_a_model_keeps_of_rows_is_put_back_and_said_once(alone, caplog):
+    x, y = data(16)[:]
+    sums = []
+    for factor in (1.0, -30.0):
+        first = torch.cat([factor * x[:1], x[1:]])
+        torch.manual_seed(0)
+        dataset = torch.utils.data.TensorDataset(first, y)
+        run = start("rows", keys=False, mech=silent(2), model=Stateful(alone), dataset=dataset, shuffle=False)
+        sums.append([released(run, batch) for batch in run.loader])
+        assert run.model.last is None
+    assert caplog.text.count("last held tensors of rows") == 2
+    assert not torch.allclose(sums[0][0], sums[1][0], atol=1e-3)
+    assert torch.allclose(sums[0][1], sums[1][1], atol=1e-5)

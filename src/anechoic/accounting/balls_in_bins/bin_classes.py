@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio
+from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio, tail_of
 from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, one_of
 from anechoic.accounting.search import smallest_epsilon
 
@@ -61,16 +61,16 @@ class Domination:
         rest = math.exp(min(600.0, _TILT * self.shared / std**2))
         return (own + (self.count - 1) * rest) / self.count
 
-    def ratio(self, std: float) -> Ratio | None:
-        """The likelihood ratio without the Gaussian; None where it is not summed."""
+    def ratio(self, std: float, delta: float) -> Ratio | None:
+        """The likelihood ratio without the Gaussian, to show `delta`; None where it is not summed."""
         noise = std / math.sqrt(self.length) if self.length > 0 else math.inf
         if self.count == 1 or not LEAST_NOISE < noise < math.inf:
             return None
-        return one_of(self.count, noise)
+        return one_of(self.count, noise, tail=tail_of(delta))
 
-    def delta(self, std: float) -> Callable[[float], float]:
-        """epsilon -> an upper bound on delta at noise std `std`."""
-        ratio = self.ratio(std)
+    def delta_at(self, std: float, near: float) -> Callable[[float], float]:
+        """epsilon -> an upper bound on delta at noise std `std`, sharp where that is `near`."""
+        ratio = self.ratio(std, near)
         if ratio is None:
             plain = math.sqrt(self.unsampled) / std
             return lambda epsilon: gaussian_delta(epsilon, plain)
@@ -80,7 +80,7 @@ class Domination:
     def epsilon(self, delta: float, std: float) -> float:
         """An upper bound on epsilon at noise std `std`."""
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
-        return smallest_epsilon(self.delta(std), delta, plain)
+        return smallest_epsilon(self.delta_at(std, delta), delta, plain)
 
 
 def dominations(gram: Array) -> list[Domination]:

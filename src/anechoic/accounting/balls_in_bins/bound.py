@@ -181,7 +181,7 @@ class BinsBound:
                 chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon) <= near
                 for chain in _first(self._chains, std)
             )
-            or any(domination.delta(std)(epsilon) <= near for domination in ranked)
+            or any(domination.delta_at(std, near)(epsilon) <= near for domination in ranked)
             or (self.renyi and epsilon >= _RENYI_FROM and renyi_epsilon(self.gram, near, std) <= epsilon)
         )
 
@@ -202,7 +202,7 @@ class BinsBound:
             law = chain.law(std, _BEYOND * least, max(delta / _BELOW, markov.LEAST_DELTA))
             found.append(lambda epsilon: (law.remove(epsilon), law.add(epsilon)))
         domination = self._class(delta, std, plain)[1]
-        ratio = None if domination is None else domination.ratio(std)
+        ratio = None if domination is None else domination.ratio(std, delta)
         if domination is not None and ratio is not None:
             mu = math.sqrt(domination.shared) / std
             found.append(lambda epsilon: (ratio.remove(epsilon, mu), ratio.add(epsilon, mu)))
@@ -290,7 +290,7 @@ class BinsBound:
         """The least epsilon by classes of bins, and which class gives it."""
         best = None
         for candidate in sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]:
-            delta_at = candidate.delta(std)
+            delta_at = candidate.delta_at(std, delta)
             if delta_at(least) <= delta:
                 least, best = smallest_epsilon(delta_at, delta, least), candidate
         return least, best

@@ -19,7 +19,7 @@ P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I), G_ij = <m_i, m_j> / s^2 >
   Gaussian is known, and is what `jensen_add` takes.
 
 An order gives H_{e^epsilon} <= exp((alpha - 1) (R_alpha - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1).
-Proof: docs/proofs/balls-in-bins-renyi.md.
+The programme over counts: Schuchardt, Kalinin (arXiv 2601.21636). Proof: docs/proofs/balls-in-bins-renyi.md.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr
+from scipy.special import gammaln
 
 from anechoic._validate import Array, fraction, positive_float, positive_int
-from anechoic.accounting.gaussian import gaussian_epsilon
+from anechoic.accounting.gaussian import gaussian_epsilon, hockey_stick
 from anechoic.accounting.search import smallest
 
 ORDERS = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32)
 WORK = 3e7  # numbers that one exact divergence may cost
 BOUND_WORK = 4e5  # and one try of a bound
 ROUNDING = 1e-9  # by which a divergence may be off
+_EXPONENT = 1e-12  # and, relatively, a sum of numbers of one sign
 
 _BLOCK = 10_000  # vectors of counts that are handled at once
 _SPACINGS = 5  # numbers of bins that are skipped, tried by `renyi_bound`
@@ -92,22 +93,13 @@ def jensen_add(gram: Array, std: float, epsilon: float) -> float:
     mean, variance = float(np.trace(scaled)) / (2 * bins), float(scaled.sum()) / bins**2
     if variance <= 0.0:
         return max(0.0, -math.expm1(epsilon - mean))
-    # E (1 - exp(epsilon + x))_+ for x ~ N(-mean, variance)
-    spread = math.sqrt(variance)
-    place = (mean - epsilon) / spread
-    first = float(log_ndtr(place))
-    second = float(log_ndtr(place - spread)) + epsilon - mean + variance / 2
-    return math.exp(first) * max(0.0, -math.expm1(min(0.0, second - first))) * (1 + ROUNDING) + 1e-16
-
-
-def delta_of_order(divergence: float, order: float, epsilon: float) -> float:
-    """An upper bound on the hockey-stick divergence at epsilon of a pair with this Renyi divergence."""
-    log = (order - 1) * (divergence - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
-    return min(1.0, math.exp(min(0.0, log)) * (1 + ROUNDING))
+    # E (1 - exp(epsilon + x))_+ for x ~ N(-mean, variance) is a profile of that variance, elsewhere
+    place = epsilon - mean + variance / 2 - _EXPONENT * (epsilon + mean + variance)
+    return min(1.0, hockey_stick(place, math.sqrt(variance)) * (1 + ROUNDING))
 
 
 def epsilon_of_order(divergence: float, order: float, delta: float) -> float:
-    """The epsilon at which `delta_of_order` is `delta`, at least 0."""
+    """The epsilon >= 0 at which this Renyi divergence gives `delta`, as above."""
     log = order * math.log1p(-1 / order) - math.log(order - 1) - math.log(delta)
     return max(0.0, divergence + log / (order - 1)) * (1 + ROUNDING)
 

@@ -116,10 +116,12 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
     steep = math.exp(nearest.x)
     found, charged = _at(parts, steep, left, _MOST_POINTS)
     top = sum(n * float(one.losses[-1]) for one, n in parts)
+    most = max(0.0, top) * (1 + 1e-12)  # no loss lies above
     if steep * top <= _STEEPEST or charged <= _NEGLIGIBLE * left:
-        return found
+        return min(found, most)
     # epsilon may lie close below the largest loss: there a tilt is too steep, and much is charged
-    return min(found, _at(parts, _STEEPEST / top, left, _MOST_FLAT if found < math.inf else _MOST_POINTS)[0])
+    points = _MOST_FLAT if found < math.inf else _MOST_POINTS
+    return min(found, most, _at(parts, _STEEPEST / top, left, points)[0])
 
 
 def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:

@@ -26,7 +26,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,25 +47,11 @@ _AMOUNTS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # tilts that a 
 _RANGE = 1.4  # times the least range is allowed where a larger tilt lowers the variance
 
 
-@dataclass(frozen=True)
-class DeltaEstimate:
-    """A Monte Carlo estimate of delta at one epsilon, in the worse direction.
+class DeltaEstimate(NamedTuple):
+    """Of delta, in the worse direction: the mean, without guarantee, and a bound that may fail."""
 
-    Attributes:
-        epsilon: where.
-        delta: sample mean; no guarantee.
-        upper: bound that fails with probability at most `failure` over the seed, both directions together.
-        failure: see `upper`; 0 < failure < 1.
-        samples: of that direction.
-        direction: the one with the larger `upper`.
-    """
-
-    epsilon: float
     delta: float
     upper: float
-    failure: float
-    samples: int
-    direction: str
 
 
 @dataclass(frozen=True)
@@ -124,47 +110,21 @@ class TiltedPair(ABC):
         # any number above the range is one too: this one stays clear of what a float64 cannot hold
         return Tilt(direction, epsilon, float(t[place]), math.exp(max(float(logs[place]), -500.0)))
 
-    def verify(
-        self, epsilon: float, std: float, *, samples: int, failure: float, seed: int = 0
-    ) -> DeltaEstimate:
-        """delta(epsilon) by sampling, with its confidence bound.
-
-        Args:
-            epsilon: >= 0.
-            std: s > 0.
-            samples: of the direction that needs more, >= 1.
-            failure: probability with which `upper` may fail, in (0, 1).
-            seed: of the samples. A bound is valid for a seed that was fixed before anything was computed
-                with it: a noise std that was found with these samples needs others.
-        """
-        return self._profile(epsilon, std, samples, seed).at(epsilon, fraction("failure", failure))
-
-    def epsilon(
-        self, delta: float, std: float, *, samples: int, failure: float, seed: int = 0
-    ) -> DeltaEstimate | None:
-        """About the least epsilon whose bound is at most `delta`; None where so few samples show none.
-
-        The bound of `verify` falls in epsilon on all samples at once, so that searching does not weaken it:
-        it fails only if it does at the true epsilon. Samples of their own decide where the search begins.
-        """
-        delta, failure = fraction("delta", delta), fraction("failure", failure)
-        start = 0.98 * self._point_epsilon(0.95 * delta, std, seed)
-        profile = self._profile(start, std, samples, seed)
-        if profile.at(math.inf, failure).upper > delta:
-            return None
-        low, high = start, max(1.1 * start, start + 0.05)
-        while profile.at(high, failure).upper > delta:
-            high *= 1.5
-        found = smallest(_shown(profile, delta, failure), low, high, 1e-4)
-        return profile.at(found, failure)
-
     def epsilons(
         self, deltas: Sequence[float], std: float, *, samples: int, failure: float, seed: int = 0
     ) -> list[float]:
         """For each delta about the least epsilon whose bound is at most that; inf where none is shown.
 
         All hold at once with probability at least 1 - failure: each takes its part of `failure`. One set of
-        samples serves them all, tilted for the smallest epsilon.
+        samples serves them all, tilted for the smallest epsilon. The bound falls in epsilon on all samples at
+        once, so that searching does not weaken it: it fails only if it does at the true epsilon. Samples of
+        their own decide where the search begins.
+
+        Args:
+            samples: of the direction that needs more, >= 1.
+            failure: in (0, 1).
+            seed: fixed before anything was computed with it: a noise std that was found with these samples
+                needs others.
         """
         failure = fraction("failure", failure) / len(deltas)
         start = 0.98 * self._point_epsilon(0.95 * max(deltas), std, seed)
@@ -175,8 +135,12 @@ class TiltedPair(ABC):
                 continue
             low, high = start, max(1.1 * start, start + 0.05)
             while profile.at(high, failure).upper > delta:
-                low, high = high, 1.5 * high
-            found.append(smallest(_shown(profile, delta, failure), low, high, 1e-4))
+                high *= 1.5
+
+            def shown(epsilon: float, delta: float = delta) -> bool:
+                return profile.at(epsilon, failure).upper <= delta
+
+            found.append(smallest(shown, low, high, 1e-4))
         return found
 
     def plausible(self, epsilon: float, delta: float, std: float, *, samples: int, seed: int) -> bool:
@@ -192,7 +156,7 @@ class TiltedPair(ABC):
     def noise_std(self, epsilon: float, delta: float, *, samples: int = POINT, seed: int = 1) -> float:
         """A point estimate of the least s with delta(epsilon) <= delta: the same samples at every s.
 
-        It carries no guarantee; `verify` with another seed gives one.
+        It carries no guarantee; `epsilons` with another seed has one.
 
         Args:
             epsilon: > 0.
@@ -206,7 +170,7 @@ class TiltedPair(ABC):
     def noise_std_to_verify(
         self, epsilon: float, delta: float, *, samples: int, failure: float, seed: int = 1
     ) -> float:
-        """A noise std at which `verify` with another seed should give an `upper` of at most `delta`."""
+        """A noise std at which samples of another seed should show (epsilon, delta)."""
         drawn = self._drawn(POINT, seed)
         goal = math.log(2.0 / failure)
 
@@ -218,7 +182,7 @@ class TiltedPair(ABC):
                 losses, weights = self.pairs(block, std, found)
                 values = _values(losses, weights, epsilon, direction)
                 mean = float(values.sum()) / count
-                # E_R v^2 of the law that `verify` samples, from values of the one that was drawn
+                # E_R v^2 of the law that is sampled then, from values of the one that was drawn
                 own = weights if found == tilt else (losses if direction == "remove" else 0.0 * losses)
                 second = float(values @ _values(losses, own, epsilon, direction)) / count
                 bet = min(LARGEST_BET, tilt.range * math.sqrt(2 * goal / samples / max(second, 1e-300)))
@@ -343,16 +307,8 @@ class _Profile:
 
     def at(self, epsilon: float, failure: float) -> DeltaEstimate:
         """delta at an epsilon from that of the tilts on."""
-        found = []
-        for part in self.parts:
-            mean, upper = part.at(epsilon, failure / len(self.parts))
-            found.append(DeltaEstimate(epsilon, mean, upper, failure, part.samples, part.tilt.direction))
+        found = [DeltaEstimate(*part.at(epsilon, failure / len(self.parts))) for part in self.parts]
         return max(found, key=lambda estimate: estimate.upper)
-
-
-def _shown(profile: _Profile, delta: float, failure: float) -> Callable[[float], bool]:
-    """Whether an epsilon has a bound of at most `delta`."""
-    return lambda epsilon: profile.at(epsilon, failure).upper <= delta
 
 
 def _joined(pairs: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:

@@ -16,19 +16,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 import scipy
 from scipy.linalg import norm
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from anechoic._validate import Array
 
-TAIL = 1e-18  # mass that one trim may move to 0, and mean that it may move to infinity (relative)
+TAIL, _SHARE = (
+    1e-18,
+    1e-4,
+)  # what one trim may move, at most, and as a part of a delta that it must not decide
+_LEAST_TAIL = 1e-110  # products of masses are held as float64
+_TRIMS = 100.0  # tails by which every bound is raised, for what is lost in floating point
 ROUNDING = 1e-10  # relative excess by which a bound exceeds what was summed in floating point
-REACH = 9.0  # standard deviations of a Gaussian privacy loss kept on the grid
+REACH = 9.0  # standard deviations of a Gaussian privacy loss kept on the grid, at least
 _FINEST_SPREAD = 24  # grid points to one standard deviation of the ratio, at least
 _WIDEST = 0.02
 _HIGHEST = 350.0  # log R of a factor; that of a product of two is still in the range of a float64
@@ -48,6 +53,7 @@ class Ratio:
         mass: Q-masses, shape (atoms,).
         zero: Q-mass of R = 0.
         infinite: E_Q[R; R = inf], which is P(R = inf) where E R = 1.
+        tail: mass that one trim may move to 0, and mean that it may move to infinity (relative).
     """
 
     width: float
@@ -55,6 +61,7 @@ class Ratio:
     mass: Array
     zero: float = 0.0
     infinite: float = 0.0
+    tail: float = TAIL
 
     @property
     def logs(self) -> Array:
@@ -77,8 +84,8 @@ class Ratio:
         """Without atoms of next to no mass at the two ends."""
         logs, mass = self.logs, self.mass
         values = np.exp(logs)
-        allowed = TAIL * self.mean
-        lowest = int(np.searchsorted(np.cumsum(mass), TAIL))
+        allowed = self.tail * self.mean
+        lowest = int(np.searchsorted(np.cumsum(mass), self.tail))
         above = np.cumsum((values * mass)[::-1])
         highest = len(mass) - 1 - int(np.searchsorted(above, allowed))
         lowest, highest = min(lowest, len(mass) - 1), max(highest, 0)
@@ -91,7 +98,7 @@ class Ratio:
         kept[-1] += float(beyond.sum())
         moved = float(beyond @ (values[highest + 1 :] - values[highest]))
         zero = self.zero + max(0.0, float(below.sum()) - up)
-        return Ratio(self.width, self.first + lowest, kept, zero, self.infinite + moved)
+        return Ratio(self.width, self.first + lowest, kept, zero, self.infinite + moved, self.tail)
 
     def _capped(self) -> Ratio:
         """With what lies above e^350 between there and infinity, so that a product stays in range."""
@@ -102,13 +109,13 @@ class Ratio:
         values, kept = np.exp(self.logs[highest:]), self.mass[: highest + 1].copy()
         kept[-1] += float(beyond.sum())
         moved = float(beyond @ (values[1:] - values[0]))
-        return Ratio(self.width, self.first, kept, self.zero, self.infinite + moved)
+        return replace(self, mass=kept, infinite=self.infinite + moved)
 
     def refined(self) -> Ratio:
         """The same law on a grid of half the width."""
         mass = np.zeros(2 * len(self.mass) - 1)
         mass[::2] = self.mass
-        return Ratio(self.width / 2, 2 * self.first, mass, self.zero, self.infinite)
+        return replace(self, width=self.width / 2, first=2 * self.first, mass=mass)
 
     def coarsened(self) -> Ratio:
         """On a grid of twice the width: atoms between its points are split among their neighbours."""
@@ -118,7 +125,7 @@ class Ratio:
         kept, between = mass[::2].copy(), mass[1::2]
         kept[:-1] += (1.0 - up) * between
         kept[1:] += up * between
-        return Ratio(2 * self.width, (self.first - self.first % 2) // 2, kept, self.zero, self.infinite)
+        return replace(self, width=2 * self.width, first=(self.first - self.first % 2) // 2, mass=kept)
 
     def fine_enough(self, share: float = 1.0) -> Ratio:
         """On a grid that resolves the spread, also of a sum in which this is a `share` of the mean."""
@@ -131,7 +138,7 @@ class Ratio:
         """The sum of independent ratios (not of mean 1: divide by the number of terms)."""
         a, b = _on_one_grid(self, other)
         first, mass, zero = _sum_masses(a, b)
-        return Ratio(a.width, first, mass, zero, a.infinite + b.infinite).trimmed()
+        return Ratio(a.width, first, mass, zero, a.infinite + b.infinite, self.tail).trimmed()
 
     def times(self, other: Ratio) -> Ratio:
         """The product of independent ratios of mean 1: composition."""
@@ -142,7 +149,7 @@ class Ratio:
         mass = np.convolve(a.mass, b.mass)
         zero = a.zero + b.zero - a.zero * b.zero
         infinite = a.infinite * b.mean + b.infinite * a.mean - a.infinite * b.infinite
-        return Ratio(a.width, a.first + b.first, mass, zero, infinite).trimmed()
+        return Ratio(a.width, a.first + b.first, mass, zero, infinite, self.tail).trimmed()
 
     def over(self, count: int) -> Ratio:
         """R / count, rounded to the grid."""
@@ -151,7 +158,7 @@ class Ratio:
         step = math.expm1(self.width)
         up = math.expm1((shift - whole) * self.width) / step
         mass = np.pad(self.mass * (1 - up), (0, 1)) + np.pad(self.mass * up, (1, 0))
-        return Ratio(self.width, self.first + whole, mass, self.zero, self.infinite / count)
+        return replace(self, first=self.first + whole, mass=mass, infinite=self.infinite / count)
 
     def among(self, made: int, count: int) -> Ratio:
         """(R + count - made) / count for a sum R of `made` ratios, on a grid that resolves it.
@@ -172,30 +179,38 @@ class Ratio:
         # R = 0 gives 1 - made / count, which lies below the second point: split between that and 0
         low = self.zero * min(1.0, (1.0 - made / count) * math.exp(-width * (first + 1)))
         mass[1] += low
-        return Ratio(width, first, mass, self.zero - low, self.infinite / count)
+        return Ratio(width, first, mass, self.zero - low, self.infinite / count, self.tail)
 
     def remove(self, epsilon: float, mu: float = 0.0) -> float:
         """An upper bound on H(P || Q) of the pair composed with a mu-GDP Gaussian."""
         logs = self.logs
         deltas = gaussian_deltas(epsilon - logs, mu)
-        return _rounded(float((self.mass * np.exp(logs)) @ deltas) + self.infinite)
+        return self._rounded(float((self.mass * np.exp(logs)) @ deltas) + self.infinite)
 
     def add(self, epsilon: float, mu: float = 0.0) -> float:
         """An upper bound on H(Q || P) of the pair composed with a mu-GDP Gaussian."""
-        return _rounded(float(self.mass @ gaussian_deltas(epsilon + self.logs, mu)) + self.zero)
+        return self._rounded(float(self.mass @ gaussian_deltas(epsilon + self.logs, mu)) + self.zero)
 
     def delta(self, epsilon: float, mu: float = 0.0) -> float:
         """The larger of the two directions."""
         return max(self.remove(epsilon, mu), self.add(epsilon, mu))
 
+    def _rounded(self, delta: float) -> float:
+        return min(1.0, delta * (1 + ROUNDING) + _TRIMS * self.tail)
 
-def gaussian_ratio(noise_multiplier: float) -> Ratio:
+
+def tail_of(delta: float) -> float:
+    """The `tail` of ratios that are to show this delta."""
+    return max(_LEAST_TAIL, min(TAIL, _SHARE * delta))
+
+
+def gaussian_ratio(noise_multiplier: float, tail: float = TAIL) -> Ratio:
     """dN(1, s^2)/dN(0, s^2) under N(0, s^2): log-normal, rounded to a grid that resolves it."""
     loss_std = 1.0 / noise_multiplier
-    width = min(_WIDEST, loss_std / _FINEST_SPREAD)
+    width, reach = min(_WIDEST, loss_std / _FINEST_SPREAD), max(REACH, -float(ndtri(tail)))
     mean = -0.5 * loss_std**2
-    first = math.floor((mean - REACH * loss_std) / width)
-    last = math.ceil((-mean + REACH * loss_std) / width)
+    first = math.floor((mean - reach * loss_std) / width)
+    last = math.ceil((-mean + reach * loss_std) / width)
     edges: Array = width * np.arange(first, last + 1, dtype=np.float64)
     q = normal_cells((edges - mean) / loss_std)  # Q-mass of each cell
     p = normal_cells((edges + mean) / loss_std)  # its mean: E_Q[R; cell] = P(cell)
@@ -210,7 +225,7 @@ def gaussian_ratio(noise_multiplier: float) -> Ratio:
     mass[0] += lowest
     mass[-1] += float(ndtr(-high))
     infinite = float(ndtr(loss_std - high)) - float(ndtr(-high)) * math.exp(edges[-1])
-    return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), max(0.0, infinite))
+    return Ratio(width, first, mass, max(0.0, float(ndtr(low)) - lowest), max(0.0, infinite), tail)
 
 
 def _on_one_grid(a: Ratio, b: Ratio) -> tuple[Ratio, Ratio]:
@@ -336,7 +351,3 @@ def gaussian_deltas(epsilon: Array, mu: float) -> Array:
     far = a > _FAR  # where Phi(a) is 1
     found[far] = -np.expm1(np.minimum(log_ndtr(a[far] - mu) + epsilon[far], 0.0))
     return np.asarray(found)
-
-
-def _rounded(delta: float) -> float:
-    return min(1.0, delta * (1 + ROUNDING) + 1e-16)

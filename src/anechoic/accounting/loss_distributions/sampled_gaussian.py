@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-#: Logarithm of the mass of the noise beyond the grid.
-LOG_TAIL = -50.0
+LOG_TAIL, _FARTHEST = -50.0, -550.0  # logarithm of the mass of the noise beyond the grid
+_SHARE = 7.0  # by so much its logarithm lies below that of a delta that it must not decide
 #: Points of the finest grid of one release that is computed.
 MOST_CELLS = 2**18
 _LEAST_MASS = 1e-250
@@ -36,7 +36,7 @@ Direction = Literal["remove", "add", "replace"]
 
 
 def sampled_gaussian_pld(
-    noise_multiplier: float, rate: float, adjacency: str, width: float
+    noise_multiplier: float, rate: float, adjacency: str, width: float, tail: float = LOG_TAIL
 ) -> PrivacyLossDistribution:
     """A pair that dominates one release, in both directions.
 
@@ -45,29 +45,43 @@ def sampled_gaussian_pld(
         rate: sampling probability in (0, 1).
         adjacency: "zero_out", "replace_one" or "add_or_remove"; the first and the last have the same law.
         width: of the grid of privacy losses, > 0.
+        tail: `log_tail` of what is composed.
     """
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     if adjacency == "replace_one":
-        return PrivacyLossDistribution(_pmf(noise_multiplier, rate, "replace", width))
+        return PrivacyLossDistribution(_pmf(noise_multiplier, rate, "replace", width, tail))
     return PrivacyLossDistribution(
-        _pmf(noise_multiplier, rate, "remove", width), _pmf(noise_multiplier, rate, "add", width)
+        _pmf(noise_multiplier, rate, "remove", width, tail), _pmf(noise_multiplier, rate, "add", width, tail)
     )
 
 
-def gaussian_pld(mu: float, width: float) -> PrivacyLossDistribution:
+def gaussian_pld(mu: float, width: float, tail: float = LOG_TAIL) -> PrivacyLossDistribution:
     from dp_accounting.pld import privacy_loss_distribution
 
     return privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=1.0 / mu, pessimistic_estimate=True, value_discretization_interval=width
+        standard_deviation=1.0 / mu,
+        pessimistic_estimate=True,
+        value_discretization_interval=width,
+        log_mass_truncation_bound=tail,
     )
 
 
-def loss_moments(noise_multiplier: float, rate: float, adjacency: str) -> tuple[float, float]:
+def log_tail(delta: float, compositions: int) -> float:
+    """Logarithm of the mass of the noise that each of so many releases may leave beyond its grid.
+
+    Below a delta of about 1e-230 it counts, and then next to nothing is gained by sampling.
+    """
+    return max(_FARTHEST, min(LOG_TAIL, math.log(delta) - math.log(compositions) - _SHARE))
+
+
+def loss_moments(
+    noise_multiplier: float, rate: float, adjacency: str, tail: float = LOG_TAIL
+) -> tuple[float, float]:
     """(standard deviation of the loss of one release, its range on the grid), for the choice of a width."""
     sigma, points = noise_multiplier, 200
     direction: Direction = "replace" if adjacency == "replace_one" else "remove"
-    low, high = _ends(sigma, direction)
+    low, high = _ends(sigma, direction, tail)
     z = np.linspace(-8.0, 8.0, points)
     x = np.concatenate([sigma * z, sigma * z + 1])
     weights = np.exp(-z * z / 2)
@@ -77,17 +91,17 @@ def loss_moments(noise_multiplier: float, rate: float, adjacency: str) -> tuple[
     return spread, float(np.ptp(_loss(np.array([low, high]), sigma, rate, direction)))
 
 
-def _ends(sigma: float, direction: Direction) -> tuple[float, float]:
+def _ends(sigma: float, direction: Direction, tail: float) -> tuple[float, float]:
     """Where the grid of the noise ends: the loss rises from one to the other."""
-    reach = -float(ndtri_exp(LOG_TAIL - math.log(2.0))) * sigma
+    reach = -float(ndtri_exp(tail - math.log(2.0))) * sigma
     return (-reach - 1, reach) if direction == "add" else (-reach, reach + 1)
 
 
-def _pmf(sigma: float, rate: float, direction: Direction, width: float) -> DensePLDPmf:
+def _pmf(sigma: float, rate: float, direction: Direction, width: float, tail: float) -> DensePLDPmf:
     from dp_accounting.pld.pld_pmf import DensePLDPmf
 
     # the loss rises in x: P is noise + 1 where the unit takes part, Q noise, or noise - 1 for "replace"
-    lowest, highest = _loss(np.array(_ends(sigma, direction)), sigma, rate, direction) / width
+    lowest, highest = _loss(np.array(_ends(sigma, direction, tail)), sigma, rate, direction) / width
     first, last = math.floor(lowest), math.ceil(highest)
     losses: Array = width * np.arange(first, last + 1, dtype=np.float64)
     places = _places(losses, sigma, rate, direction) / sigma

@@ -16,7 +16,7 @@ from anechoic.accounting.accountant import (
 )
 from anechoic.accounting.gaussian import UNSAMPLED_FROM
 from anechoic.accounting.poisson.epsilon import INTERVALS, poisson_epsilon, taking_part
-from anechoic.accounting.poisson.search import fast_poisson_noise_multiplier
+from anechoic.accounting.poisson.search import poisson_noise_multiplier
 from anechoic.accounting.terms import SampledGaussianTerm, Term
 from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
@@ -64,10 +64,11 @@ class PoissonAccountant(Accountant):
 
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate
-        return SampledGaussianTerm(self.bound(delta, std), sigma, rate, self.adjacency, self._compositions)
+        epsilon, count = self.bound(delta, std), self._compositions
+        return SampledGaussianTerm(epsilon, sigma, rate, self.adjacency, count, delta)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
-        sigma = fast_poisson_noise_multiplier(
+        sigma = poisson_noise_multiplier(
             epsilon, delta, self.sampling.rate, self._compositions, adjacency=self.adjacency
         )
         return sigma * self.strategy.largest_column_norm()

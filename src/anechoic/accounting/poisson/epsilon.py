@@ -34,8 +34,6 @@ _MOST_BY_RELEASES = 2000
 MOST_COMPOSED = 2**21  # points of the composed loss, of which about WINDOW standard deviations are kept
 WINDOW = 24.0
 ROUNDING = 1e-12  # relative, of the probability of taking part at all
-_ROUGH = 1e-3  # the same for the first search; and the grid of one release there
-_COARSER = 8.0  # grids of the first search, where there are many releases
 _TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this to the one asked for
 
 
@@ -64,7 +62,8 @@ def poisson_epsilon(
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
     if rate == 1.0:
         return unsampled
-    _, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)
+    tail = sampled_gaussian.log_tail(delta, compositions)
+    _, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency, tail)
     if reach > _MOST_POINTS * INTERVALS[0][0]:  # next to no noise
         return unsampled
     for interval, enough in INTERVALS:
@@ -75,51 +74,6 @@ def poisson_epsilon(
         if epsilon >= enough or epsilon == 0.0:
             break
     return unsampled if epsilon >= UNSAMPLED_FROM else epsilon
-
-
-def poisson_noise_multiplier(
-    epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
-) -> float:
-    """A noise multiplier at which `poisson_epsilon` <= epsilon, at most 1e-4 (relative) above the least.
-
-    The least is that of the exact composition; where the loss of one release would need more than 2^16 points
-    (large losses at a tiny rate), or epsilon is below 1e-5, the excess may be larger.
-
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-        rate: sampling probability in (0, 1].
-        compositions: releases, >= 1.
-        adjacency: "zero_out", "replace_one" or "add_or_remove".
-
-    Raises:
-        ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
-    """
-    epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
-    compositions, rate = positive_int("compositions", compositions), sampling_rate(rate)
-    one_of("adjacency", adjacency, ADJACENCIES)
-    guess, slope = noise_guess(epsilon, delta, rate, compositions, adjacency=adjacency), -1.0
-    if rate < 1 and taking_part(rate, compositions) > delta and epsilon < UNSAMPLED_FROM:
-        guess, slope = _roughly(guess, epsilon, delta, rate, compositions, adjacency)
-    return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency, slope=slope)
-
-
-def _roughly(
-    guess: float, epsilon: float, delta: float, rate: float, compositions: int, adjacency: str
-) -> tuple[float, float]:
-    """A better guess from wide grids, and the slope there: finer ones may take seconds each."""
-
-    def epsilon_at(sigma: float) -> float:
-        unsampled = gaussian_epsilon(delta, _unsampled_mu(sigma, compositions, adjacency))
-        if sampled_gaussian.loss_moments(sigma, rate, adjacency)[1] > _MOST_POINTS * INTERVALS[0][0]:
-            return unsampled
-        widest = INTERVALS[0][0] if compositions > 1 else _ROUGH
-        return min(unsampled, _pld_epsilon(delta, sigma, rate, compositions, adjacency, widest, _COARSER))
-
-    found = least_noise(epsilon_at, epsilon, guess, _ROUGH)
-    apart = 10 * _ROUGH
-    low, high = epsilon_at(found * math.exp(apart)), epsilon_at(found * math.exp(-apart))
-    return found, math.log(low / high) / (2 * apart) if 0.0 < low < high else -1.0
 
 
 def noise_guess(epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str) -> float:
@@ -153,9 +107,8 @@ def least_noise_from(
     compositions: int,
     *,
     adjacency: str,
-    slope: float = -1.0,
 ) -> float:
-    """`poisson_noise_multiplier`, searched from a guess; `slope` as `least_noise` has it.
+    """`poisson_noise_multiplier`, searched from a guess.
 
     Raises:
         ValueError: if delta is at least the probability of taking part at all.
@@ -176,7 +129,7 @@ def least_noise_from(
         while epsilon_at(unsampled) > epsilon:  # by rounding
             unsampled *= 1 + 1e-12
         return unsampled
-    return least_noise(epsilon_at, epsilon, guess, _TIGHT, slope)
+    return least_noise(epsilon_at, epsilon, guess, _TIGHT)
 
 
 def sampling_rate(rate: float) -> float:
@@ -207,14 +160,14 @@ def _pld_epsilon(
     compositions: int,
     adjacency: str,
     widest: float,
-    coarser: float = 1.0,
 ) -> float:
-    """Epsilon on a grid that is at most `widest` wide, and so many times as wide as is fine."""
-    spread, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency)
+    """Epsilon on a grid that is at most `widest` wide."""
+    tail = sampled_gaussian.log_tail(delta, compositions)
+    spread, reach = sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency, tail)
     points = max(_MOST_POINTS, _MOST_BY_RELEASES * math.sqrt(compositions))
     fine, width = FINENESS * spread, widest
     if compositions > 1:
-        width = max(fine, min(widest, coarser * max(fine, reach / points)))
+        width = max(fine, min(widest, max(fine, reach / points)))
     # the finest grid of a release with little noise would not fit: a coarser one is a bound too
     fewest = max(width, reach / sampled_gaussian.MOST_CELLS)
     width = max(fewest, WINDOW * spread * math.sqrt(compositions) / MOST_COMPOSED)
@@ -225,5 +178,6 @@ def _pld_epsilon(
 def _composed(
     delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, width: float
 ) -> float:
-    one = sampled_gaussian.sampled_gaussian_pld(noise_multiplier, rate, adjacency, width)
+    tail = sampled_gaussian.log_tail(delta, compositions)
+    one = sampled_gaussian.sampled_gaussian_pld(noise_multiplier, rate, adjacency, width, tail)
     return composed_epsilon([(one, compositions)], delta)

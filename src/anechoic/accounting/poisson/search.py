@@ -8,8 +8,7 @@ M(z) = E e^(z L), T composed releases have
 along any vertical line with Re z > 0; through the saddle point the integrand falls off like a Gaussian and
 some fifty points of the trapezoidal rule are exact to many digits (Alghamdi et al. 2023, arXiv 2210.00597).
 Only the direction "remove" is taken, which is the larger one wherever both were computed. What is deployed is
-`poisson_noise_multiplier`'s business, or that of `fast_poisson_noise_multiplier`: it begins at the estimate
-and returns what `poisson_epsilon` has confirmed.
+`poisson_noise_multiplier`'s business, which returns what `poisson_epsilon` has confirmed.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from functools import lru_cache
 import numpy as np
 from scipy import fft
 
-from anechoic._validate import Array, fraction, positive_float
+from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM
 from anechoic.accounting.poisson.epsilon import (
+    ADJACENCIES,
     least_noise_from,
     noise_guess,
-    poisson_noise_multiplier,
+    sampling_rate,
     taking_part,
     unsampled_noise,
 )
@@ -57,6 +57,8 @@ def poisson_noise_multiplier_estimate(
         adjacency: "zero_out", "replace_one" or "add_or_remove".
     """
     epsilon, delta = positive_float("epsilon", epsilon), fraction("delta", delta)
+    compositions, rate = positive_int("compositions", compositions), sampling_rate(rate)
+    one_of("adjacency", adjacency, ADJACENCIES)
     unsampled = unsampled_noise(epsilon, delta, compositions, adjacency=adjacency)
     if rate == 1.0 or epsilon >= UNSAMPLED_FROM:
         return unsampled
@@ -66,20 +68,34 @@ def poisson_noise_multiplier_estimate(
     found = _crossing(guess, epsilon, delta, rate, compositions, adjacency)
     if found is not None:
         return min(found, unsampled)
-    return poisson_noise_multiplier(epsilon, delta, rate, compositions, adjacency=adjacency)
+    return least_noise_from(guess, epsilon, delta, rate, compositions, adjacency=adjacency)
 
 
-@lru_cache(maxsize=4096)
-def fast_poisson_noise_multiplier(
+def poisson_noise_multiplier(
     epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
 ) -> float:
-    """Like `poisson_noise_multiplier`, from the estimate: one or two evaluations of `poisson_epsilon`.
+    """A noise multiplier at which `poisson_epsilon` <= epsilon, at most 1e-4 (relative) above the least.
 
-    Guarantee: `poisson_epsilon` of the result is at most `epsilon`. It lies at most 1e-4 above the least.
+    The least is that of the exact composition; where the loss of one release would need more than 2^16 points
+    (large losses at a tiny rate), or epsilon is below 1e-5, the excess may be larger. It begins at the
+    estimate, so that one or two evaluations of `poisson_epsilon` do.
+
+    Args:
+        epsilon: > 0.
+        delta: in (0, 1).
+        rate: sampling probability in (0, 1].
+        compositions: releases, >= 1.
+        adjacency: "zero_out", "replace_one" or "add_or_remove".
 
     Raises:
         ValueError: if an argument is out of range, or delta at least the probability of taking part at all.
     """
+    one_of("adjacency", adjacency, ADJACENCIES)  # a list has no hash
+    return _noise_multiplier(epsilon, delta, rate, compositions, adjacency)
+
+
+@lru_cache(maxsize=4096)
+def _noise_multiplier(epsilon: float, delta: float, rate: float, compositions: int, adjacency: str) -> float:
     sigma = poisson_noise_multiplier_estimate(epsilon, delta, rate, compositions, adjacency=adjacency)
     # grids are pessimistic
     return least_noise_from(sigma * (1 + 2e-5), epsilon, delta, rate, compositions, adjacency=adjacency)

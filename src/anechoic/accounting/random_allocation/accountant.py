@@ -12,6 +12,7 @@ from anechoic.accounting.accountant import (
     only_deterministic,
     refuse_replacing,
 )
+from anechoic.accounting.loss_distributions.likelihood_ratio import tail_of
 from anechoic.accounting.loss_distributions.profile import Bounds
 from anechoic.accounting.random_allocation.epsilon import (
     LEAST_NOISE,
@@ -56,7 +57,7 @@ class RandomAllocationAccountant(Accountant):
         sigma, period = std / self.strategy.largest_column_norm(), self.sampling.period
         bounds: list[Bounds] = []
         if period > 1 and sigma >= LEAST_NOISE:
-            ratio = allocation_ratio(sigma, period, self.sampling.steps)
+            ratio = allocation_ratio(sigma, period, self.sampling.steps, tail_of(delta))
             bounds = [lambda epsilon: (ratio.remove(epsilon), ratio.add(epsilon))]
         return term_of_bounds(bounds, [], self.bound(delta, std), delta, mu)
 

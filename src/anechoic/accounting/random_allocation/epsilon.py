@@ -3,6 +3,7 @@
 For independent noise (C diagonal) one epoch is dominated by P = (1/t) sum_i N(e_i, s^2 I) against
 Q = N(0, s^2 I) (arXiv 2502.08202), whose likelihood ratio is the mean of t independent log-normal ones:
 `accounting.loss_distributions.likelihood_ratio` sums them in convex order. Epochs compose: positions are new.
+Feldman and Shenfeld (arXiv 2602.17284) compute the same law of losses, for any mechanism.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from functools import lru_cache, reduce
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
-from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio, gaussian_ratio, product_of, sum_of
+from anechoic.accounting.loss_distributions.likelihood_ratio import (
+    TAIL,
+    Ratio,
+    gaussian_ratio,
+    product_of,
+    sum_of,
+    tail_of,
+)
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.accounting.search import least_noise, smallest_epsilon
 
@@ -44,7 +52,7 @@ def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int
         return plain
     if period == 1 or noise_multiplier < LEAST_NOISE:
         return plain
-    ratio = allocation_ratio(noise_multiplier, period, steps)
+    ratio = allocation_ratio(noise_multiplier, period, steps, tail_of(delta))
     return smallest_epsilon(lambda epsilon: ratio.delta(epsilon), delta, plain)
 
 
@@ -53,13 +61,6 @@ def random_allocation_noise_multiplier(
     epsilon: float, delta: float, period: int, steps: int, tolerance: float = 1e-5
 ) -> float:
     """A noise multiplier at which `random_allocation_epsilon` <= epsilon, within `tolerance` of the least.
-
-    Args:
-        epsilon: > 0.
-        delta: in (0, 1).
-        period: steps in one epoch, >= 1.
-        steps: n >= 1.
-        tolerance: relative, > 0.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -77,17 +78,17 @@ def random_allocation_noise_multiplier(
     return min(high, least_noise(epsilon_at, epsilon, guess, tolerance))
 
 
-def one_of(count: int, noise_multiplier: float, made: int | None = None) -> Ratio:
+def one_of(count: int, noise_multiplier: float, made: int | None = None, tail: float = TAIL) -> Ratio:
     """The ratio of one participation in one of `count` steps, of which the first `made` are released."""
     made = count if made is None else made
-    total = sum_of(gaussian_ratio(noise_multiplier), made)
+    total = sum_of(gaussian_ratio(noise_multiplier, tail), made)
     return total.over(count) if made == count else total.among(made, count)
 
 
 @lru_cache(maxsize=64)
-def allocation_ratio(noise_multiplier: float, period: int, steps: int) -> Ratio:
+def allocation_ratio(noise_multiplier: float, period: int, steps: int, tail: float = TAIL) -> Ratio:
     """The ratio of `steps` releases in epochs of `period` steps."""
     whole, rest = divmod(steps, period)
-    epochs = [product_of(one_of(period, noise_multiplier), whole)] if whole else []
-    last = [one_of(period, noise_multiplier, rest)] if rest else []
+    epochs = [product_of(one_of(period, noise_multiplier, tail=tail), whole)] if whole else []
+    last = [one_of(period, noise_multiplier, rest, tail)] if rest else []
     return reduce(Ratio.times, epochs + last)

@@ -60,8 +60,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             "data_loader has a batch_sampler, and so no batch_size. Use shuffle=True or shuffle=False with a"
             " batch_size; or pass a Mechanism with External(participation, batch_size, steps)."
         )
-    if setup.participation is None:
-        mechanism_fit.is_shuffled(setup.data_loader)
+    shuffled = setup.participation is None and mechanism_fit.is_shuffled(setup.data_loader)
     steps, delta = mechanism_fit.planned_steps(setup), setup.target_delta
     if delta is None:
         delta = default_delta(setup.count)
@@ -98,7 +97,12 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             drop_last=setup.data_loader.drop_last,
         )
 
-    found, arithmetic = _on_grid(made, setup, dimension, against_grid(setup.grad_sample_mode, parameters))
+    against = against_grid(setup.grad_sample_mode, parameters)
+    found, arithmetic = _on_grid(made, setup, dimension, against)
+    if shuffled and found.drawn is not None and name == "auto":
+        most = min(1.0, found.drawn.predicted / found.chosen.predicted)
+        drawing = "poisson_sampling=True would draw its batches in secret"
+        found = _said(found, f"The loader shuffles: {drawing}, for at most {most:.2g} times this error.")
     logger.info("planned mechanism:\n%s", found)
     return found, arithmetic
 

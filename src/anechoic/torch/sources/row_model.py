@@ -1,21 +1,31 @@
-"""A model that is run row by row: its weights, what was seen of it, and that a run leaves no trace in it."""
+"""A model that is run row by row: its weights, and what was seen of it on made-up rows, before the data."""
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
 
-from anechoic.errors import UnsupportedError
-from anechoic.torch.structure import nodes, uninterrupted
+from anechoic.errors import GuaranteeError, UnsupportedError
+from anechoic.torch.generators import fix, restore, states
+from anechoic.torch.labels import plain
+from anechoic.torch.sources.levels import is_batched
+from anechoic.torch.sources.model_calls import (
+    FAILS,
+    RECURRENT,
+    marks_of,
+    places_of,
+    undisturbed,
+    zero_state,
+)
+from anechoic.torch.sources.row_passes import RowPasses
+from anechoic.torch.structure import filled, tensors_in
 
 logger = logging.getLogger("anechoic")
 
@@ -39,12 +49,15 @@ class RowModel:
     """
 
     called = "model"
+    tried = False
+    _axes: tuple[int | None, ...] = ()
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], batch_first: bool) -> None:
         self.module, self.parameters = module, parameters
         self.dimension = 0 if batch_first else 1
         self.loops = ""
         self.decides = self.asks = self.keeps = False
+        self.forgotten: set[str] = set()
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
@@ -61,13 +74,31 @@ class RowModel:
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             for layer in self.recurrent:
-                handle = layer.register_forward_pre_hook(_zero_state, with_kwargs=True)
+                handle = layer.register_forward_pre_hook(zero_state, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
 
     def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
         """In the order of the parameters."""
         return [found[name] for name in self._names]
+
+    def forget_rows(self, layer: nn.Module, before: dict[str, Any]) -> None:
+        """Put back attributes in which a call left something of rows, which the next batch would see."""
+        for name, value in list(layer.__dict__.items()):
+            if value is before.get(name) or not any(self.loops or is_batched(t) for t in tensors_in(value)):
+                continue
+            if name in before:
+                layer.__dict__[name] = before[name]
+            else:
+                del layer.__dict__[name]
+            if name not in self.forgotten:
+                self.forgotten.add(name)
+                logger.warning(
+                    "%s.%s held tensors of rows after a call of the model, and is put back: the next batch"
+                    " would see rows of this one. Let forward return what the loop needs.",
+                    type(layer).__name__,
+                    name,
+                )
 
     def told(self, reason: str) -> None:
         """vmap could not run it: say so once."""
@@ -80,170 +111,109 @@ class RowModel:
             )
         self.loops = reason
 
+    def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
+        """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-#: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
-Places = list[tuple[dict[str, Any], str, str]]
+        Args:
+            given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
+        """
+        self.tried = True
+        tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
+        with ExitStack() as stack:
+            stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
+            seeded = partial(fix, bytes(32), np.random.MT19937(), cuda=True)
+            seeded()
+            self._look_at_axes(given, axes, tensors)
+            reasons = []
+            for value in (0, 1):  # ids and lengths
+                made = [
+                    t if a is None else made_up(t, a, slots, value)
+                    for t, a in zip(tensors, axes, strict=True)
+                ]
+                try:
+                    with undisturbed(self.module):
+                        before = marks_of(self.module)
+                        passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
+                        outputs = passes.run()
+                        self.keeps = self.keeps or marks_of(self.module) != before
+                        self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
+                        passes.gradients([torch.zeros_like(o) for o in outputs], 0)
+                    return
+                except (torch.OutOfMemoryError, GuaranteeError):
+                    raise
+                except (*FAILS, UnsupportedError) as error:
+                    reasons.append(error)
+            seen: list[dict[str, Tensor]] = []
+            for value in (0, 1):
+                made = [
+                    t if a is None else made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
+                ]
+                arguments, keywords = filled(given, made)
+                seeded()
+                try:
+                    with undisturbed(self.module):
+                        before = marks_of(self.module)
+                        self.module(*arguments, **keywords)
+                        self.keeps = self.keeps or marks_of(self.module) != before
+                        seen.append({name: b.clone() for name, b in self.module.named_buffers()})
+                except (*FAILS, UnsupportedError):
+                    continue
+            if seen:
+                self._check_buffers([n for n, b in seen[0].items() if not torch.equal(b, seen[-1][n])])
+                self.told(str(reasons[0]))
 
+    def _check_buffers(self, changed: list[str]) -> None:
+        """Refuse buffers that keep something of the inputs; functions of weights alone may change."""
+        if changed:
+            raise GuaranteeError(
+                f"{changed[0]} of the model keeps something of its inputs from call to call (statistics, a"
+                " queue, a cache), without noise: the released model would show it, and later batches would"
+                " be clipped with it. Leave it out, or keep the layer in eval() mode."
+            )
 
-def places_of(module: nn.Module) -> Places:
-    """All places of the parameters: several where a module has several names for one."""
-    first = {id(p): name for name, p in module.named_parameters()}
-    return [
-        (layer._parameters, name, first[id(p)])
-        for layer in module.modules()
-        for name, p in layer._parameters.items()
-        if p is not None
-    ]
+    def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
+        """Where each output has its rows: the axis on which batches of two and of three rows differ."""
+        shapes = []
+        for count in (2, 3):
+            for value in (0, 1):
+                made = [
+                    t if a is None else made_up(t, a, count, value)
+                    for t, a in zip(tensors, axes, strict=True)
+                ]
+                arguments, keywords = filled(given, made)
+                try:
+                    with undisturbed(self.module):
+                        found = tensors_in(self.module(*arguments, **keywords))
+                except (*FAILS, UnsupportedError):
+                    continue
+                shapes.append([tuple(t.shape) for t in found])
+                break
+        if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]):
+            for two, three in zip(*shapes, strict=True):
+                differing = [i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
+                known = len(differing) == 1 and (two[differing[0]], three[differing[0]]) == (2, 3)
+                self._axes += (differing[0] if known else None,)
 
+    def axis(self, place: int, tensor: Tensor) -> int | None:
+        """The axis of length 1 that stands for the batch in an output of one row; None without an axis.
 
-def called(
-    module: nn.Module,
-    places: Places,
-    weights: Mapping[str, Tensor],
-    inputs: tuple[Any, ...],
-    keywords: Mapping[str, Any] = MappingProxyType({}),
-) -> Any:
-    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once.
-
-    torch.func.functional_call would look for every place anew, and leave given tensors where names are tied.
-    """
-    kept = [
-        (own, name, own[name], weights[first])
-        for own, name, first in places
-        if first in weights and name in own
-    ]
-    try:
-        for own, name, _, given in kept:
-            own[name] = given
-        return module(*inputs, **keywords)
-    finally:
-        for own, name, before, _ in kept:
-            own[name] = before
-
-
-@contextmanager
-def without_our_hooks(module: nn.Module) -> Iterator[None]:
-    """Leave out Opacus's hooks and ours, which look at ordinary passes only; those of the user stay."""
-    hooked = [
-        (layer.__dict__, name, hooks)
-        for layer in module.modules()
-        for name in _HOOKS
-        if (hooks := layer.__dict__.get(name))
-    ]
-    kept = [one for one in hooked if any(map(is_ours, one[2].values()))] if hooked else []
-    try:
-        for namespace, name, hooks in kept:
-            namespace[name] = OrderedDict((i, hook) for i, hook in hooks.items() if not is_ours(hook))
-        yield
-    finally:
-        for namespace, name, hooks in kept:
-            namespace[name] = hooks
-
-
-def remembered(module: nn.Module) -> Callable[[], None]:
-    """Remember attributes and buffers of a module: what is returned puts them back."""
-    layers = [
-        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
-        for layer in module.modules()
-    ]
-    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
-
-    def put_back() -> None:
-        with uninterrupted():  # half of it would be the end of the model
-            for layer, own, parameters, tensors in layers:
-                layer.__dict__.clear()
-                layer.__dict__.update(own)
-                layer._parameters.clear()
-                layer._parameters.update(parameters)
-                layer._buffers.clear()
-                layer._buffers.update(tensors)
-            for buffer, version, value in buffers:
-                if buffer._version != version:
-                    with torch.no_grad():
-                        buffer.copy_(value)
-
-    return put_back
-
-
-@contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
-    put_back = remembered(module)
-    try:
-        yield
-    finally:
-        put_back()
-
-
-def marks_of(module: nn.Module) -> list[Any]:
-    """What a call of a module changes if it keeps anything, as counters and spectral norms do."""
-    kept = [(name, id(v)) for layer in module.modules() for name, v in layer.__dict__.items()]
-    return [kept, [(id(b), b._version) for b in module.buffers()]]
-
-
-def is_ours(hook: Any) -> bool:
-    """Whether a hook is of this library or of Opacus, not of the user."""
-    function = hook.func if isinstance(hook, partial) else hook
-    owner = getattr(function, "__self__", None)
-    ours = any(type(part).__module__.startswith("anechoic.torch") for part in (hook, function, owner))
-    return ours or hasattr(owner, "capture_backprops_hook")
+        Raises:
+            UnsupportedError: if there is none.
+        """
+        if not tensor.dim():
+            return None
+        known = self._axes[place] if place < len(self._axes) else None
+        own = [known] if known is not None else [self.dimension, 0, *range(tensor.dim())]
+        for axis in own:
+            if axis < tensor.dim() and tensor.shape[axis] == 1:
+                return axis
+        raise UnsupportedError(
+            f"the model's output for one row has shape {tuple(tensor.shape)}, without an axis of length 1 for"
+            " the batch: every output must have one row an example, or no dimension at all (a loss)."
+        )
 
 
-RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
-
-
-def _zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-    """Give a recurrent layer the zeros it would make, made from its input: so they are part of the row."""
-    given = arguments[0] if arguments else keywords.get("input")
-    state = arguments[1] if len(arguments) > 1 else keywords.get("hx")
-    if state is not None or not isinstance(given, Tensor) or given.dim() != 3:
-        return None
-    axis = 0 if layer.batch_first else 1
-    start = given.select(1 - axis, 0).sum(-1)[None, :, None] * 0
-    layers = layer.num_layers * (2 if layer.bidirectional else 1)
-    size = getattr(layer, "proj_size", 0) or layer.hidden_size
-    hidden = start.expand(layers, -1, size)
-    if isinstance(layer, nn.LSTM):
-        state = (hidden, start.expand(layers, -1, layer.hidden_size))
-    else:
-        state = hidden
-    return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}
-
-
-def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
-    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
-
-    Raises:
-        UnsupportedError: where autograd cannot.
-    """
-    try:
-        # the backward pass of a function written in Python, as in reentrant checkpointing, may run another
-        # one, which knows backward() alone: autograd.grad leaves it out unseen
-        if any(isinstance(node, BackwardCFunction) for node in nodes(output.grad_fn for output in outputs)):
-            return _by_backward(outputs, parameters, cotangents)
-        return list(torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True))
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
-
-
-def _by_backward(
-    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
-) -> list[Any]:
-    kept = [p.grad for p in parameters]
-    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
-    hooks = [dict(table) for table in tables]
-    try:
-        for table in tables:
-            table.clear()
-        for p in parameters:
-            p.grad = None
-        torch.autograd.backward(outputs, cotangents)
-        return [p.grad for p in parameters]
-    finally:
-        for p, gradient in zip(parameters, kept, strict=True):
-            p.grad = gradient
-        for table, own in zip(tables, hooks, strict=True):
-            table.update(own)
+def made_up(tensor: Tensor, axis: int, count: int, value: int) -> Tensor:
+    shape = list(tensor.shape)
+    shape[axis] = count
+    return torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)

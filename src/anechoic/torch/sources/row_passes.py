@@ -10,17 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vjp
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
-from anechoic.torch.generators import fix, restore, states
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.labels import plain
 from anechoic.torch.sources.levels import (
@@ -28,17 +25,17 @@ from anechoic.torch.sources.levels import (
     BranchFollower,
     RowLevel,
     TorchPatches,
-    is_batched,
     is_continuous,
     like_first,
 )
 from anechoic.torch.sources.levels import merged as kept_rows
-from anechoic.torch.sources.row_model import RowModel, called, marks_of, pulled, remembered, undisturbed
+from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered
 from anechoic.torch.structure import filled, mapped, tensors_in
 
+if TYPE_CHECKING:
+    from anechoic.torch.sources.row_model import RowModel
+
 logger = logging.getLogger("anechoic")
-#: What a model may raise for one row.
-_FAILS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
 _NOTHING = torch.empty(0)
 
 
@@ -86,6 +83,8 @@ class RowPasses:
         self._template: Any = None
         self._failed = 0
         self.outputs: list[Tensor] = []
+        self._before: Callable[[], None] | None = None
+        self._after: Callable[[], None] | None = None
 
     def run(self) -> list[Tensor]:
         """Outputs of all rows, rows first.
@@ -95,8 +94,8 @@ class RowPasses:
         """
         module = self._model.module
         # each pass begins with what the model was before the call, which is one call of it, however many
-        self._before = remembered(module) if self._model.keeps else None
-        self._after: Callable[[], None] | None = None
+        own = [(layer, dict(layer.__dict__)) for layer in module.modules()] if self._model.keeps else []
+        self._before = remembered(module) if own else None
         with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
             made = next((outputs for outputs in found if outputs), [])
@@ -104,6 +103,8 @@ class RowPasses:
                 made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
         if self._after is not None:
             self._after()
+        for layer, before in own:
+            self._model.forget_rows(layer, before)
         if not made:
             if "more than 1 value per channel" in str(self._error):
                 raise UnsupportedError(
@@ -202,7 +203,7 @@ class RowPasses:
                 return found
             except (torch.OutOfMemoryError, GuaranteeError):
                 raise
-            except _FAILS as error:
+            except FAILS as error:
                 self._error = error
                 torch.set_rng_state(start)
         return leader, [], None, None
@@ -213,7 +214,7 @@ class RowPasses:
         for _ in range(3):
             try:
                 return self._pass(inputs, left)
-            except _FAILS as error:
+            except FAILS as error:
                 words = str(error)
                 if any(part in words for part in _DECIDING) and not model.decides:
                     model.decides = True
@@ -317,115 +318,3 @@ def _beside(rows: Tensor, tensor: Tensor) -> Tensor:
 
 #: What torch says where a model decides by the data of rows that it runs on side by side.
 _DECIDING = ("data-dependent control flow", ".item() on a Tensor", "dynamic shape", "differently shaped")
-
-
-class LabelledModel(RowModel):
-    """A model that was looked at once, on made-up rows, before it saw the data."""
-
-    tried = False
-    _axes: tuple[int | None, ...] = ()
-
-    def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
-        """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
-
-        Args:
-            given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
-        """
-        self.tried = True
-        tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
-        with undisturbed(self.module), ExitStack() as stack:
-            stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
-            made_up = partial(fix, bytes(32), np.random.MT19937(), cuda=True)
-            made_up()
-            self._look_at_axes(given, axes, tensors)
-            reasons = []
-            for value in (0, 1):  # ids and lengths
-                made = [
-                    t if a is None else _made_up(t, a, slots, value)
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
-                try:
-                    before = marks_of(self.module)
-                    passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
-                    outputs = passes.run()
-                    self.keeps = self.keeps or marks_of(self.module) != before
-                    self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
-                    passes.gradients([torch.zeros_like(o) for o in outputs], 0)
-                    return
-                except (torch.OutOfMemoryError, GuaranteeError):
-                    raise
-                except (*_FAILS, UnsupportedError) as error:
-                    reasons.append(error)
-            seen: list[dict[str, Tensor]] = []
-            for value in (0, 1):
-                made = [
-                    t if a is None else _made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
-                ]
-                arguments, keywords = filled(given, made)
-                made_up()
-                try:
-                    with undisturbed(self.module):
-                        before = marks_of(self.module)
-                        self.module(*arguments, **keywords)
-                        self.keeps = self.keeps or marks_of(self.module) != before
-                        seen.append({name: b.clone() for name, b in self.module.named_buffers()})
-                except (*_FAILS, UnsupportedError):
-                    continue
-            if seen:
-                self._check_buffers([n for n, b in seen[0].items() if not torch.equal(b, seen[-1][n])])
-                self.told(str(reasons[0]))
-
-    def _check_buffers(self, changed: list[str]) -> None:
-        """Refuse buffers that keep something of the inputs; functions of weights alone may change."""
-        if changed:
-            raise GuaranteeError(
-                f"{changed[0]} of the model keeps something of its inputs from call to call (statistics, a"
-                " queue, a cache), without noise: the released model would show it, and later batches would"
-                " be clipped with it. Leave it out, or keep the layer in eval() mode."
-            )
-
-    def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
-        """Where each output has its rows: the axis on which batches of two and of three rows differ."""
-        shapes = []
-        for count in (2, 3):
-            for value in (0, 1):
-                made = [
-                    t if a is None else _made_up(t, a, count, value)
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
-                arguments, keywords = filled(given, made)
-                try:
-                    found = tensors_in(self.module(*arguments, **keywords))
-                except (*_FAILS, UnsupportedError):
-                    continue
-                shapes.append([tuple(t.shape) for t in found])
-                break
-        if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]):
-            for two, three in zip(*shapes, strict=True):
-                differing = [i for i, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
-                known = len(differing) == 1 and (two[differing[0]], three[differing[0]]) == (2, 3)
-                self._axes += (differing[0] if known else None,)
-
-    def axis(self, place: int, tensor: Tensor) -> int | None:
-        """The axis of length 1 that stands for the batch in an output of one row; None without an axis.
-
-        Raises:
-            UnsupportedError: if there is none.
-        """
-        if not tensor.dim():
-            return None
-        known = self._axes[place] if place < len(self._axes) else None
-        own = [known] if known is not None else [self.dimension, 0, *range(tensor.dim())]
-        for axis in own:
-            if axis < tensor.dim() and tensor.shape[axis] == 1:
-                return axis
-        raise UnsupportedError(
-            f"the model's output for one row has shape {tuple(tensor.shape)}, without an axis of length 1 for"
-            " the batch: every output must have one row an example, or no dimension at all (a loss)."
-        )
-
-
-def _made_up(tensor: Tensor, axis: int, count: int, value: int) -> Tensor:
-    shape = list(tensor.shape)
-    shape[axis] = count
-    return torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)

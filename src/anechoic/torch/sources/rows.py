@@ -21,7 +21,8 @@ from anechoic.torch import label_layers  # noqa: F401 - labels know their rules 
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
 from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWrapper, SourceSetup, register
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
-from anechoic.torch.sources.row_passes import LabelledModel, RowPasses
+from anechoic.torch.sources.row_model import RowModel
+from anechoic.torch.sources.row_passes import RowPasses
 from anechoic.torch.structure import full_precision, tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
@@ -95,7 +96,7 @@ class RowsSource(GradientSource):
                 " that module too."
             )
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
-        self._model = LabelledModel(setup.module, setup.parameters, setup.batch_first)
+        self._model = RowModel(setup.module, setup.parameters, setup.batch_first)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
         self._calls: list[PendingCall] = []
 
@@ -154,7 +155,7 @@ class RowsSource(GradientSource):
             leaves.append(leaf)
             if axis is None:
                 handed.append(leaf.mean(0) if self.means else leaf.sum(0))
-                handed[-1].of_rows = leaf  # for a criterion, which is given one row
+                vars(handed[-1])["of_rows"] = leaf  # for a criterion, which is given one row
             else:  # a copy, which may be changed in place
                 handed.append(leaf.clone())
         batch.outputs += leaves

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.row_model import undisturbed
-from anechoic.torch.sources.row_passes import _FAILS, LabelledModel, RowPasses, _made_up
+from anechoic.torch.sources.model_calls import FAILS, undisturbed
+from anechoic.torch.sources.row_model import RowModel, made_up
+from anechoic.torch.sources.row_passes import RowPasses
 from anechoic.torch.sources.rows import RowsSource
 from anechoic.torch.structure import filled, mapped, tensors_in
 
@@ -105,7 +106,7 @@ class Criterion(nn.Module):
         return loss.reshape(())
 
 
-class LossModel(LabelledModel):
+class LossModel(RowModel):
     """The criterion as a model, whose weights are zeros that are added to one row of outputs."""
 
     called = "criterion"
@@ -122,9 +123,9 @@ class LossModel(LabelledModel):
 
     def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
         """Refuse a loss that has a gradient though its arguments have none."""
-        made = [t if a is None else _made_up(t, a, 1, 0) for t, a in zip(tensors, axes, strict=True)]
+        made = [t if a is None else made_up(t, a, 1, 0) for t, a in zip(tensors, axes, strict=True)]
         self.module.shifts, (arguments, keywords) = {}, filled(given, made)
-        with suppress(*_FAILS), torch.enable_grad():
+        with suppress(*FAILS), torch.enable_grad():
             self.tried = not self.module(*arguments, **keywords).requires_grad
         self.module.shifts = self.places[0][0]
         if not self.tried:

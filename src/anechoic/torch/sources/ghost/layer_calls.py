@@ -38,13 +38,13 @@ class NotedCall(NamedTuple):
 
     def fault(self) -> str:
         """What in it is not of single rows, or ""."""
-        kind: Any = layer_kind(type(self.layer))
         label, shape = label_of(self.given), tuple(self.given.shape)
         if isinstance(label, Mixing):
             return f"an input of shape {shape} that mixes rows ({label.why})"
-        if not isinstance(label, OnAxis) or label.axis >= len(shape) - kind.own(self.layer, self.given):
+        if not isinstance(label, OnAxis):
             return f"an input of shape {shape} that has no axis of rows"
-        return "" if isinstance(self.expected, OnAxis) else "an input that it does not keep the rows of apart"
+        # over features that are rows the output is no row's
+        return "" if isinstance(self.expected, OnAxis) else f"an input of shape {shape} whose rows it mixes"
 
     def pulled_fault(self) -> str:
         """Why the gradient at its output is not of single rows, or ""."""
