@@ -83,8 +83,8 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         """
         if not self._stepping.acquire(blocking=False):
             raise DesynchronizedError(
-                "optimizer.step() was called while it runs, by another thread or from within itself: step"
-                " once."
+                "optimizer.step() was called while it runs, by another thread or from within itself. Step"
+                " from one thread."
             )
         try:
             if closure is None:

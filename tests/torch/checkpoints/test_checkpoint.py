@@ -307,7 +307,7 @@ REFUSED = {  # what becomes of the file, the error, and how the run that loads i
     "grid": (
         None,
         MismatchError,
-        "grid_bits=20.*read_mechanism",
+        "grid_bits=20.*read",
         {"mech": replace(mechanism(), grid_bits=20)},
     ),
     "order": (None, MismatchError, "batches in one permuted order", {"shuffle": False}),
