@@ -69,7 +69,7 @@ def test_the_demo_on_a_slice_writes_a_report_that_loads_nothing(capsys, tmp_path
     assert (
         "DP-SGD, if drawn" in shown and "In time order they cannot be" in html and row["drawn"]["rates"] == 1
     )
-    assert "DP-SGD, if batches might be drawn" in (out / "flights.svg").read_text()
+    assert "DP-SGD, if drawn" in (out / "flights.svg").read_text()
     assert sorted(path.name for path in out.glob("*.json")) == [
         "independent-fixed-eps0.3.json",
         "planned-fixed-eps0.3.json",

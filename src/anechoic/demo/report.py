@@ -80,14 +80,14 @@ def draw_utility(record: Record) -> tuple[Figure, str]:
     rows = record["rows"]
     epsilons = [row["epsilon"] for row in rows]
     roles = {kind: (kind, label) for kind, label in ARMS.items()}
-    roles["drawn"] = ("damped", "DP-SGD, if batches might be drawn")
+    roles["drawn"] = ("damped", "DP-SGD, if drawn")
     lines = [
         Line(label, role, epsilons, [r[kind]["mean"] for r in rows], [r[kind]["error"] for r in rows])
         for kind, (role, label) in roles.items()
     ]
     levels = [
         Level("not private", "clipped", record["clipped"]["mean"]),
-        Level("not private, not clipped", "plain", record["plain"]["mean"]),
+        Level("not clipped", "plain", record["plain"]["mean"]),
     ]
     words = f"AUC against epsilon for {record['flights']:,} flights, all with the same order of batches"
     x = Axis(f"ε (δ = {record['delta']:g})", log=True, ticks=epsilons)
