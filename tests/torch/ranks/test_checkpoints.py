@@ -79,7 +79,7 @@ def test_ranks_that_load_different_checkpoints_are_refused(tmp_path):
 
     for error in load("2.ckpt", "4.ckpt"):
         assert isinstance(error, DesynchronizedError)
-        assert "different checkpoints, of releases 2, 4" in str(error)
+        assert "different checkpoints, of releases [2, 4]" in str(error)
     first, second = load("4.ckpt", "none.ckpt")
     assert isinstance(first, DesynchronizedError) and "rank 1 failed at load_checkpoint" in str(first)
     assert isinstance(second, CheckpointError)
