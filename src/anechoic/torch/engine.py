@@ -42,21 +42,21 @@ ACCOUNTANTS = ("prv", "rdp", "gdp")
 class PrivacyEngine(Resumable, NonPicklable):
     """Makes a model, an optimizer and a data loader private, with the names and return values of Opacus.
 
-    Guarantee: that of `mechanism.report()`, for a training loop in which every batch of the returned loader
-    is fed to the returned module, one row an example, its loss is a mean (or sum) of losses of single
-    examples, and the returned optimizer is stepped once for it; with `unit_ids` the rows also keep their
-    order. The model runs row by row. What the loop does with rows before the model, and with outputs and
-    targets in the loss, is followed operation by operation, and refused where rows meet. Weights may be
-    loaded until the first batch is delivered; from then on only step() may change them. Engine, optimizer and
-    loader belong to the process that made them. Noise and batches are AES-256 under keys of the operating
-    system; from the delivery of a batch to its step() the global generators (torch, numpy.random, random) are
-    functions of the sampling key and t. From the first checkpoint on every release is in a journal, and a
-    resumed run repeats it bit for bit or stops. With exact sums (see `arithmetic`) a release is what the
-    proof says in spite of floating point; without, the statement bounds what rounding adds to a sum.
-    Not covered: decisions by the batch, numbers that reach the loss by float(), int() or NumPy, padding to
-    the longest of a batch where gradients depend on it, a data set or `collate_fn` that computes one example
-    from others, side channels, copies of a run that go on apart, training losses in a log, and choices made
-    by looking at private data (docs/guarantees.md).
+    Guarantee: that of `mechanism.report()`. Code (script, model, loss, data set) is the data holder's, and
+    trusted; data may be hostile. One batch of the returned loader is one release: it is fed whole to the
+    returned module, loss.backward() is called once on a mean (or sum) over rows, and the returned optimizer
+    is stepped once. Tensors of a batch carry a label, the axis of their rows, which operations pass on,
+    forward and backward. step() asks whether the gradient at the model's outputs keeps rows apart, and
+    releases nothing if not; after it nothing is followed. Weights may be loaded until the first batch is
+    delivered; then only step() changes them. Engine, optimizer and loader belong to the process that made
+    them. Noise and batches are AES-256 under keys of the operating system. Until step() the global generators
+    are functions of the sampling key and t; then they go on where they were. From the first checkpoint on
+    every release is in a journal, and a resumed run repeats it bit for bit or stops. With exact sums (see
+    `arithmetic`) floating point is covered; else the statement bounds what rounding adds to a sum.
+    Not covered: numbers taken out of a batch (.item(), NumPy) that reach the loss, lists that a model keeps
+    from call to call, examples made of other records, padding that reaches gradients, logs of training,
+    choices by private data, side channels, and code that means to get around the engine
+    (docs/sharp-edges.md).
 
     Args:
         accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the
