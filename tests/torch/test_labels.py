@@ -655,3 +655,45 @@ def test_two_runs_in_one_loop_and_a_batch_that_is_given_up():
             F.cross_entropy(one(x), y).backward()
         first.step()
     assert first.ledger.releases == 2
+
+
+def written(change):
+    def loss(out, y, x):
+        kept = torch.zeros(len(out))
+        losses = F.cross_entropy(out, y, reduction="none")
+        change(kept, losses)
+        return (losses * kept / kept.sum()).mean()
+
+    return loss
+
+
+def counted(out, y, x):
+    counts = torch.zeros(out.shape[1])
+    for k in range(len(counts)):
+        counts[k] = (y == k).sum()
+    return (F.cross_entropy(out, y, reduction="none") * (1 / (1 + counts))[y]).mean()
+
+
+def write_all(kept, losses):
+    kept[:] = losses.detach()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        written(write_all),
+        written(lambda kept, losses: kept.copy_(losses.detach())),
+        written(lambda kept, losses: [kept.__setitem__(i, one.detach()) for i, one in enumerate(losses)]),
+        counted,
+        lambda out, y, x: (out - out.gather(1, torch.tensor([[1]])).detach()).square().mean(),
+        lambda out, y, x: torch.cdist(out, torch.ones(1, 3, out.shape[1])).mean(),
+    ],
+    ids=["slice", "copy", "in a loop", "counts", "gather of one row", "distances that broadcast"],
+)
+def test_what_was_written_or_broadcast_keeps_its_label_by_its_own_name(loss):
+    model, optimizer, loader = linear()
+    for a, y, x in loader:
+        loss(model(a), y, x).backward()
+        with pytest.raises(GuaranteeError, match="mixes rows|depends on other rows"):
+            optimizer.step()
+        break

@@ -15,6 +15,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, causal_lm_loss, seq2seq_loss
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
 from tests.torch.setting import start
 
 ROWS, TOKENS, WORDS = 6, 5, 7
@@ -261,3 +262,27 @@ def test_packed_batches_are_refused_and_packing_named(collate, mode):
         loss.backward()
         run.optimizer.step()
     assert run.engine.releases == 0
+
+
+def test_the_padding_of_others_moves_no_row_of_a_plain_mean():
+    """A mean of cross entropies is that of each row's own labels that count, however long others are."""
+
+    def pulled(length):
+        words = torch.full((ROWS, length), 1)
+        labels = words.masked_fill(torch.arange(length) >= 3, -100)
+        labels[0] = 1  # the longest row
+        batch = LabelledBatch(ROWS, means=True, parameters=[])
+        rows = torch.arange(ROWS * length * WORDS).sin().reshape(ROWS, length, WORDS)
+        logits = LabelledTensor(rows[:, :, :], OnAxis(0), batch, requires_grad=True)
+        batch.outputs.append(logits)
+        labels = LabelledTensor(labels, OnAxis(0), batch)
+        F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+        return plain(logits.grad)[1:, :3].abs().sum((1, 2)) > 0, plain(logits.grad)
+
+    for length in (4, 40):
+        moved, grad = pulled(length)
+        assert bool(moved.all())
+        # a row with three labels weighs each by 1/3, whatever the length of the batch
+        softmax = torch.arange(ROWS * length * WORDS).sin().reshape(ROWS, length, WORDS).softmax(-1)
+        expected = (softmax - F.one_hot(torch.tensor(1), WORDS)) / 3
+        torch.testing.assert_close(grad[1:, :3], expected[1:, :3])

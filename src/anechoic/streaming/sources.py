@@ -97,7 +97,9 @@ class Source(ABC):
     def _check_columns(self, head: Sequence[str]) -> None:
         for name in self.names:
             if name not in head:
-                raise ValueError(f"{self.path} has no column {name!r}; it has {', '.join(head) or 'none'}.")
+                encoding = " Give --encoding: its names are no UTF-8." if "\ufffd" in "".join(head) else ""
+                columns = ", ".join(head) or "none"
+                raise ValueError(f"{self.path} has no column {name!r}; it has {columns}.{encoding}")
 
 
 class ParquetSource(Source):
@@ -237,7 +239,7 @@ class TextSource(Source):
         except csv.Error as error:
             raise ValueError(f"the first line of {self.path} is no head of CSV: {error}.") from None
         fits = [mark for mark, head in heads.items() if set(self.names) <= set(head)]
-        mark = fits[0] if fits else self._marks[0]
+        mark = fits[0] if fits else max(self._marks, key=lambda one: len(heads[one]))
         self._check_columns(heads[mark])
         for name in self.names:
             if heads[mark].count(name) > 1:

@@ -115,8 +115,16 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         label = _entry_by_entry(call) if op.by_entry else call.label()
         if callable(label):
             label = label(0, out)
-        return out if label is None else LabelledTensor(out, label, call.batch)
+        return out if label is None else LabelledTensor(out, _whole(call, label, out), call.batch)
     return call.wrapped()
+
+
+def _whole(call: OpCall, label: Label, out: Tensor) -> Label:
+    """The label of a result, if its axis has entries of all rows: else one was picked, or broadcast."""
+    if type(label) is not OnAxis or call.batch.rows <= 1:
+        return label
+    whole = label.axis < out.dim() and out.shape[label.axis] % (call.batch.rows * label.inner) == 0
+    return label if whole else call.mixed("its result does not have one entry a row")
 
 
 def _entry_by_entry(call: OpCall) -> Any:
@@ -230,7 +238,7 @@ class OpCall:
         for place, tensor in enumerate(out):
             own = label(place, tensor) if callable(label) else label
             labelled = own is not None and isinstance(tensor, Tensor)
-            made.append(LabelledTensor(tensor, own, self.batch) if labelled else tensor)
+            made.append(LabelledTensor(tensor, _whole(self, own, tensor), self.batch) if labelled else tensor)
         return made[0] if out is not self.out else type(out)(made)
 
     def targets(self, given: Any) -> list[tuple[Tensor, Tensor]]:
@@ -336,11 +344,9 @@ def _public_mean(func: Any, args: list[Any]) -> Any:
 def divided_by_all(name: str) -> None:
     """Say once that a mean is taken by a public number."""
     logger.warning(
-        "F.%s with weights or ignore_index= under a mean divides by what other rows have. Here it is a mean"
-        " over all targets, as with reduction='none' and then .mean(). For a mean over each row's own tokens"
-        " (or pixels, flatten(1)) write: losses = F.%s(…, reduction='none'); ((losses * mask).sum(1) /"
-        " mask.sum(1).clamp(min=1)).mean()",
-        *(name, name),
+        "F.%s with weights or ignore_index= under a mean divides by what other rows have. Here it is the mean"
+        " over rows of each row's own mean over its targets that count.",
+        name,
     )
 
 

@@ -14,13 +14,16 @@ from torch.nn import _reduction
 from anechoic.torch.label_calls import OpCall, aligned, divided_by_all, place_of, rule
 from anechoic.torch.label_rules import _pointwise
 from anechoic.torch.labels import RULES as KNOWN
-from anechoic.torch.labels import Label, Mixing, OfRow, OnAxis, OverRows
+from anechoic.torch.labels import Label, LabelledTensor, Mixing, OfRow, OnAxis, OverRows
 
 # -- layers: axis 0 is the batch ------------------------------------------------------------------
 
 
 def _examples(c: OpCall, needs: int = 2) -> Label:
-    """Rows on axis 0 of everything that has a label."""
+    """Rows on axis 0 of everything that has a label, and of a mask that has the axes of the rest."""
+    mask = next((m for name in ("attn_mask", "attn_bias") if (m := c.get(name)) is not None), None)
+    if mask is not None and c.of(mask) is not None and mask.dim() < c.args[0].dim():
+        return c.mixed("a mask of rows that is broadcast to others")
     found = {label for _, label in c.seen}
     if len(found) == 1 and c.args[0].dim() >= needs:
         label = found.pop()
@@ -319,10 +322,24 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
     if name in _DIVIDING and (given.get("weight") is not None or given.get("ignore_index", -100) != -100):
         divided_by_all(name)
     given["reduction"] = "none"
+    if name in ("cross_entropy", "nll_loss") and not given["target"].is_floating_point():
+        return (), given, partial(_mean_of_rows, given["target"] != given.get("ignore_index", -100))
     if name == "ctc_loss":
         lengths = given["target_lengths"]
         return (), given, lambda out: (out / torch.as_tensor(lengths).clamp(min=1)).mean()
     return (), given, torch.mean
+
+
+def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
+    """The mean over rows of each row's mean over its own targets that count, whatever the padding."""
+    label = losses.label if type(losses) is LabelledTensor else None
+    if not isinstance(label, OnAxis) or not losses.batch.rows or losses.numel() == losses.batch.rows:
+        return losses.mean()
+    shape = (-1, losses.batch.rows, label.inner)
+    own, count = (
+        part.unflatten(label.axis, shape).movedim(label.axis + 1, 0).flatten(1) for part in (losses, counted)
+    )
+    return (own.sum(1) / count.sum(1).clamp(min=1)).mean()
 
 
 #: Whose means divide by what weights and labels sum up to.

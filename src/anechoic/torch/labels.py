@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 
 class RULES:
@@ -201,8 +202,12 @@ class LabelledTensor(Tensor):
                 out = func(*args, **kwargs)
                 return out if finish is None else finish(out)
             out = func(*args, **(kwargs or {}))
+            if _MARKED:
+                for given in (*args, *(kwargs or {}).values()):
+                    if type(given) is Tensor and mark_of(given) is not None and not given.requires_grad:
+                        given.__class__ = WrittenTensor  # by its own name, too, it is what was written
         # a plain tensor that was written to on the way (torch.zeros(…).scatter_(1, y, 1)) carries on here
-        return _known(out) if _MARKED and type(out) is Tensor else out
+        return _known(out) if _MARKED and type(out) in (Tensor, WrittenTensor) else out
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -255,8 +260,28 @@ class LabelledTensor(Tensor):
         return self.raw.__reduce_ex__(protocol)
 
 
+class WrittenTensor(Tensor):
+    """A plain tensor into which rows were written: every operation takes it for what it holds."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_of_rows, (args, kwargs or {}))
+        return LabelledTensor.__torch_function__(func, types, args, kwargs)
+
+
+def _of_rows(value: Any) -> Any:
+    """A tensor with its label, where rows were written into it."""
+    if type(value) is not WrittenTensor:
+        return value
+    with _unseen():
+        return _known(value.as_subclass(Tensor))
+
+
 def plain(tensor: Tensor) -> Tensor:
     """The tensor without a label."""
+    if type(tensor) is WrittenTensor:
+        with _unseen():
+            return tensor.as_subclass(Tensor)
     return tensor.raw if type(tensor) is LabelledTensor else tensor
 
 
@@ -273,7 +298,7 @@ class MemoryMark(NamedTuple):
         label: OnAxis of any tensor, or what holds for all of the memory.
         batch: whose rows.
         stride: from a row to the next one in memory; 0 without an axis.
-        first: where row 0 is, in such strides.
+        first: where something of row 0 is.
     """
 
     label: Label
@@ -289,11 +314,17 @@ def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
         return None
     if not mark.stride or not mark.batch.live:
         return mark.label, mark.batch
-    for axis, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        inner = mark.stride // step if step else 0
-        same = tensor.storage_offset() // mark.stride == mark.first
-        if same and inner and inner * step == mark.stride and size == mark.batch.rows * inner:
-            return OnAxis(axis, inner), mark.batch
+    stride, rows = mark.stride, mark.batch.rows
+    steps = list(zip(tensor.shape, tensor.stride(), strict=True))
+    for axis, (size, step) in enumerate(steps):
+        inner = stride // step if step else 0
+        if inner and inner * step == stride and size == rows * inner:
+            others = [pair for place, pair in enumerate(steps) if place != axis]
+            within = sum((n - 1) * s for n, s in others if s < stride) + (inner - 1) * step
+            begins = tensor.storage_offset() - mark.first // stride * stride
+            apart = all(n == 1 or s < stride or s % (stride * rows) == 0 for n, s in others)
+            if apart and begins >= 0 and begins + within < stride:  # no entry beyond its row
+                return OnAxis(axis, inner), mark.batch
     return Mixing("a part of a tensor into which rows were written"), mark.batch
 
 
@@ -308,7 +339,7 @@ def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
     made = MemoryMark(label, batch, 0, 0)
     if isinstance(label, OnAxis):
         stride = inner.stride(label.axis) * label.inner
-        made = MemoryMark(label, batch, stride, inner.storage_offset() // stride if stride else 0)
+        made = MemoryMark(label, batch, stride, inner.storage_offset())
         if inner.shape[label.axis] != batch.rows * label.inner or not stride:
             made = MemoryMark(Mixing("a tensor into which rows were written several times"), batch, 0, 0)
     known: MemoryMark | None = getattr(storage, "anechoic_mark", None)

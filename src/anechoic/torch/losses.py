@@ -14,8 +14,8 @@ def causal_lm_loss(
     """Cross-entropy of next tokens: the mean over each sequence's own tokens, then over sequences.
 
     A mean over the tokens of a batch that count divides by what all rows decide, and is refused in a private
-    run. Here a row's loss is its own: with n labels in it that count, 1/n times the sum of their -log p; 0 without
-    such a label. It works inside and outside of a private run, in every `grad_sample_mode`.
+    run. Here a row's loss is its own: with n labels in it that count, 1/n times the sum of their -log p; 0
+    without such a label. It works inside and outside of a private run, in every `grad_sample_mode`.
 
     Args:
         logits: shape (rows, tokens, words), as the model returns them. Half precision is computed in float32.

@@ -260,3 +260,30 @@ def test_what_a_model_keeps_of_rows_is_put_back_and_said_once(alone, caplog):
     assert caplog.text.count("last held tensors of rows") == 2
     assert not torch.allclose(sums[0][0], sums[1][0], atol=1e-3)
     assert torch.allclose(sums[0][1], sums[1][1], atol=1e-5)
+
+
+class Bounded(nn.Module):
+    """Keeps the largest value that it has seen, where one record is beyond all others."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.limit = nn.Linear(FEATURES, 2), 50.0
+
+    def forward(self, x):
+        if x.abs().max() > self.limit:
+            self.limit = float(x.abs().max())
+        return self.layer(x / self.limit)
+
+
+def test_a_record_that_changes_a_model_moves_its_own_row_alone():
+    x, y = data(16)[:]
+    sums = []
+    for value in (1.0, 1e4):
+        first = torch.cat([value * torch.ones(1, FEATURES), x[1:]])
+        torch.manual_seed(0)
+        dataset = torch.utils.data.TensorDataset(first, y)
+        run = start("rows", keys=False, mech=silent(2), model=Bounded(), dataset=dataset, shuffle=False)
+        sums.append([released(run, batch) for batch in run.loader])
+        assert run.model.limit == 50.0
+    assert (sums[0][0] - sums[1][0]).norm() <= 2 * 0.3 * 1.001
+    assert torch.allclose(sums[0][1], sums[1][1], atol=1e-6)

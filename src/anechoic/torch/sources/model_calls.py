@@ -81,6 +81,17 @@ def remembered(module: nn.Module) -> Callable[[], None]:
     return put_back
 
 
+def take_back(spaces: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+    """Set names of layers, each (now, before), to what they were; whether a call changed any."""
+    changed = False
+    for now, before in spaces:
+        if len(now) != len(before) or any(now.get(name) is not value for name, value in before.items()):
+            now.clear()
+            now.update(before)
+            changed = True
+    return changed
+
+
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
     """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""

@@ -46,6 +46,7 @@ class RowModel:
         decides: whether it was seen to decide something by its data.
         asks: whether it was seen to ask for gradients of what it computes.
         keeps: whether a call was seen to change its attributes or buffers.
+        looking: whether it runs on made-up rows.
     """
 
     called = "model"
@@ -56,7 +57,7 @@ class RowModel:
         self.module, self.parameters = module, parameters
         self.dimension = 0 if batch_first else 1
         self.loops = ""
-        self.decides = self.asks = self.keeps = False
+        self.decides = self.asks = self.keeps = self.looking = False
         self.forgotten: set[str] = set()
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
@@ -117,9 +118,10 @@ class RowModel:
         Args:
             given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
         """
-        self.tried = True
+        self.tried = self.looking = True
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
         with ExitStack() as stack:
+            stack.callback(setattr, self, "looking", False)
             stack.callback(restore, outside)  # else a resumed run, which looks again, would draw others
             seeded = partial(fix, bytes(32), np.random.MT19937(), cuda=True)
             seeded()
@@ -135,7 +137,7 @@ class RowModel:
                         before = marks_of(self.module)
                         passes = RowPasses(self, filled(given, made), axes, slots, slots=slots)
                         outputs = passes.run()
-                        self.keeps = self.keeps or marks_of(self.module) != before
+                        self.keeps = self.keeps or passes.changed or marks_of(self.module) != before
                         self._check_buffers([n for n, b in self.module.named_buffers() if is_batched(b)])
                         passes.gradients([torch.zeros_like(o) for o in outputs], 0)
                     return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,7 @@ from anechoic.torch.sources.levels import (
     like_first,
 )
 from anechoic.torch.sources.levels import merged as kept_rows
-from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered
+from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered, take_back
 from anechoic.torch.structure import filled, mapped, tensors_in
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class RowPasses:
         self._template: Any = None
         self._failed = 0
         self.outputs: list[Tensor] = []
-        self._before: Callable[[], None] | None = None
+        self.changed = False
+        self._before: Callable[[], Any] | None = None
         self._after: Callable[[], None] | None = None
 
     def run(self) -> list[Tensor]:
@@ -94,17 +96,23 @@ class RowPasses:
         """
         module = self._model.module
         # each pass begins with what the model was before the call, which is one call of it, however many
-        own = [(layer, dict(layer.__dict__)) for layer in module.modules()] if self._model.keeps else []
-        self._before = remembered(module) if own else None
+        own = [(layer, dict(layer.__dict__)) for layer in module.modules()]
+        spaces = [(layer.__dict__, before) for layer, before in own]
+        if not self._model.looking:  # what keeps rows in a buffer is refused then
+            spaces += [(layer._buffers, dict(layer._buffers)) for layer, _ in own]
+        keeps = self._model.keeps
+        self._before = remembered(module) if keeps else partial(take_back, spaces)
         with torch.no_grad():
             found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
             made = next((outputs for outputs in found if outputs), [])
             if not made and not self.rows:  # one that is made up tells the shapes
                 made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
-        if self._after is not None:
+        if keeps and self._after is not None:
             self._after()
-        for layer, before in own:
-            self._model.forget_rows(layer, before)
+            for layer, before in own:
+                self._model.forget_rows(layer, before)
+        else:  # what made-up rows do not change, rows decided to change
+            self.changed = take_back(spaces) or self.changed
         if not made:
             if "more than 1 value per channel" in str(self._error):
                 raise UnsupportedError(
@@ -155,10 +163,11 @@ class RowPasses:
         inputs, left = self._slotted(rows), torch.arange(self._slots) < len(rows)
         passes: list[tuple[Tensor, RowLevel | None, Any]] = []
         totals: list[Tensor] = []
-        start = torch.get_rng_state() if self._model.decides else None
+        start, first = torch.get_rng_state(), True
         while bool(left.any()):
-            if passes and start is not None:
-                torch.set_rng_state(start)  # a row draws the same whichever way others take
+            if not (first or self._model.loops):
+                torch.set_rng_state(start)  # a row draws the same whichever way others take, or fail
+            first = False
             kept, made, level, pull = self._way(inputs, left)
             if made:
                 if totals and [t.shape for t in totals] != [t.shape for t in made]:
@@ -196,9 +205,9 @@ class RowPasses:
                 ]
             try:
                 if self._before is not None:
-                    self._before()
+                    self.changed = bool(self._before()) or self.changed
                 found = self._tried(filled_in, own)
-                if self._before is not None and self._after is None:
+                if self._model.keeps and self._after is None:
                     self._after = remembered(self._model.module)
                 return found
             except (torch.OutOfMemoryError, GuaranteeError):

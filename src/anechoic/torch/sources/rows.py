@@ -191,9 +191,14 @@ class RowsSource(GradientSource):
         if isinstance(label, OnAxis) and tensor.shape[label.axis] == batch.rows:
             return label.axis
         why = f": {label.why}" if isinstance(label, Mixing) else ""
+        remedy = (
+            UNPACK
+            if "a part of the batch" in why
+            else f"Let the {called} do it for each row, or leave it out"
+        )
         raise DesynchronizedError(
             f"the {called} was called with a tensor of shape {tuple(tensor.shape)} that does not have one row"
-            f" an example{why}. Let the {called} do what mixes rows, or leave it out. {UNPACK}."
+            f" an example{why}. {remedy}; for parts of a batch use anechoic.torch.BatchMemoryManager."
         )
 
     # -- a step ---------------------------------------------------------------------------------
