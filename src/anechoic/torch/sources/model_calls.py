@@ -85,7 +85,7 @@ def take_back(spaces: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
     """Set names of layers, each (now, before), to what they were; whether a call changed any."""
     changed = False
     for now, before in spaces:
-        if len(now) != len(before) or any(now.get(name) is not value for name, value in before.items()):
+        if [*now] != [*before] or [*map(id, now.values())] != [*map(id, before.values())]:
             now.clear()
             now.update(before)
             changed = True
