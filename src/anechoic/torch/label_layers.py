@@ -332,10 +332,11 @@ def _as_mean(signature: inspect.Signature, name: str, args: Any, kwargs: Any) ->
 
 def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
     """The mean over rows of each row's mean over its own targets that count, whatever the padding."""
-    label = losses.label if type(losses) is LabelledTensor else None
-    if not isinstance(label, OnAxis) or not losses.batch.rows or losses.numel() == losses.batch.rows:
+    label = losses.label if isinstance(losses, LabelledTensor) else None
+    rows = losses.batch.rows if isinstance(losses, LabelledTensor) else 0
+    if not isinstance(label, OnAxis) or not rows or losses.numel() == rows:
         return losses.mean()
-    shape = (-1, losses.batch.rows, label.inner)
+    shape = (-1, rows, label.inner)
     own, count = (
         part.unflatten(label.axis, shape).movedim(label.axis + 1, 0).flatten(1) for part in (losses, counted)
     )

@@ -339,7 +339,7 @@ def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
     made = MemoryMark(label, batch, 0, 0)
     if isinstance(label, OnAxis):
         stride = inner.stride(label.axis) * label.inner
-        made = MemoryMark(label, batch, stride, inner.storage_offset())
+        made = MemoryMark(label, batch, stride, int(inner.storage_offset()))
         if inner.shape[label.axis] != batch.rows * label.inner or not stride:
             made = MemoryMark(Mixing("a tensor into which rows were written several times"), batch, 0, 0)
     known: MemoryMark | None = getattr(storage, "anechoic_mark", None)

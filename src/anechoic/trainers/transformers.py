@@ -147,8 +147,8 @@ class PrivateTrainer(TrainerAdapter, Trainer):
         kinds = [kind for kind in type(self).__mro__ if "compute_loss" in vars(kind)]
         own, before = next(kind for kind in kinds if not settings.is_trls(kind)), dict(vars(self))
         loss: Any = vars(own)["compute_loss"](self, model, inputs)
-        vars(self).clear()  # what it keeps of a row would reach the next one
-        vars(self).update(before)
+        self.__dict__.clear()  # what it keeps of a row would reach the next one
+        self.__dict__.update(before)
         return loss[0] if isinstance(loss, tuple) else loss  # type: ignore[no-any-return]
 
     def floating_point_ops(self, inputs: Any) -> int:
