@@ -201,7 +201,7 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
         if p.dtype not in (torch.float32, torch.float64):
             raise UnsupportedError(
                 f"parameter {trained[id(p)]} is {p.dtype}: sums of clipped gradients need float32 or float64."
-                f" Leave out .to({p.dtype}), and use torch.autocast for speed (of complex numbers, make a real"
+                f" Leave out .to({p.dtype}), and use torch.autocast for speed (of complex numbers make a real"
                 " parameter with a last axis of 2, for torch.view_as_complex). Frozen ones may have any type."
             )
     return own
