@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +33,6 @@ from anechoic.torch.sources.levels import merged as kept_rows
 from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered, take_back
 from anechoic.torch.structure import filled, mapped, tensors_in
 
-if TYPE_CHECKING:
-    from anechoic.torch.sources.row_model import RowModel
-
 logger = logging.getLogger("anechoic")
 _NOTHING = torch.empty(0)
 
@@ -44,7 +41,7 @@ class RowPasses:
     """One call of the model, row by row.
 
     Args:
-        model: what is called.
+        model: what is called, a `RowModel`.
         given: arguments and keywords; each tensor in them that has an axis for rows is split along it.
         axes: that axis of each tensor; None for what all rows share.
         rows: how many.
@@ -57,7 +54,7 @@ class RowPasses:
 
     def __init__(
         self,
-        model: RowModel,
+        model: Any,
         given: Any,
         axes: list[int | None],
         rows: int,
