@@ -72,7 +72,7 @@ class TrainingStep(NonPicklable):
             What the user's optimizer returns.
         """
         if self.update.failed:
-            return self._apply()
+            return self._apply(None)
         delivery = self.ledger.due()
         self.guard.check()
         if delivery.chunk == 0 and self.noise_adder.left_over:
@@ -92,23 +92,17 @@ class TrainingStep(NonPicklable):
                 with self.ledger.releasing() as step:
                     self.update.put(self.noise_adder.noisy_gradients(step, sums))
                     self.source.discard_sums()
-                try:
-                    if hook is not None:
-                        hook()
-                    return self._apply()
-                finally:
-                    self._note_failure()
+                return self._apply(hook)
 
-    def _apply(self) -> Any:
+    def _apply(self, hook: Callable[[], None] | None) -> Any:
         """Update the model with the last release, whose noise row is taken."""
         try:
+            if hook is not None:
+                hook()
             return self.update.run()
         finally:
             self.guard.released()
-            self._note_failure()
-
-    def _note_failure(self) -> None:
-        self.ledger.unapplied = self.update.failed == "before"
+            self.ledger.unapplied = self.update.failed == "before"
 
     def detach(self) -> None:
         """Detach from the user's optimizer, which may be stepped by anyone then."""

@@ -225,13 +225,6 @@ class GradientSource(ABC):
             "module.batch_first": self.module.batch_first,
         }
 
-    def check_ready(self) -> None:  # noqa: B027 - most have nothing to check
-        """Refuse a step if the source is not what it was when the run began.
-
-        Raises:
-            GuaranteeError: naming what changed.
-        """
-
     @abstractmethod
     def detach(self) -> None:
         """Take everything off the module that making the source put there."""

@@ -49,7 +49,6 @@ class RowPasses:
         order: the rows by slots; None for their own order.
         parts: lengths of parts that are worked on apart; None for none.
         seeds: each sets the random numbers of one part; none for those of the process's generators.
-        grad: whether gradients will be asked for.
     """
 
     def __init__(
@@ -63,13 +62,12 @@ class RowPasses:
         order: Tensor | None = None,
         parts: tuple[int, ...] | None = None,
         seeds: Sequence[Callable[[], None]] = (),
-        grad: bool = True,
     ) -> None:
         self._model, self._given, self._axes, self.rows, self._slots = model, given, axes, rows, slots
         tensors = [plain(t).detach() for t in tensors_in(given)]
         self._inputs = [t if a is None else t.movedim(a, 0) for t, a in zip(tensors, axes, strict=True)]
         device = next((t.device for t in tensors), torch.device("cpu"))
-        self._context, self._grad = Autocast(device.type), grad
+        self._context = Autocast(device.type)
         every = torch.arange(rows) if order is None else order
         self._whole = order is None and parts is None
         split = [every] if parts is None or sum(parts) != rows else every.split(list(parts))
@@ -253,11 +251,7 @@ class RowPasses:
             if decisions is not None:
                 stack.enter_context(decisions)
             own = [t if a is None else level.put(t) for t, a in zip(inputs, self._axes, strict=True)]
-            pull = None
-            if self._grad:
-                found, pull, rest = vjp(outputs, model.weights(), has_aux=True)  # type: ignore[misc]
-            else:
-                found, rest = outputs(model.weights())
+            found, pull, rest = vjp(outputs, model.weights(), has_aux=True)  # type: ignore[misc]
             parts = iter(found), iter(rest)
             made = level.taken(next(parts[0] if kind else parts[1]) for kind in kinds)
         return left if decisions is None else torch.tensor(decisions.kept), made, level, pull
@@ -266,7 +260,7 @@ class RowPasses:
         """One row by plain autograd, where vmap cannot run the model."""
         slot = int(left.nonzero()[0])
         row = [t if a is None else t[slot] for t, a in zip(inputs, self._axes, strict=True)]
-        with torch.enable_grad() if self._grad else nullcontext():
+        with torch.enable_grad():
             made = self._of_one(row, lambda a, k: self._model.module(*a, **k))
         full = [o.detach().expand(self._slots, *o.shape) for o in made]
         return torch.arange(self._slots) == slot, full, None, made
