@@ -27,7 +27,7 @@ PACKAGE = ROOT / "src" / "anechoic"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 
 CODE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
-TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)`")
+TEST = re.compile(r"`(test_\w+)`")
 PARTS = ("Statement", "Conditions", "Proof", "Promised", "Tests")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -93,13 +93,13 @@ def test_the_code_of_a_section_exists(section):
         assert name in names_in(PACKAGE / file), f"{file} has no {name}"
 
 
-@in_turn("section", [*sections()])
-def test_the_tests_of_a_section_exist(section):
-    named = TEST.findall(section[1])
-    assert named, "name the tests that are paired with it"
-    for file, name in named:
-        assert (ROOT / file).exists(), file
-        assert name.replace("::", ".") in names_in(ROOT / file), f"{file} has no {name}"
+def test_tests_that_are_named_exist():
+    there = {
+        name.rpartition(".")[2] for path in (ROOT / "tests").rglob("test_*.py") for name in names_in(path)
+    }
+    for name, text in sections():
+        assert TEST.findall(text), f"{name}: name the tests that are paired with it"
+        assert {*TEST.findall(text)} <= there, name
 
 
 @in_turn("section", [*sections()])
