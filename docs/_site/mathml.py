@@ -19,6 +19,7 @@ MENDED = [
     (r"<mo>((?!max|min|sup|inf|lim|mod)[A-Za-z]{2,})</mo>", r"<mi>\1</mi>"),
     (r"<mi>(&#x0(?:007E|2032|2033|2AAF|2AB0|227A|227B);)</mi>", r"<mo>\1</mo>"),
     (r"(<mi>[a-z]{2,}</mi>)(?=<m(?:i|n|sub|sup|subsup|frac)>)", r'\1<mspace width="0.167em" />'),
+    (r"<mo>(max|min|sup|inf)</mo>(?=<mo[^>]*>(?:&#x00028;|&#x027E8;))", r'<mo rspace="0">\1</mo>'),
     # a prime is high by itself
     (r"<msup>(<mi>[^<]*</mi>)<mo>(&#x0203[23];)</mo></msup>", rf"<mrow>\1<mo {CLOSE}>\2</mo></mrow>"),
     # fences and strokes that were not asked to grow
@@ -34,18 +35,23 @@ MENDED = [
 ]
 
 
-def mathml(node, display="inline"):
-    """A formula of a page; one that is not understood is a warning."""
-    text = ALIGNED.sub(r"\1{split}", node.astext())
+def translated(text, display="inline"):
+    """(MathML, what in it is not understood, or "")."""
     try:
-        found = convert(text, display=display)
-        fault = " ".join(UNKNOWN.findall(found))
+        found = convert(ALIGNED.sub(r"\1{split}", text), display=display)
     except Exception as error:  # its errors have no common class
-        found, fault = "", error
-    if fault:
-        logger.warning("no MathML for %s: %s", text, fault, location=node)
+        return "", repr(error)
+    fault = " ".join(UNKNOWN.findall(found))
     for pattern, instead in MENDED:
         found = re.sub(pattern, instead, found)
+    return found, fault
+
+
+def mathml(node, display="inline"):
+    """A formula of a page; one that is not understood is a warning."""
+    found, fault = translated(node.astext(), display)
+    if fault:
+        logger.warning("no MathML for %s: %s", node.astext(), fault, location=node)
     return found
 
 
