@@ -17,7 +17,8 @@ CLOSE = 'stretchy="false" lspace="0" rspace="0"'
 MENDED = [
     # functions are names, relations and primes are not
     (r"<mo>((?!max|min|sup|inf|lim|mod)[A-Za-z]{2,})</mo>", r"<mi>\1</mi>"),
-    (r"<mi>(&#x0(?:007E|2032|2033|2AAF|2AB0|227A|227B);)</mi>", r"<mo>\1</mo>"),
+    (r"<mi>(&#x0(?:2032|2033|2AAF|2AB0|227A|227B);)</mi>", r"<mo>\1</mo>"),
+    (r"<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>"),
     (r"(<mi>[a-z]{2,}</mi>)(?=<m(?:i|n|sub|sup|subsup|frac)>)", r'\1<mspace width="0.167em" />'),
     (r"<mo>(max|min|sup|inf)</mo>(?=<mo[^>]*>(?:&#x00028;|&#x027E8;))", r'<mo rspace="0">\1</mo>'),
     # a prime is high by itself

@@ -57,6 +57,7 @@ def test_plain_formulas_become_tex(plain, expected):
         (r"\begin{aligned}a&=b\\c&=d\end{aligned}", "<mtable", ""),
         (r"\langle a\rangle", '<mo stretchy="false" lspace="0" rspace="0">&#x027E8;</mo>', ""),
         (r"\operatorname{tr}A\succeq B", "<mi>tr</mi>", ""),
+        (r"x\sim N", "<mo>&#x0223C;</mo>", ""),
         (r"\max_jx", "<mo>max</mo>", ""),
         ("P'", "<mrow><mi>P</mi><mo", ""),
         ("(-1)", '<mo form="prefix">&#x02212;</mo>', ""),
