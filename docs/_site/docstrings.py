@@ -36,7 +36,8 @@ TEX = [
 def inline(text, names):
     """A paragraph: what is in backticks is code, and a link where it is a public name; all else is text."""
     parts = LITERAL.split(" ".join(text.split()))
-    return "".join(marked(part, names) if k % 2 else plain(part) for k, part in enumerate(parts))
+    found = "".join(marked(part, names) if k % 2 else plain(part) for k, part in enumerate(parts))
+    return f"\\{found}" if re.match(r"\w[.)]( |$)", found) else found  # "n." counts nothing
 
 
 def marked(part, names):

@@ -226,8 +226,11 @@ def write(app):
         text = f"```{{include}} ../../{name}.md\n:relative-docs: docs/\n```\n"
         put(folder.parent / "project" / f"{name.lower()}.md", text)
     short = {}
-    for path in listed.values():
-        short.setdefault(path.rpartition(".")[2], []).append(path)
+    for thing, path in listed.items():
+        name = path.rpartition(".")[2]
+        short.setdefault(name, []).append(path)
+        for member in members(thing) if isinstance(thing, type) else ():
+            short.setdefault(f"{name}.{member}", []).append(f"{path}.{member}")
     app.config.public_names = {*listed.values(), *(f"anechoic.{room}" for room in found if room)}
     app.config.public_short = {name: paths[0] for name, paths in short.items() if len(paths) == 1}
 

@@ -112,7 +112,7 @@ class PrivacyEngine(Resumable, NonPicklable):
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
         self._book = book
-        self.plan: Plan | None = None
+        self.plan: Plan | None = None  #: what the run was planned by, unless it has a given Mechanism
 
     # -- Opacus's names ------------------------------------------------------------------------
 
