@@ -1,20 +1,21 @@
-/* Order of what the search finds: names that match whole, then the pages that people read, by their headings
-   before their text, then other names, proofs, the text of the reference, and the project's own pages. */
+/* Order of what the search finds: public names that the query is the whole of, then pages that people read, by
+   their headings before their text, then other names, proofs, the reference, and the project's own pages. */
 const asked = () => (new URLSearchParams(window.location.search).get("q") || "").toLowerCase().trim();
 
 const headingsFor = (query) => {
-  // page -> its shortest heading that has every word of the query, as [text, anchor]
+  // page -> [part of it that the query is, text, anchor] of the heading that has all words of the query
   if (headingsFor.query === query) return headingsFor.found;
   const stemmer = new Stemmer();
   const told = splitQuery(query).filter((word) => !stopwords.has(word));
-  const words = told.map((word) => stemmer.stemWord(word));
+  const begins = told.map((word) => new RegExp(`(^|[^a-z0-9])${_escapeRegExp(stemmer.stemWord(word))}`, "i"));
   const found = {};
   for (const [title, places] of Object.entries(Search._index.alltitles)) {
-    if (!words.length || !words.every((word) => title.toLowerCase().includes(word))) continue;
+    if (!told.length || !begins.every((word) => word.test(title))) continue;
     for (const [file, id] of places) {
       const page = Search._index.docnames[file];
-      if (!found[page] || title.length < found[page][0].length)
-        found[page] = [title, title === Search._index.titles[file] ? null : id];
+      const part = Math.min(told.join(" ").length / title.length, 1);
+      if (!found[page] || part > found[page][0])
+        found[page] = [part, title, title === Search._index.titles[file] ? null : id];
     }
   }
   Object.assign(headingsFor, { query, found });
@@ -33,17 +34,21 @@ var Scorer = {
 
   score: (result) => {
     const [page, title, anchor, about, score, file, kind] = result;
-    const [folder] = page.split("/");
-    const below = { proofs: 30, api: 35, project: 40 }[folder === page ? "" : folder] || 0;
-    const path = title.toLowerCase().split(".");
-    if (kind === "object") return path.pop() === asked() ? 100 - path.length : 20;
     if (kind === "index") return 10;
-    const heading = headingsFor(asked())[page];
-    if (kind === "text" && heading && heading[1]) {
-      // the result leads to the place in the page
-      result[1] = `${title} > ${heading[0]}`;
-      result[2] = `#${heading[1]}`;
+    if (kind === "object") {
+      // a member that is an everyday word stands behind the headings
+      const whole = title.toLowerCase().endsWith(`.${asked()}`);
+      const depth = title.split(".").length;
+      return whole ? (depth > 3 && /^[a-z]+$/.test(asked()) ? 60 : 110) - depth : 20;
     }
-    return 40 + Math.min(score, 16) + (heading ? 20 : 0) + (heading && !heading[1] ? 10 : 0) - below;
+    const [part, heading, id] = headingsFor(asked())[page] || [0];
+    if (kind === "text" && id) {
+      // the result leads to the place in the page
+      result[1] = `${title} > ${heading}`;
+      result[2] = `#${id}`;
+    }
+    const folder = page.includes("/") ? page.split("/")[0] : "";
+    const below = { proofs: 60, api: 62, project: 65 }[folder] || 0;
+    return 40 + Math.min(score, 16) + (heading ? 20 + Math.round(20 * part) : 0) - below;
   },
 };

@@ -188,7 +188,7 @@ class PrivacyEngine(Resumable, NonPicklable):
     def is_compatible(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> bool:
-        """Whether Opacus can compute the module's per-example gradients."""
+        """Tell whether Opacus can compute the module's per-example gradients."""
         return bool(_opacus_validator().is_valid(module))
 
     def validate(

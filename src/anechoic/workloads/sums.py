@@ -171,7 +171,7 @@ class ToeplitzWorkload(Workload):
 
 
 def prefix_sum(n: int) -> Workload:
-    """A_pre with n steps; takes no memory before its entries are asked for.
+    """Return A_pre with n steps; takes no memory before its entries are asked for.
 
     Raises:
         ValueError: if n is not an integer >= 1.
@@ -206,7 +206,7 @@ def sliding_window(n: int, width: int) -> Workload:
 
 
 def from_coefficients(coefficients: ArrayLike, n: int | None = None) -> Workload:
-    """The Toeplitz workload with these weights a_0 > 0, a_1, …, by the age of a gradient.
+    """Return the Toeplitz workload with these weights a_0 > 0, a_1, …, by the age of a gradient.
 
     Args:
         coefficients: at most n of them; zeros follow.
