@@ -45,7 +45,7 @@ def regression_bounds(
     kurtosis: float = 3.0,
     fourth_moment: float | None = None,
 ) -> RegressionBounds:
-    """Bounds of F_inf by moments, with every constant; for Gaussian covariates the exact value lies between.
+    """Bound F_inf by moments, with every constant; for Gaussian covariates the exact value lies between.
 
     Args:
         problem: one example a step.

@@ -180,7 +180,7 @@ def prefix_sum(n: int) -> Workload:
 
 
 def exponential_decay(n: int, decay: float) -> Workload:
-    """Sums in which a gradient keeps the part `decay` of its weight per step.
+    """Return sums in which a gradient keeps the part `decay` of its weight per step.
 
     Args:
         n: steps, >= 1.
@@ -193,7 +193,7 @@ def exponential_decay(n: int, decay: float) -> Workload:
 
 
 def sliding_window(n: int, width: int) -> Workload:
-    """Sums of the last `width` gradients.
+    """Return sums of the last `width` gradients.
 
     Args:
         n: steps, >= 1.
