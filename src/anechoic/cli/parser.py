@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from anechoic._home import PROOFS
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
 from anechoic.cli.values import count, format_and_file, kept, size, steps_over
@@ -38,7 +39,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
-    explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
+    explain.add_argument("--proofs", default=PROOFS, metavar="BASE", help="where its links lead")
     explain.set_defaults(run=do.explain)
     _add_audit(commands)
     _add_budget(commands)
