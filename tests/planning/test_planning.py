@@ -82,7 +82,8 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
         assert 6e-6 <= row.seconds <= 7e-6 * (1 + row.history)
         assert row.mechanism.strategy.structure.bands <= 17 or row.name.startswith(("BLT", "Dense"))
     text = str(result)
-    assert "→" in text and result.reason in " ".join(text.split())
+    assert "→" in text and result.reason not in text and len(text.splitlines()) <= len(result.lines) + 8
+    assert result.reason in " ".join(result.why().split()) and "σ is the noise std" in result.why()
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
@@ -490,7 +491,12 @@ def test_a_fixed_order_is_held_against_dp_sgd(epsilon, epochs, verdict):
     assert "needs the batches in one fixed order" in found.reason
     assert f"drawn in secret (Poisson), would have {ratio:.3g} times its error" in found.reason
     assert ("permit it (poisson_sampling=True)" in found.reason) == (ratio < 1 / 0.9)
+    worth, chosen, rate = found.sentences()
+    assert worth.startswith(verdict) and worth.endswith(f"in secret would have {ratio:.3g} times its error.")
+    assert chosen.startswith(f"Chosen: {found.chosen.name}, fixed order, {10 * epochs} steps of 100;")
+    assert rate.startswith("Learning rate to try first: ") and rate.endswith("plan.why() has the reasons.")
     table = str(found).splitlines()
+    assert " ".join(table[4 + len(found.rows) :]) == f"{worth} {chosen} {rate}"
     assert table[2 + len(found.rows)].startswith(
         "   DP-SGD, if these batches might be drawn in secret  Poisson"
     )

@@ -59,7 +59,7 @@ class Advice:
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
             f"Learning rate to try first{which}: {self.rate:.2g}, then {self.lowest:.2g} to"
-            f" {self.highest:.2g} (docs/choosing.md).{more}"
+            f" {self.highest:.2g}.{more}"
         )
 
 

@@ -249,7 +249,7 @@ def outlook(best: PlanRow, rows: list[PlanRow], drawn: PlanRow | None = None) ->
     if best.mechanism.amplified:
         return (
             f"Expect about what {_plain_name(plain[0])} gives: {less}, but where batches are drawn at random"
-            " that moved the accuracy of models by -1 to +2 points only (docs/choosing.md)."
+            " that moved the accuracy of models by -1 to +2 points only."
         )
     kept = "" if drawn is None or best.predicted <= WORTH * drawn.predicted else " where the order is kept"
     return f"Worth it{kept}: {less}.{order}{_permission(best, drawn)}"
