@@ -19,6 +19,7 @@ from anechoic.planning.families import PLAN_CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
+from anechoic.statement.rounding import round_up
 from anechoic.strategies import Identity
 from tests.marks import slow
 
@@ -493,7 +494,9 @@ def test_a_fixed_order_is_held_against_dp_sgd(epsilon, epochs, verdict):
     assert ("permit it (poisson_sampling=True)" in found.reason) == (ratio < 1 / 0.9)
     worth, chosen, rate = found.sentences()
     assert worth.startswith(verdict) and worth.endswith(f"in secret would have {ratio:.3g} times its error.")
-    assert chosen.startswith(f"Chosen: {found.chosen.name}, fixed order, {10 * epochs} steps of 100;")
+    assert chosen.startswith(
+        f"Chosen: {found.chosen.name}, fixed order, {10 * epochs} steps of 100, ({round_up(epsilon)}, 1e-05)-DP;"
+    )
     assert rate.startswith("Learning rate to try first: ") and rate.endswith("plan.why() has the reasons.")
     table = str(found).splitlines()
     assert " ".join(table[4 + len(found.rows) :]) == f"{worth} {chosen} {rate}"

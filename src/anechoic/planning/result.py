@@ -13,6 +13,7 @@ from anechoic.planning.page import as_cell
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import held, notes, paragraphs, table
 from anechoic.plots.plan import plan_figure
+from anechoic.statement.rounding import round_up
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Plan:
             worth += f"; DP-SGD on batches that are drawn in secret would have {ratio:.3g} times its error"
         first = [f"{worth}."] * (not worth.startswith("Chosen"))
         rate = "" if self.advice is None else f"{str(self.advice).split('. ')[0].rstrip('.')}; "
-        chosen = f"Chosen: {row.name}, {run}; noise state {held(row)}."
+        kept = f"({round_up(self.mechanism.epsilon())}, {self.mechanism.delta:g})-DP"
+        chosen = f"Chosen: {row.name}, {run}, {kept}; noise state {held(row)}."
         return [*first, chosen, f"{rate}{more} has the reasons."]
 
     def why(self) -> str:
