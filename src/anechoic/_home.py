@@ -1,6 +1,6 @@
-"""Where the documentation is: in the source, until somebody owns an address. No other file names it."""
+"""Where the project is at home: the one place that names it."""
 
-#: A folder, or an address without a slash at its end.
-HOME = "docs"
+#: Address of the repository; "" until somebody owns one: then documentation is in the source alone.
+HOME = ""
 #: Where the links of statements lead.
-PROOFS = f"{HOME}/proofs"
+PROOFS = f"{HOME}/blob/main/docs/proofs" if HOME else "docs/proofs"

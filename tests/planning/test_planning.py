@@ -494,9 +494,8 @@ def test_a_fixed_order_is_held_against_dp_sgd(epsilon, epochs, verdict):
     assert ("permit it (poisson_sampling=True)" in found.reason) == (ratio < 1 / 0.9)
     worth, chosen, rate = found.sentences()
     assert worth.startswith(verdict) and worth.endswith(f"in secret would have {ratio:.3g} times its error.")
-    assert chosen.startswith(
-        f"Chosen: {found.chosen.name}, fixed order, {10 * epochs} steps of 100, ({round_up(epsilon)}, 1e-05)-DP;"
-    )
+    run = f"fixed order, {10 * epochs} steps of 100, ({round_up(epsilon)}, 1e-05)-DP;"
+    assert chosen.startswith(f"Chosen: {found.chosen.name}, {run}")
     assert rate.startswith("Learning rate to try first: ") and rate.endswith("plan.why() has the reasons.")
     table = str(found).splitlines()
     assert " ".join(table[4 + len(found.rows) :]) == f"{worth} {chosen} {rate}"

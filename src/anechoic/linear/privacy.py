@@ -267,7 +267,7 @@ def warn_of_selection() -> None:
         warnings.warn(
             "a search over parameters: every fit is a release of its own, and the choice of the best is"
             " outside of the guarantee that each states. anechoic.select chooses among private fits and says"
-            " what that costs (docs/linear.md).",
+            " what that costs ('Selecting by trial' in the documentation).",
             UserWarning,
             stacklevel=4,
         )

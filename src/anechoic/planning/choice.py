@@ -207,7 +207,7 @@ def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | No
     """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
-    noise, and without any (docs/measured.md, on flights). None where there is more, or no momentum.
+    noise, and without any (measured on flights). None where there is more, or no momentum.
     """
     least = independent(rows)
     if least is None or update.kind != "sgd" or not update.momentum or dimension is None:
@@ -222,7 +222,7 @@ def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | No
         )
     said = (
         "The noise of the whole run adds less to the model than half a clipped gradient, so that the rate is"
-        f" what limits it, and at large rates momentum did worse with less noise (docs/choosing.md).{less}"
+        f" what limits it, and at large rates momentum did worse with less noise.{less}"
     )
     return least, "its noise does not limit the run", said
 

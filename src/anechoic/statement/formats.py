@@ -19,7 +19,7 @@ from anechoic.statement.statement import Statement
 
 Format = Literal["text", "markdown", "html", "json"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
-#: Of the keys in JSON, which docs/statement.md documents: they stay.
+#: Of the keys in JSON, which are documented: they stay.
 VERSION = 1
 #: Lines that a reviewer signs.
 SIGNED = 12

@@ -10,6 +10,7 @@ from typing import Any
 from anechoic.statement.attacker import attacker_of
 from anechoic.statement.theorem import Theorem
 
+_UNDER = "under 'Proofs' in the documentation: "
 #: Keeps what a reviewer need not sign for.
 LIBRARY = "the library's sampler (anechoic.torch, anechoic.batches)"
 
@@ -40,7 +41,7 @@ class Statement:
         not_covered: what is outside the guarantee.
         software: name -> version.
         fingerprint: of the mechanism, or a sentence saying why there is none.
-        record: the numbers and names, as plain data (`docs/statement.md`).
+        record: the numbers and names, as plain data.
     """
 
     items: tuple[tuple[str, str], ...]
@@ -101,7 +102,7 @@ class Statement:
             ("Observer", self.observer),
             ("Deployment", "; ".join(self.duties)),
             ("Not covered", "; ".join(self.not_covered)),
-            ("Proofs", "; ".join(f"{proof.title}: {proof.page}" for proof in self.proofs)),
+            ("Proofs", _UNDER + "; ".join(f"{each.title}: {each.page}" for each in self.proofs)),
             ("Fingerprint", self.fingerprint),
         ]
 
