@@ -1,4 +1,4 @@
-"""Writes build/recipe.yaml: recipe/recipe.yaml with version and digest of the sdist in dist/, and its home."""
+"""Writes build/recipe.yaml: the template with version and digest of the sdist in dist/, and the home."""
 
 import hashlib
 import re
