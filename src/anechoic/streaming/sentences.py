@@ -28,8 +28,7 @@ _OBSERVER = (
 _DUTIES = (
     "settings are chosen without looking at the data: bounds, categories, edges, groups and weights",
     "keys and state files stay secret: of two copies of a state file only one goes on, and none is put back",
-    "only releases leave: and what is computed from them, no counts of records that were left out, no logs of"
-    " records",
+    "only releases leave: and what is computed from them, no counts of records left out, no logs of records",
     "other releases add up: those from the same data, with this one",
     "workers are trusted: sums that came by add_sums are those of records, each once",
 )
@@ -196,12 +195,11 @@ def _statement_of(
         for heading, text in whole.items
         if heading not in ("Batches", "Divisor", "Privacy unit")
     ]
-    who = "the ledger of this stream" if by_unit else "whoever feeds it"
+    who, kept = ("the ledger of this stream", "enforced") if by_unit else ("whoever feeds it", "as promised")
     held = mechanism.participation if rule is None else rule
     inexact = mechanism.grid_bits is None
     floats = ("floating-point attacks: noise is not rounded exactly",) if inexact else ()
-    kept = f"participation is {'enforced' if by_unit else 'as promised'}"
-    what = f"{kept}: {held.describe()}; when steps end depends on no private value"
+    what = f"participation is {kept}: {held.describe()}; when steps end depends on no private value"
     return replace(
         whole,
         items=(theirs[0], ("Privacy unit", whom), *own, *theirs[1:]),
