@@ -228,6 +228,30 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert done.returncode == 0
 
 
+def test_a_budget_is_granted_and_shown_without_polars(tmp_path):
+    book = str(tmp_path / "b.db")
+    code = f"""
+import os, sys
+sys.modules["polars"] = None
+os.environ["KEY"] = "ab" * 32
+from anechoic import cli
+where = [{book!r}, "--key-env", "KEY"]
+assert cli.main(["budget", "grant", {book!r}, "flights", "--epsilon", "1", "--delta", "1e-6", *where[1:]]) == 0
+assert cli.main(["budget", "show", *where]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.count("'flights': (1.0, 1e-06) per example") == 2, done.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "stream"])
+def test_help_begins_with_an_example_that_is_read_and_a_sentence(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    usage, blank, sentence, *_ = out.splitlines()
+    assert code == 0 and usage.startswith(f"usage: anechoic {command} --") and blank == ""
+    assert sentence[0].isupper() and sentence.endswith(".")
+    parser.parser_of_all().parse_args(usage.removeprefix("usage: anechoic ").split())
+
+
 @pytest.mark.slow
 def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(capsys):
     assert parser.STRATEGIES == STRATEGIES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from functools import lru_cache
 
 from anechoic._validate import positive_int
@@ -16,6 +17,14 @@ _NUMBER_LIMIT = 2**64
 def new_key() -> bytes:
     """A fresh key of 32 bytes from the operating system's entropy source."""
     return os.urandom(KEY_BYTES)
+
+
+def key_in_environment(name: str) -> bytes:
+    """Return the key in an environment variable; a ValueError where there is none does not show it."""
+    text = os.environ.get(name, "").strip()
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
+        raise ValueError(f"the environment variable {name} must hold 64 hexadecimal digits of a secret key.")
+    return bytes.fromhex(text)
 
 
 def checked_key(key: bytes, name: str = "key") -> bytes:

@@ -16,10 +16,11 @@ import polars
 
 from anechoic import cli, streaming
 from anechoic.budget import BudgetBook
+from anechoic.keys import key_in_environment
 from anechoic.participation import MinSep
 from anechoic.statement.formats import FORMATS
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
-from anechoic.streaming.command import key_in_environment, statistics_of
+from anechoic.streaming.command import statistics_of
 from anechoic.streaming.pending import Columns, PendingSteps
 from anechoic.streaming.release import HEAD, write_releases
 from tests.streaming.test_stream import NoNoise
@@ -187,10 +188,8 @@ def test_a_file_becomes_a_table(table, tmp_path, capsys):
     code, text, error = run(capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out)
     assert code == 0 and "3 steps released, 3 in all, of all steps so far; epsilon 5.000 at" in text
     assert "private: 33.3 % of 6 records are left out, or in part: 1 without a time" in error
-    assert (
-        "1 with no number in delay" in error
-        and "records of steps that are not over (--until releases" in error
-    )
+    assert "1 with no number in delay" in error
+    assert "private: 1 records of steps that are not over (--until releases those that end by it)" in error
     assert "private: 1 records carrier: unknown category" in error and "private" not in text
     with out.open() as file:
         rows = list(csv.DictReader(file))
@@ -203,7 +202,7 @@ def test_a_file_becomes_a_table(table, tmp_path, capsys):
     ("fares", "given", "asked"),
     [
         (("1,234", "1,234,567.5", "12"), [], "2 numbers ask for --thousands ','."),
-        (("1.234.567", "1.234", "12"), [], "1 numbers ask for --thousands '.'."),
+        (("1.234.567", "1.234", "12"), [], "1 numbers ask for --thousands '.' --decimal ','."),
         (("1.234,5", "1.234.567", "12"), ["--decimal", ","], "2 numbers ask for --thousands '.'."),
         (("1 234", "x", "12"), [], "1 numbers ask for --thousands ' '."),
         (("1234x", "12,34", "1,2345"), [], "--decimal and --thousands.\n"),
@@ -257,7 +256,7 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "xy")
     with pytest.raises(ValueError, match="64 hexadecimal"):
         key_in_environment("SECRET")
-    with pytest.raises(ValueError, match="has no OTHER"):
+    with pytest.raises(ValueError, match="variable OTHER must hold 64"):
         key_in_environment("OTHER")
 
 

@@ -136,7 +136,7 @@ def stream(options: argparse.Namespace) -> None:
 
 def budget(options: argparse.Namespace) -> None:
     from anechoic.budget.book import BudgetBook
-    from anechoic.streaming.command import key_in_environment
+    from anechoic.keys import key_in_environment
 
     key = None if options.key_env is None else key_in_environment(options.key_env)
     book = BudgetBook(options.book, options.data or "any", key=key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import re
 import sys
 import time
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.budget.book import BudgetBook
+from anechoic.keys import key_in_environment
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.atomic_files import check_writable, replaced
@@ -186,24 +186,6 @@ def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
         print(late, file=sys.stderr)
     released = pending.release(pending.open_after(until, now), tell=_progress)
     _report(options, stream, pending, released, reader)
-
-
-def key_in_environment(name: str) -> bytes:
-    """Return the key in an environment variable, as 64 hexadecimal digits.
-
-    Raises:
-        ValueError: if it is missing or something else; the message does not show it.
-    """
-    text = os.environ.get(name)
-    if text is None:
-        raise ValueError(f"the environment has no {name}: put 64 hexadecimal digits of a secret key into it.")
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise ValueError(f"{name} in the environment must hold 64 hexadecimal digits.")
-    return key
 
 
 def _numbers(text: str, form: str, example: str) -> tuple[Any, ...]:
