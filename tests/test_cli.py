@@ -235,8 +235,8 @@ import os, sys
 sys.modules["polars"] = None
 os.environ["KEY"] = "ab" * 32
 from anechoic import cli
-where = [{book!r}, "--key-env", "KEY"]
-assert cli.main(["budget", "grant", {book!r}, "flights", "--epsilon", "1", "--delta", "1e-6", *where[1:]]) == 0
+where, grant = [{book!r}, "--key-env", "KEY"], ["--epsilon", "1", "--delta", "1e-6"]
+assert cli.main(["budget", "grant", {book!r}, "flights", *grant, *where[1:]]) == 0
 assert cli.main(["budget", "show", *where]) == 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
