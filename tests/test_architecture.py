@@ -20,7 +20,7 @@ NOT_LOADED = ("torch", "sklearn", "opacus", "flwr", "matplotlib", "pandas", "jax
 # The storeys, from the ground up. A room is a module or package directly under anechoic; it imports rooms of
 # storeys below its own, wherever in a file the import stands, and of its own storey where no circle closes.
 STOREYS = [
-    {"errors", "_validate", "_serialize", "_patience", "_home"},
+    {"errors", "_validate", "_serialize", "_patience"},
     {"algebra", "keys", "statement"},
     {"participation", "units", "noise"},
     {"workloads", "sampling", "runs"},

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-HOME = runpy.run_path(str(ROOT / "src/anechoic/_home.py"))["HOME"]
+HOME = runpy.run_path(str(ROOT / "src/anechoic/statement/theorem.py"))["HOME"]
 
 
 def filled(template: str, version: str, digest: str) -> str:

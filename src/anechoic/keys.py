@@ -33,17 +33,14 @@ def checked_key(key: bytes, name: str = "key") -> bytes:
     Raises:
         ValueError: otherwise; the message never shows the key.
     """
-    if not isinstance(key, (bytes, bytearray)):
-        raise ValueError(
-            f"{name} is of type {type(key).__name__}, but must be exactly {KEY_BYTES} bytes: leave it out "
-            "for fresh entropy, or pass noise.new_key(). An integer seed holds too few bits."
-        )
-    if len(key) != KEY_BYTES:
-        raise ValueError(
-            f"{name} has {len(key)} bytes, but must have exactly {KEY_BYTES}: leave it out for fresh "
-            "entropy, or pass noise.new_key(). To start from a longer secret, pass its SHA-256 digest."
-        )
-    return bytes(key)
+    several = isinstance(key, (bytes, bytearray))
+    if several and len(key) == KEY_BYTES:
+        return bytes(key)
+    raise ValueError(
+        f"{name} {f'has {len(key)} bytes' if several else f'is of type {type(key).__name__}'}, but must be"
+        f" exactly {KEY_BYTES} bytes: leave it out for fresh entropy, or pass noise.new_key(). An integer"
+        " seed holds too few bits; of a longer secret pass the SHA-256 digest."
+    )
 
 
 def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
@@ -58,9 +55,6 @@ def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
         domain: what the bytes are for, such as "noise" or "sampling".
         numbers: integers in [0, 2**64), such as a step.
         size: bytes wanted, >= 1.
-
-    Returns:
-        `size` bytes.
 
     Raises:
         ValueError: if the key is not 32 bytes long, or a number or the size is out of range.

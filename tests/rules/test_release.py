@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import anechoic as an
-from anechoic._home import HOME
+from anechoic.statement.theorem import HOME
 from tests.rules.pages import ROOT
 from tests.test_architecture import STOREY
 from tools.recipe import filled
@@ -54,7 +54,7 @@ def test_no_message_names_a_file_that_a_wheel_lacks():
                 node.value.value = ""
         said = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         paths = [text for text in said if isinstance(text, str) and "docs/" in text]
-        assert not paths or page.name == "_home.py", (page, paths)
+        assert not paths or page.name == "theorem.py", (page, paths)
 
 
 def test_links_of_the_readme_lead_nowhere_but_to_addresses_on_an_index():

@@ -9,8 +9,6 @@ from anechoic._patience import patience
 from anechoic.cli.progress import naming, need, text_of
 from anechoic.runs.atomic_files import check_writable
 
-# -- what the commands do ------------------------------------------------------------------------
-
 
 def demo(options: argparse.Namespace) -> None:
     need("torch", "rich", "matplotlib", "jinja2", extras="demo")

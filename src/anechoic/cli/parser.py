@@ -7,18 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from anechoic._home import PROOFS
 from anechoic.cli import commands as do
 from anechoic.cli.progress import version
 from anechoic.cli.values import count, format_and_file, kept, size, steps_over
 from anechoic.statement.formats import FORMATS
+from anechoic.statement.theorem import PROOFS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
 _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
-
-
-# -- the parser ----------------------------------------------------------------------------------
 
 
 def parser_of_all() -> argparse.ArgumentParser:

@@ -9,14 +9,7 @@ from anechoic.planning.table import paragraphs, table
 
 
 def print_plan(plan: Plan, *, rows: int | None = 12, why: bool = False) -> None:
-    """Print the table and three sentences, or the reasons.
-
-    Args:
-        plan: what `plan` returned.
-        rows: how many of the best candidates, or None for all; the choice, independent noise
-            and `drawn` always.
-        why: whether the reasons are printed in the place of the sentences.
-    """
+    """Print the best `rows` candidates (all for None), what `selected` adds, and why, or three sentences."""
     shown = selected(plan, rows)
     left = len(plan.lines) - len(shown)
     more = [f"{left} more candidates, ranked below those shown: --all shows them."] * (left > 0)

@@ -15,7 +15,6 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anechoic._home import PROOFS
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
@@ -28,6 +27,7 @@ from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
 from anechoic.statement.formats import Format, render
 from anechoic.statement.statement import Statement, statement_of
+from anechoic.statement.theorem import PROOFS
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
 
@@ -212,9 +212,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         """What the fitted model guarantees, and what it does not.
 
         Args:
-            format: "text", "markdown", "html" or "json".
-            out: a file to write it to, besides returning it.
-            proofs: folder or address of the proof pages, for links.
+            format, out, proofs: see `statement.formats.render`.
 
         Raises:
             NotFittedError: before `fit`.

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from anechoic._home import PROOFS
 from anechoic._serialize import text_of
 from anechoic._validate import fraction, positive_float
 from anechoic.errors import MismatchError
 from anechoic.statement.formats import Format, as_cell, as_signed, render
 from anechoic.statement.statement import statement_of
+from anechoic.statement.theorem import PROOFS
 
 REMEDY = "Do not rely on it: take the file that to_json() wrote."
 FORMAT = 1

@@ -35,11 +35,7 @@ def folded_reason(plan: Plan) -> str:
 
 
 def as_page(plan: Plan, command: str = "") -> str:
-    """Return the plan as one HTML document that loads nothing, with the command that made it.
-
-    Raises:
-        AnechoicError: without matplotlib or jinja2.
-    """
+    """Return the plan as one HTML document that loads nothing, with the command that made it."""
     best = plan.chosen
     title = f"{best.name}, {best.sampling}, B = {best.batch_size:.4g}"
     shown = {"pictures": plan_pictures(plan.lines), "candidates": ranked_table(plan.lines)}
@@ -47,11 +43,7 @@ def as_page(plan: Plan, command: str = "") -> str:
 
 
 def checked_kind(file: Path) -> Path:
-    """Return a file that `write_plan` knows how to write.
-
-    Raises:
-        ValueError: for another ending than those of `KINDS`.
-    """
+    """Return a file that `write_plan` knows how to write; a ValueError for another ending than `KINDS`."""
     if file.suffix.lower() not in KINDS:
         raise ValueError(
             f"{file} ends in {file.suffix or 'nothing'!r}, and a plan is written as {', '.join(KINDS)}:"
@@ -65,7 +57,7 @@ def write_plan(plan: Plan, file: Path, command: str = "") -> None:
 
     Raises:
         ValueError: for another ending.
-        AnechoicError: without matplotlib.
+        AnechoicError: without matplotlib, and a page without jinja2.
         OSError: if the file cannot be written.
     """
     kind, rows = checked_kind(file).suffix.lower(), plan.lines

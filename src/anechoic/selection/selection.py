@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anechoic._home import PROOFS
 from anechoic._validate import fraction, known_keywords, one_of, positive_float
 from anechoic.accounting import Verified
 from anechoic.accounting.loss_distributions import profile as profiles
@@ -28,6 +27,7 @@ from anechoic.selection.repetitions import Repetitions
 from anechoic.selection.state import SelectionFile, SelectionInMemory, as_score, plain_candidates
 from anechoic.statement.formats import Format, as_signed, render
 from anechoic.statement.statement import statement_of
+from anechoic.statement.theorem import PROOFS
 
 _TAIL = 1e-4  # part of delta that the profile of one run may leave at infinity
 _LEAST_MU = 1e-6  # of bounds by moments, which have no digits below

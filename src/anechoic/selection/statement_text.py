@@ -34,12 +34,8 @@ def _(selection: Selection) -> Statement:
         f"scores are {private}",
         *one.duties,
     )
-    covered = tuple(
-        "choosing anything else: which candidates there are, clip norm, epochs, on the same private data"
-        if each.startswith(_CHOICE)
-        else each
-        for each in one.not_covered
-    )
+    other = "choosing anything else: which candidates there are, clip norm, epochs, on the same private data"
+    covered = tuple(other if each.startswith(_CHOICE) else each for each in one.not_covered)
     record = {
         **one.record,
         "guarantee": {"epsilon": epsilon, "delta": s.delta, "repetitions": str(s.repetitions)},

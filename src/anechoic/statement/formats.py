@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from anechoic._home import PROOFS
 from anechoic._validate import one_of
 from anechoic.statement.attacker import attacker_of
 from anechoic.statement.page import cell, definitions, fold, paragraph, render_page
 from anechoic.statement.statement import Statement
+from anechoic.statement.theorem import PROOFS
 
 Format = Literal["text", "markdown", "html", "json"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
@@ -86,13 +86,8 @@ def _versions(statement: Statement) -> str:
 
 def as_html(statement: Statement, proofs: str) -> str:
     """The statement as a whole HTML document; links lead into `proofs`, a folder or an address."""
-    return render_page(
-        "statement.html",
-        title="Privacy statement",
-        statement=statement,
-        software=_versions(statement),
-        folder=proofs.rstrip("/"),
-    )
+    shown = {"statement": statement, "software": _versions(statement), "folder": proofs.rstrip("/")}
+    return render_page("statement.html", title="Privacy statement", **shown)
 
 
 def as_cell(statement: Statement) -> str | None:

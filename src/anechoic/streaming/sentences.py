@@ -8,12 +8,11 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from anechoic._home import PROOFS
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.statement.formats import Format, render
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
-from anechoic.statement.theorem import Theorem
+from anechoic.statement.theorem import PROOFS, Theorem
 from anechoic.streaming.base import StreamBase
 from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.mechanisms import FOR_EVER
