@@ -61,9 +61,9 @@ class ScoreAudit:
         least = 1.0 / len(self.without)
         rates = np.unique(np.geomspace(least, 1.0 - least / 2, 60))
         curve = [float(self.tpr_at(rate).estimate or 0.0) for rate in rates]
-        seen = [(x, y) for x, y in zip(rates.tolist(), curve, strict=True) if y > 0] or [(1.0, 1.0)]
+        seen = [pair for pair in zip(rates.tolist(), curve, strict=True) if pair[1] > 0] or [(1.0, 1.0)]
         lines = [
-            Line("this attack", "planned", *map(list, zip(*seen, strict=True)), markers=False),
+            Line("this attack", "planned", [x for x, _ in seen], [y for _, y in seen], markers=False),
             Line("chance", "independent", [least, 1.0], [least, 1.0], markers=False),
         ]
         title = f"Rates of an attack; epsilon at least {self.epsilon.value:.3g} at delta {self.delta:g}"
