@@ -145,7 +145,7 @@ class Composition(HasGuarantee):
     # -- the guarantee -------------------------------------------------------------------------
 
     def gdp(self) -> float:
-        """mu such that all runs together are mu-GDP: sqrt(sum of mu_i^2). Does not use amplification."""
+        """mu such that all runs together are mu-GDP: $sqrt(sum_i mu_i^2)$. Does not use amplification."""
         if self.disjoint:
             return max(part.gdp() for part, _ in self.parts)
         return math.sqrt(math.fsum(count * part.gdp() ** 2 for part, count in self.parts)) * (1 + 1e-15)

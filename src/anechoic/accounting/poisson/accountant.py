@@ -33,7 +33,7 @@ class PoissonAccountant(Accountant):
     """(Cyclic) Poisson sampling of a strategy with at most as many bands as groups (Theorem 3.21)."""
 
     theorem: ClassVar[Theorem] = Theorem(
-        "Cyclic Poisson sampling (monograph, Theorem 3.21)", "cyclic-poisson.md"
+        "Cyclic Poisson sampling (monograph, Theorem 3.21)", "amplification.md#poisson-sampling"
     )
 
     sampling: Poisson | CyclicPoisson
