@@ -113,7 +113,7 @@ def statement_of_run(
             " the update",
         ),
         ("Chosen in advance", "clip norm, learning rates and rounds: without looking at the data"),
-        ("Proof", "federated.md, under 'Proofs' in the documentation"),
+        ("Proof", "sensitivity.md#federated-rounds, under 'Proofs' in the documentation"),
     ]
     text = "\n".join(f"{head:<21}{words}." for head, words in lines)
     stated = replace(statement_of(mechanism), duties=_duties(unit, durable))

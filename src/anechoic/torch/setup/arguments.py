@@ -204,8 +204,9 @@ class Setup:
         dataset = self.data_loader.dataset
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise UnsupportedError(
-                "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-                " map-style data set, such as DataLoader(list(dataset), …)."
+                "data_loader has an IterableDataset, whose examples cannot be counted or sampled. Use a"
+                " map-style data set, such as DataLoader(list(dataset), …); or, in the order in which records"
+                " come, DataLoader(anechoic.torch.RecordStream(dataset, …), …) with participation=."
             )
         return len(dataset)
 
