@@ -55,7 +55,7 @@ def facts(found: Plan) -> str:
     if best.memory is not None and best.seconds is not None:
         times = f"{duration(best.seconds)} a step, {duration(best.seconds * steps)} a run (one core)"
         shown["Noise state"] = f"{size(best.memory)}, {times}"
-    return definitions(shown.items()) + section("In short", *map(paragraph, found.sentences("Why")))
+    return definitions(shown.items()) + section("In short", *map(paragraph, found.sentences("'Why' below")))
 
 
 def kept_noise(found: Plan) -> float:

@@ -26,7 +26,9 @@ def as_cell(plan: Plan) -> str | None:
         return None
     missing = paragraph("Without matplotlib there is no picture: pip install 'anechoic[plot]'.")
     drawn = plan_pictures(plan.lines) if find_spec("matplotlib") else missing
-    return cell(*map(paragraph, plan.sentences()), drawn, ranked_table(plan.lines), folded_reason(plan))
+    return cell(
+        *map(paragraph, plan.sentences("'Why' below")), drawn, ranked_table(plan.lines), folded_reason(plan)
+    )
 
 
 def folded_reason(plan: Plan) -> str:
