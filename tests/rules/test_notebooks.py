@@ -11,7 +11,7 @@ from tests.marks import in_turn
 from tests.rules.pages import NOTEBOOKS, blocks, text_of, without_code
 
 #: What a notebook imports besides what every environment of the tests has.
-NEEDS = {"01": ["sklearn"], "02": ["sklearn"], "04": ["transformers", "peft"]}
+NEEDS = {"01": ["sklearn"], "02": ["sklearn"]}
 #: Packages that warn of themselves where a notebook cannot help it.
 OTHERS = "torch|opacus|dp_accounting"
 #: What draws a picture that is the last line of a cell.
@@ -30,8 +30,8 @@ def run(page):
     return shown
 
 
-def test_there_are_eight_in_an_order():
-    assert [page.name[:2] for page in NOTEBOOKS] == [f"0{number}" for number in range(1, 9)]
+def test_there_are_five_in_an_order():
+    assert [page.name[:2] for page in NOTEBOOKS] == [f"0{number}" for number in range(1, 6)]
 
 
 @in_turn("page", NOTEBOOKS)

@@ -36,6 +36,7 @@ READ = """
     training losses resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
     theory extending federated-study many-devices start from-opacus reviewer faq
+    index why managers
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 
