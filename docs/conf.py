@@ -21,6 +21,7 @@ extensions = [
     "reference",
     "docstrings",
     "mathml",
+    "notebooks",
     "llms",
 ]
 exclude_patterns = ["_site", "images/**/*.md"]

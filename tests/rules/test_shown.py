@@ -2,6 +2,7 @@
 
 import math
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import anechoic as an
 from anechoic.runs.journal import read_journal
-from tests.rules.pages import run, text_of
+from tests.rules.pages import ROOT, run, text_of
 
 
 @pytest.mark.slow
@@ -69,6 +70,15 @@ def test_each_participation_of_the_page_of_releases_is_one():
     names = re.findall(r"`(\w+)\([^`]*\)`", table)
     assert sorted(names) == ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Single"]
     assert all(hasattr(an.participation, name) for name in names)
+
+
+def test_the_table_of_why_correlated_noise_works_is_computed(tmp_path):
+    page, why = text_of("docs/why.md"), runpy.run_path(str(ROOT / "benchmarks/why.py"))
+    assert why["table"]() in page
+    why["draw"](tmp_path)
+    for name, said in {"why-totals.svg": "the best of all 2.4", "why-run.svg": "independent 11.4"}.items():
+        drawn = (tmp_path / name).read_text("utf-8")
+        assert f"images/{name}" in page and said in re.search("<title>(.*?)</title>", drawn)[1]
 
 
 def test_the_guesses_of_the_page_for_reviewers():
