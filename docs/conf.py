@@ -68,7 +68,7 @@ short_titles = {
     "flower": "Flower",
 }
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
-executed = ["start", "notebooks/*"]
+executed = ["start", "why", "notebooks/*"]
 
 # -- Markdown and notebooks ----------------------------------------------------------------------
 
