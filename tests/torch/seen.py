@@ -331,8 +331,8 @@ RUNS = {
 
 def page():
     """Rows of the table in docs/training.md."""
-    shown = [f"| {mistake} | … {said} … | {write} |" for _, mistake, _, said, write in SEEN]
-    return "\n".join(["| in the script | the engine says | write |", "|---|---|---|", *shown]) + "\n"
+    shown = [f"| {mistake} | {write} |" for _, mistake, _, _, write in SEEN]
+    return "\n".join(["| in the script | write |", "|---|---|", *shown]) + "\n"
 
 
 if __name__ == "__main__":
