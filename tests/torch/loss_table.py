@@ -200,7 +200,9 @@ def judged():
 
 def page(found):
     """What docs/training.md says of them."""
-    spaces = {"F": "torch.nn.functional"} | {s: s for s in ("torch", "torch.linalg", "torch.special", "torch.fft")}
+    spaces = {"F": "torch.nn.functional"} | {
+        s: s for s in ("torch", "torch.linalg", "torch.special", "torch.fft")
+    }
     accepted = [name.rpartition(".")[0] for name, (_, why) in found.items() if not why]
     counts = [f"{accepted.count(space)} of `{name}`" for space, name in spaces.items()]
     told = ", ".join(f"`{name}`" for name in sorted(REFUSED))
