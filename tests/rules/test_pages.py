@@ -24,6 +24,7 @@ ELSEWHERE = {
     "flower.md": "tests/flower/test_page.py",
     "frameworks.md": "tests/slow/torch/frameworks/test_page.py",
     "linear.md": "tests/slow/linear/test_docs.py",
+    "logging.md": "tests/torch/test_logging_page.py",
     "mechanisms.md": "tests/rules/test_shown.py",
     "releases.md": "tests/rules/test_shown.py",
     "selecting.md": "tests/torch/test_engine.py",
@@ -33,7 +34,8 @@ ELSEWHERE = {
 }
 #: What people read first; a page that they come to from there belongs here too.
 READ = """
-    training resuming users sharp-edges choosing measured selecting guarantees statement
+    training clip-norm vision logging speed
+    resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
     theory extending federated-study start from-opacus reviewer faq
 """
