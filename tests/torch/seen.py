@@ -329,9 +329,19 @@ RUNS = {
 }
 
 
+#: Not in the table of the page: the message alone says all of it.
+PLAIN = {
+    "pairs of rows by distances", "products and quotients of means", "a mean over rows twice",
+    "a sum where a mean was said", "a mean where a sum was said",
+    "`backward(gradient=…)`", "`torch.autograd.backward(loss)`", "no `backward()`", "a batch that is skipped",
+    "two steps with one batch", "`zero_grad()` between `backward()` and `step()`", "a subclass of it",
+    "a layer that joins the model", "another clip norm or noise", "copies of a run", "a fork", "two threads",
+}  # fmt: skip
+
+
 def page():
     """Rows of the table in docs/training.md."""
-    shown = [f"| {mistake} | {write} |" for _, mistake, _, _, write in SEEN]
+    shown = [f"| {mistake} | {write} |" for _, mistake, _, _, write in SEEN if mistake not in PLAIN]
     return "\n".join(["| in the script | write |", "|---|---|", *shown]) + "\n"
 
 
