@@ -207,10 +207,10 @@ def page(found):
     counts = [f"{accepted.count(space)} of `{name}`" for space, name in spaces.items()]
     told = ", ".join(f"`{name}`" for name in sorted(REFUSED))
     lines = wrap(
-        f"Any that keeps rows apart. Each function of torch was called so, and {len(accepted)} are accepted:"
-        f" {', '.join(counts)}. Refused all the same are {told}, and those that end in `_copy`. A function in"
-        " which rows meet is refused at `step()`, by name, if it reaches the gradient. `python -m"
-        " tests.torch.loss_table` wrote this paragraph.",
+        f"Any that keeps rows apart. So called, {len(accepted)} functions of torch are accepted:"
+        f" {', '.join(counts)}. Refused all the same are {told}, and those that end in `_copy`. One in"
+        " which rows meet is refused at `step()`, by name, if it reaches the gradient. (`python -m"
+        " tests.torch.loss_table`)",
         118,
         break_long_words=False,
         break_on_hyphens=False,

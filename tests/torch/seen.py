@@ -1,6 +1,6 @@
 """Mistakes that people make in a training script: what the engine says, and what to write.
 
-The table of docs/training.md is made from it: `python -m tests.torch.seen` prints it.
+The list of docs/training.md is made from it: `python -m tests.torch.seen` prints it.
 """
 
 import copy
@@ -329,7 +329,7 @@ RUNS = {
 }
 
 
-#: Not in the table of the page: the message alone says all of it.
+#: Not in the list of the page: the message alone says all of it.
 PLAIN = {
     "pairs of rows by distances", "products and quotients of means", "a mean over rows twice",
     "a sum where a mean was said", "a mean where a sum was said",
@@ -340,9 +340,8 @@ PLAIN = {
 
 
 def page():
-    """Rows of the table in docs/training.md."""
-    shown = [f"| {mistake} | {write} |" for _, mistake, _, _, write in SEEN if mistake not in PLAIN]
-    return "\n".join(["| in the script | write |", "|---|---|", *shown]) + "\n"
+    """The list in docs/training.md."""
+    return "".join(f"- {mistake}: {write}\n" for _, mistake, _, _, write in SEEN if mistake not in PLAIN)
 
 
 if __name__ == "__main__":
