@@ -1,0 +1,1 @@
+def claim(n): return ""
