@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
-from adaptive.cells import Arm, Cell, Order, Results, task_of
+from adaptive.cells import Arm, Cell, Order, Results
 from adaptive.claim import claim
 from adaptive.table import tables
 from adaptive.tasks import TASKS
@@ -37,18 +37,22 @@ from adaptive.tasks import TASKS
 ORDERS: tuple[Order, ...] = ("fixed", "drawn")
 EPSILONS = (1.0, 3.0, 0.3, 8.0)
 MOMENTUM, ADAM = ("momentum", "cooldown"), ("Adam", "constant")
+LATER = tuple(product(("SGD", "momentum", "Adam", "AdamW"), ("cooldown", "constant")))
 ARMS: tuple[Arm, ...] = ("DP-SGD", "independent", "default", "no noise")
 QUICK = [Cell("digits", 3.0, "fixed", *ADAM, arm) for arm in (*ARMS, "engine")]
 
 
-def group(task: str, epsilon: float, optimizer: str, schedule: str, *, engine: bool = False) -> Iterator[Cell]:
+def group(
+    task: str, epsilon: float, optimizer: str, schedule: str, *, engine: bool = False
+) -> Iterator[Cell]:
     orders = ORDERS if task != "flights" else ORDERS[:1]
-    arms: tuple[Arm, ...] = (*ARMS, "engine") if engine else ARMS
-    for arm, order in product(arms, orders):
+    for arm, order in product(ARMS, orders):
         yield Cell(task, epsilon, order, optimizer, schedule, arm)
+    if engine:
+        yield Cell(task, epsilon, "fixed", optimizer, schedule, "engine")
 
 
-def cells() -> Iterator[Cell]:
+def cells(results: Results) -> Iterator[Cell]:
     """The most telling ones first."""
     for epsilon in (2.0, 3.0, 8.0, 0.5):
         yield from group("mlp", epsilon, *MOMENTUM, engine=epsilon == 2.0)
@@ -56,26 +60,33 @@ def cells() -> Iterator[Cell]:
         yield from group(task, epsilon, *ADAM, engine=True)
     for epsilon in (0.3, 1.0, 0.1, 3.0):
         yield from group("flights", epsilon, *MOMENTUM)
-    yield from slopes()
+    yield from slopes(results)
     yield from clips()
     for (optimizer, schedule), task in product((MOMENTUM, ADAM), ("digits", "table", "softmax", "mlp")):
         for epsilon in EPSILONS:
             yield from group(task, epsilon, optimizer, schedule)
     for epsilon, task in product((1.0, 8.0), ("cnn", "transformer")):
         yield from group(task, epsilon, *MOMENTUM)
-    for optimizer, schedule in (("SGD", "cooldown"), ("SGD", "constant"), ("momentum", "constant"),
-                                ("Adam", "cooldown"), ("AdamW", "constant"), ("AdamW", "cooldown")):  # fmt: skip
+    for optimizer, schedule in LATER:
         for task, epsilon in product(("digits", "table", "softmax", "mlp"), EPSILONS):
             yield from group(task, epsilon, optimizer, schedule)
     for task, (optimizer, schedule), epsilon in product(("cnn", "transformer"), (MOMENTUM, ADAM), EPSILONS):
         yield from group(task, epsilon, optimizer, schedule)
 
 
-def slopes() -> Iterator[Cell]:
-    """The same mechanisms with more and less noise, and clipping to a norm that nothing reaches."""
+def slopes(results: Results) -> Iterator[Cell]:
+    """The same mechanisms with more and less noise, and clipping to a norm that nothing reaches.
+
+    And independent noise, made so small that its predicted error is that of the plan.
+    """
     for task, epsilon in (("mlp", 2.0), ("digits", 3.0)):
         for order, scale in product(ORDERS, (1.0, 0.5, 0.7, 1.4)):
             yield Cell(task, epsilon, order, *MOMENTUM, "default", scale=scale)
+        for order in ORDERS:
+            cell = Cell(task, epsilon, order, *MOMENTUM, "independent")
+            yield cell
+            ratio = results.predicted(replace(cell, arm="default")) / results.predicted(cell)
+            yield replace(cell, scale=round(ratio, 3))
         for scale in (1.0, 0.5, 0.7, 1.4):
             yield Cell(task, epsilon, "drawn", *MOMENTUM, "DP-SGD", scale=scale)
         yield Cell(task, epsilon, "fixed", *MOMENTUM, "no noise", clip=1e6)
@@ -106,7 +117,7 @@ def main() -> int:
         return 0
     results = Results(options.out or Path(tempfile.mkdtemp()) / "grid.jsonl", options.data_dir)
     began = time.monotonic()
-    for cell in dict.fromkeys([] if options.tables else QUICK if options.quick else cells()):
+    for cell in [] if options.tables else QUICK if options.quick else cells(results):
         if cell.task in options.tasks and time.monotonic() - began < 60.0 * options.minutes:
             at = time.monotonic()
             results.complete(cell, options.seeds, alike(results, cell))

@@ -71,8 +71,9 @@ class Cell:
         return self.arm.startswith("engine")
 
     def plan(self, task: Task) -> Plan:
-        """What the arm is planned by; without noise as independent noise."""
-        return planned(task, replace(self, clip=1.0, scale=1.0))
+        """What the arm is planned by; without noise as independent noise, by the engine as the plan."""
+        arm = self.arm if not self.by_engine else "default" if self.arm == "engine" else "independent"
+        return planned(task, replace(self, clip=1.0, scale=1.0, arm=arm))
 
 
 @cache
@@ -94,9 +95,7 @@ def trained(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) ->
     mechanism = cell.plan(task).mechanism
     n, width = mechanism.steps, task.dimension
     orders = [
-        batches_of(
-            mechanism.sampling, hashlib.sha256(b"batches %d" % seed).digest(), shuffled=task.drawable
-        )
+        batches_of(mechanism.sampling, hashlib.sha256(b"batches %d" % seed).digest(), shuffled=task.drawable)
         for seed in seeds
     ]
     noise = torch.zeros(n, len(seeds), width)
@@ -162,7 +161,9 @@ def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) 
     for i, j in np.ndindex(found.shape):
         torch.manual_seed(seeds[i])
         layers = [
-            layer for shape in task.shapes[::2] for layer in (nn.Linear(*shape), nn.ReLU())  # type: ignore[misc]
+            layer
+            for shape in task.shapes[::2]
+            for layer in (nn.Linear(*shape), nn.ReLU())  # type: ignore[misc]
         ]
         model = nn.Sequential(*layers[:-1])
         optimizer = makers[cell.optimizer](model.parameters())
@@ -207,6 +208,7 @@ class Results:
         self.runs: list[dict[str, Any]] = []
         self.cells: dict[Cell, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
         self.plans: dict[Cell, dict[str, Any]] = {}
+        self.norms: dict[str, list[float]] = {}
         self._began = False
         for line in text.splitlines():
             self._read(json.loads(line))
@@ -214,6 +216,9 @@ class Results:
     def _read(self, line: dict[str, Any]) -> None:
         if "machine" in line:
             self.runs.append(line)
+            return
+        if "norms" in line:
+            self.norms[line["task"]] = line["norms"]
             return
         cell = Cell(**{field.name: line[field.name] for field in fields(Cell) if field.name in line})
         self.plans[cell] = line["plan"]
@@ -233,6 +238,10 @@ class Results:
         full = {rate: np.array([*each.values()]) for rate, each in found.items() if len(each) == most}
         return dict(sorted(full.items()))
 
+    def predicted(self, cell: Cell) -> float:
+        """Of the arm's plan, times the scale of the noise."""
+        return float(self.plans[cell]["predicted"]) * cell.scale
+
     def best(self, cell: Cell) -> float:
         """The rate of the largest mean."""
         found = self.of(cell)
@@ -247,7 +256,7 @@ class Results:
         """At those rates and seeds that are missing."""
         known = self.cells.get(cell, {})
         for missing in sorted({s for rate in rates for s in range(seeds) if s not in known.get(rate, {})}):
-            group = [s for s in range(missing, seeds)]
+            group = list(range(missing, seeds))
             wanted = [rate for rate in rates if not known.get(rate, {}).keys() >= {*group}]
             if wanted:
                 self._train(cell, wanted, group)
@@ -260,12 +269,21 @@ class Results:
             if cell.by_engine
             else (trained(cell, task, rates, seeds), cell.plan(task))
         )
+        self._record(cell, plan, rates, seeds, metrics)
+
+    def _record(
+        self, cell: Cell, plan: Plan, rates: list[float], seeds: list[int], metrics: np.ndarray
+    ) -> None:
         if not self._began:
             self._began = True
             self._write(here())
-        row, advice = plan.chosen, plan.advice
+        row, advised = plan.chosen, self._advised(cell)
         facts = {"name": row.name, "sampling": row.sampling, "predicted": round(row.predicted, 6)}
-        facts |= {"step": round(row.step_noise, 6), "advised": float(f"{advice.rate:.4g}") if advice else 0.0}
+        facts |= {"step": round(row.step_noise, 6), "advised": advised}
+        if cell.task not in self.norms:
+            task = task_of(cell.task, self._data)
+            few = np.quantile(task.norms().numpy(), [0.1, 0.5, 0.9])
+            self._write({"task": task.name, "norms": [round(float(norm), 3) for norm in few]})
         short = {k: v for k, v in asdict(cell).items() if (k, v) not in (("clip", 1.0), ("scale", 1.0))}
         columns = [[round(float(v), 5) for v in column] for column in metrics.T]
         self._write({**short, "plan": facts, "seeds": seeds, "rates": rates, "metrics": columns})
@@ -278,13 +296,17 @@ class Results:
         if cell.by_engine:
             self.train(cell, [0.0], seeds)
             return
+        other = replace(cell, arm="independent")
+        if cell.arm == "default" and self.of(other) and not self.of(cell):
+            task = task_of(cell.task, self._data)
+            if cell.plan(task).mechanism == other.plan(task).mechanism:  # the same runs
+                for rate, each in [*self.cells[other].items()]:
+                    self._record(cell, cell.plan(task), [rate], [*each], np.array([*each.values()])[:, None])
         few = min(seeds, 3)
-        noiseless = cell.arm == "no noise" or not cell.scale
-        advice = None if noiseless else cell.plan(task_of(cell.task, self._data)).advice
-        middle = GUESSES[cell.optimizer] if advice is None else advice.rate / cell.scale
+        rate = self._advised(cell)
+        middle = rate / cell.scale if rate else GUESSES[cell.optimizer] * max(1.0, cell.clip)
         rates = [2.0 ** (round(np.log2(middle)) + k) for k in range(-3, 3)]
-        advised = [] if advice is None else [float(f"{advice.rate:.4g}")]
-        self.train(cell, sorted({*rates, *advised, *also}), few)
+        self.train(cell, sorted({*rates, *([rate] if rate else []), *also}), few)
         for _ in range(OCTAVES):
             if not self.at_end(cell):
                 break
@@ -294,6 +316,13 @@ class Results:
         if seeds > few:
             best = self.best(cell)
             self.train(cell, [best / 2, best, 2 * best], seeds)
+
+    def _advised(self, cell: Cell) -> float:
+        """The rate of the plan's advice; 0 without noise."""
+        if cell in self.plans or cell.arm == "no noise":
+            return float(self.plans[cell]["advised"]) if cell.arm != "no noise" else 0.0
+        advice = cell.plan(task_of(cell.task, self._data)).advice
+        return float(f"{advice.rate:.4g}") if advice else 0.0
 
 
 @cache

@@ -79,9 +79,7 @@ class Task:
     def loss(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self.logits(self.parameters(theta), x), y)
 
-    def clipped_sum(
-        self, theta: Tensor, x: Tensor, y: Tensor, there: Tensor, clip: float = 1.0
-    ) -> Tensor:
+    def clipped_sum(self, theta: Tensor, x: Tensor, y: Tensor, there: Tensor, clip: float = 1.0) -> Tensor:
         """Gradients of examples, each clipped to norm `clip`, added up and divided by it.
 
         Args:
@@ -102,9 +100,7 @@ class Task:
         of_examples = torch.func.vmap(torch.func.grad(self.loss), in_dims=(None, 0, 0))
         return of_examples(self.start(0), x[:count], y[:count]).norm(dim=-1).sort().values
 
-    def _sum_of_layers(
-        self, theta: Tensor, x: Tensor, y: Tensor, there: Tensor, clip: float
-    ) -> Tensor:
+    def _sum_of_layers(self, theta: Tensor, x: Tensor, y: Tensor, there: Tensor, clip: float) -> Tensor:
         """By the products of inputs and errors of each layer: no gradient of an example is held."""
         parts = torch.split(theta, [math.prod(shape) for shape in self.shapes], -1)
         weights = [w.unflatten(-1, shape) for w, shape in zip(parts[::2], self.shapes[::2], strict=True)]
