@@ -7,7 +7,7 @@
 
 Cells, in the order of `CELLS`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
 optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
-if they might be drawn in secret), independent noise in the same scheme (drawn: random allocation), the plan,
+if they might be drawn in secret), the best of it and of banded noise under cyclic Poisson sampling, independent noise in the same scheme (drawn: random allocation), the plan,
 no noise, and the plan by `make_private_with_epsilon` at the rate of its advice. Every arm has six learning
 rates, two apart, and more until none has its best one at an end. That the best is chosen on test examples
 flatters all arms alike. Metric: accuracy of the last iterate, or the area under the ROC curve.
@@ -48,6 +48,8 @@ def group(
     orders = ORDERS if task != "flights" else ORDERS[:1]
     for arm, order in product(ARMS, orders):
         yield Cell(task, epsilon, order, optimizer, schedule, arm)
+    if len(orders) > 1:
+        yield Cell(task, epsilon, "drawn", optimizer, schedule, "banded")
     if engine:
         yield Cell(task, epsilon, "fixed", optimizer, schedule, "engine")
 
@@ -90,14 +92,7 @@ def slopes(results: Results) -> Iterator[Cell]:
 
 
 def clips() -> Iterator[Cell]:
-    settings = [
-        ("mlp", 2.0),
-        ("digits", 8.0),
-        ("softmax", 1.0),
-        ("table", 1.0),
-        ("digits", 1.0),
-        ("softmax", 8.0),
-    ]
+    settings = (("digits", 1.0), ("digits", 8.0), ("mlp", 1.0), ("table", 1.0), ("softmax", 1.0))
     for (task, epsilon), power in product(settings, (0, -4, -2, 2, 4)):
         yield Cell(task, epsilon, "drawn", *MOMENTUM, "default", clip=2.0**power)
 

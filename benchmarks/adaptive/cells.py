@@ -27,9 +27,11 @@ from anechoic.planning.update import UpdateRule, named_rates
 from anechoic.torch import PrivacyEngine
 
 Order = Literal["fixed", "drawn"]
-#: Poisson sampling and independent noise; independent noise in the order or by random allocation; the plan;
-#: no noise; and the last two trained by `PrivacyEngine`.
-Arm = Literal["DP-SGD", "independent", "default", "no noise", "engine", "engine, independent"]
+#: Poisson sampling and independent noise; the best of that and banded noise with cyclic Poisson sampling;
+#: independent noise in the order or by random allocation; the plan; the same by `PrivacyEngine`; no noise.
+Arm = Literal["DP-SGD", "banded", "independent", "default", "engine", "no noise"]
+#: Arms that may have the mechanism of another one.
+PARTNERS: dict[Arm, Arm] = {"banded": "DP-SGD", "default": "independent"}
 FIRST, SECOND, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01
 OPTIMIZERS: dict[str, Any] = {
     "SGD": "sgd",
@@ -68,18 +70,21 @@ class Cell:
 
     @property
     def by_engine(self) -> bool:
-        return self.arm.startswith("engine")
+        return self.arm == "engine"
 
     def plan(self, task: Task) -> Plan:
         """What the arm is planned by; without noise as independent noise, by the engine as the plan."""
-        arm = self.arm if not self.by_engine else "default" if self.arm == "engine" else "independent"
-        return planned(task, replace(self, clip=1.0, scale=1.0, arm=arm))
+        return planned(
+            task, replace(self, clip=1.0, scale=1.0, arm="default" if self.by_engine else self.arm)
+        )
 
 
 @cache
 def planned(task: Task, cell: Cell) -> Plan:
     told: dict[str, Any] = {}
-    if cell.arm != "default":
+    if cell.arm == "banded":
+        told = {"strategy": ["identity", "banded_toeplitz"], "sampling": ["poisson", "cyclic_poisson"]}
+    elif cell.arm != "default":
         schemes = {"DP-SGD": "poisson", "independent": "random_allocation"}
         scheme = schemes[cell.arm] if cell.order == "drawn" else "fixed_order"
         told = {"strategy": "identity", "sampling": scheme}
@@ -180,7 +185,6 @@ def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) 
             max_grad_norm=cell.clip,
             poisson_sampling=cell.order == "drawn",
             scheduler=cell.schedule,
-            **({} if cell.arm == "engine" else {"mechanism": "identity"}),
         )
         for group in optimizer.param_groups:
             group["lr"] = rates[j] or engine.plan.advice.rate
@@ -296,8 +300,8 @@ class Results:
         if cell.by_engine:
             self.train(cell, [0.0], seeds)
             return
-        other = replace(cell, arm="independent")
-        if cell.arm == "default" and self.of(other) and not self.of(cell):
+        other = replace(cell, arm=PARTNERS.get(cell.arm, cell.arm))
+        if other != cell and self.of(other) and not self.of(cell):
             task = task_of(cell.task, self._data)
             if cell.plan(task).mechanism == other.plan(task).mechanism:  # the same runs
                 for rate, each in [*self.cells[other].items()]:

@@ -66,7 +66,8 @@ def grid(results: Results) -> str:
     ]
     lines[0] += ["no noise"]
     for cell in settings(results):
-        line = [*named(cell), best(results, replace(cell, arm="DP-SGD"))]
+        banded = best(results, replace(cell, arm="banded", order="drawn"))
+        line = [*named(cell), best(results, replace(cell, arm="DP-SGD")), banded]
         line += pair(results, cell) + pair(results, replace(cell, order="drawn"))
         lines.append([*line, best(results, replace(cell, arm="no noise"))])
     return rows(*lines)
@@ -100,9 +101,7 @@ def summary(results: Results) -> str:
 
 def engine(results: Results) -> str:
     """`make_private_with_epsilon` at the advised rate, beside tuned arms."""
-    lines = [
-        [*HEAD, "batches", "advice alone", "its rate", "plan, tuned", "independent, tuned", "DP-SGD, tuned"]
-    ]
+    lines = [[*HEAD, "batches", "advice alone", "rate", "plan, tuned", "independent, tuned", "DP-SGD"]]
     for cell in (one for one in results.cells if one.arm == "engine"):
         values = np.array([*results.cells[cell][0.0].values()])
         text = f"{values.mean():.3f} ({1000 * error(values):.0f})"
@@ -115,12 +114,9 @@ def clips(results: Results) -> str:
     """By clip norm: at the rate times clip norm that is best at clip norm 1, and at its own best one."""
     found = sorted({cell.clip for cell in results.cells if cell.clip < 1e5})
     lines = [["task", "ε", "norms at the start: 10, 50, 90 %", *(f"{clip:g}" for clip in found)]]
-    for cell in (one for one in results.cells if one.clip == found[0]):
-        line = [
-            cell.task,
-            f"{cell.epsilon:g}",
-            " ".join(f"{q:.2f}" for q in results.norms.get(cell.task, [])),
-        ]
+    for cell in (one for one in results.cells if one.clip == found[0] < 1.0):
+        norms = " ".join(f"{norm:.2f}" for norm in results.norms.get(cell.task, []))
+        line = [cell.task, f"{cell.epsilon:g}", norms]
         kept = results.best(replace(cell, clip=1.0))
         for one in (replace(cell, clip=clip) for clip in found):
             same = results.of(one).get(kept)
@@ -130,33 +126,25 @@ def clips(results: Results) -> str:
 
 
 def slopes(results: Results) -> str:
-    """By scale of the noise, and points for each halving of it: a line fitted to the scales."""
+    """By scale of the noise, and points for each halving of it: a line fitted to the scales.
+
+    Below, independent noise that is made so small that its predicted error is the plan's.
+    """
     found = sorted({cell.scale for cell in results.cells if cell.arm == "default"})
-    lines = [
-        [
-            "task",
-            "ε",
-            "batches",
-            "noise",
-            "predicted",
-            *(f"× {scale:g}" for scale in found),
-            "points a halving",
-        ]
-    ]
-    others = [one for one in results.cells if one.scale != 1.0]
+    columns = [*(f"× {scale:g}" for scale in found), "points a halving"]
+    lines = [["task", "ε", "batches", "noise", "predicted", *columns]]
+    others = [one for one in results.cells if one.scale < 1.0 or one.scale > 1.0]
     for cell in sorted({replace(one, scale=1.0) for one in others if one.arm != "independent"}, key=str):
         at = [replace(cell, scale=scale) for scale in found]
         known = [one for one in at if results.of(one)]
         means = [float(results.of(one)[results.best(one)].mean()) for one in known]
         slope = -np.polyfit(np.log2([one.scale for one in known]), means, 1)[0]
-        head = [
-            cell.task,
-            f"{cell.epsilon:g}",
-            cell.order,
-            cell.arm,
-            f"{results.plans[cell]['predicted']:.3f}",
-        ]
+        head = [cell.task, f"{cell.epsilon:g}", cell.order, cell.arm, f"{results.predicted(cell):.3f}"]
         lines.append([*head, *(best(results, one) for one in at), f"{100 * slope:.1f}"])
+    for cell in (one for one in others if one.arm == "independent"):
+        head = [cell.task, f"{cell.epsilon:g}", cell.order, f"{cell.arm}, × {cell.scale:g}"]
+        blank = [best(results, cell) if column == "× 1" else "" for column in columns]
+        lines.append([*head, f"{results.predicted(cell):.3f}", *blank])
     return rows(*lines)
 
 
