@@ -51,7 +51,14 @@ navigation = {
         "Review": ["managers", "audit", "proofs/README"],
         "Project": ["project/contributing", "project/changelog"],
     },
-    "proofs/README": ["proofs/*"],
+    "proofs/README": [
+        "proofs/sensitivity",
+        "proofs/noise",
+        "proofs/amplification",
+        "proofs/clipping",
+        "proofs/streams",
+        "proofs/budget",
+    ],
 }
 unlisted = "training"
 #: What a page is called in a menu, where its title is too long for one.
