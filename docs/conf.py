@@ -60,7 +60,14 @@ navigation = {
         "proofs/README",
         "project/contributing",
     ],
-    "proofs/README": ["proofs/*"],
+    "proofs/README": [
+        "proofs/sensitivity",
+        "proofs/noise",
+        "proofs/amplification",
+        "proofs/clipping",
+        "proofs/streams",
+        "proofs/budget",
+    ],
     "evidence": [
         "compare",
         "measured",
