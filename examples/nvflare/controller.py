@@ -1,7 +1,7 @@
 """Workflow of an NVFlare server: `anechoic.federated.Server` asks, clips, adds up, adds noise, and remembers.
 
-Hospitals are few and each takes part again and again, so their participation is `MinSeparation(1)`: all rounds.
-What is protected is all that one hospital holds.
+Hospitals are few and each takes part again and again, so their participation is `MinSeparation(1)`: all
+rounds. What is protected is all that one hospital holds.
 """
 
 from pathlib import Path
