@@ -22,6 +22,7 @@ STUDIES = (
     "audit_faults",  # which faults the audit sees
     "calibration",  # probabilities and coefficients of LogisticRegression on ten data sets
     "choosing",  # plan() against every number of bands
+    "clip_norm",  # accuracy over the clip norm, with the rate that suits each
     "engines",  # frames of Polars and DuckDB into a stream, beside the same sums without privacy
     "federated_costs",  # bytes and seconds of a round on the server
     "figures",  # the monograph's figures
