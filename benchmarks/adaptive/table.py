@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from adaptive.cells import Cell, Results
@@ -81,22 +82,30 @@ def compared(results: Results, cell: Cell, other: Cell, rate: float | None = Non
 
 
 def summary(results: Results) -> str:
-    """Cells in which the plan is above or below others by more than two standard errors."""
-    lines = [["batches", "plan less", "cells", "median", "above by 2 s.e.", "below by 2 s.e.", "these"]]
-    for order in ("fixed", "drawn"):
-        for arm in ("independent", "DP-SGD"):
-            gains, lost, above = [], [], 0
-            for cell in (replace(one, order=order) for one in settings(results)):  # type: ignore[arg-type]
-                other = replace(cell, arm=arm)  # type: ignore[arg-type]
-                if results.of(cell) and results.of(other):
-                    gain, off = compared(results, cell, other)
-                    gains.append(gain)
-                    above += gain > 2.0 * off
-                    lost += [f"{' '.join(named(cell))}: {gain:+.3f}"] * (gain < -2.0 * off)
-            if gains:
-                counts = [str(len(gains)), f"{np.median(gains):+.3f}", str(above), str(len(lost))]
-                lines.append([order, arm, *counts, "; ".join(lost)])
-    return rows(*lines)
+    """Cells in which the plan is above or below others by more than two standard errors.
+
+    Each at its own best rate; "at its rate": the plan too at the best rate of the other.
+    """
+    head = ["batches", "plan less", "cells", "median", "above by 2 s.e.", "below by 2 s.e.", "at its rate"]
+    lines, lost = [head], []
+    for order, arm in product(("fixed", "drawn"), ("independent", "DP-SGD")):
+        gains, above, below, there = [], 0, 0, []
+        for cell in (replace(one, order=order) for one in settings(results)):  # type: ignore[arg-type]
+            other = replace(cell, arm=arm)  # type: ignore[arg-type]
+            if not results.of(cell) or not results.of(other):
+                continue
+            gain, off = compared(results, cell, other)
+            gains.append(gain)
+            above, below = above + (gain > 2.0 * off), below + (gain < -2.0 * off)
+            if gain < -2.0 * off:
+                lost.append(f"{order}, {' '.join(named(cell))}, less {arm}: {gain:+.3f}")
+            if (rate := results.best(other)) in results.of(cell):
+                same, off = compared(results, cell, other, rate)
+                there.append(f"{cell.optimizer} {same:+.3f}" if same < -2.0 * off else "")
+        known = [one for one in there if one]
+        counts = [str(len(gains)), f"{np.median(gains):+.3f}" if gains else "", str(above), str(below)]
+        lines.append([order, arm, *counts, f"below in {len(known)} of {len(there)}: {', '.join(known)}"])
+    return "\n".join([rows(*lines), "", *(f"- {line}" for line in lost)])
 
 
 def engine(results: Results) -> str:
