@@ -4,6 +4,7 @@ import json
 import math
 import re
 import runpy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -116,6 +117,35 @@ def test_the_table_of_adam_is_that_of_the_grid():
         for rate, cell in zip((2**-8, 2**-6, 2**-5, 2**-4, 2**-3, 2**-2), row.split("|")[3:-1], strict=True):
             assert cell.strip(" *") == (f"{means[rate]:.3f}"[1:] if rate in means else ""), (row, rate)
         assert f"**{max(means.values()):.3f}**".replace("0.", ".") in row
+
+
+def test_what_may_be_expected_is_what_the_grid_has():
+    gains = {}
+    for task, optimizer, batches in product(
+        ("digits", "mlp", "softmax", "table"), ("momentum", "Adam"), ("drawn", "fixed")
+    ):
+        for epsilon in (0.3, 0.5, 1, 2, 3, 8):
+            ours = of_the_grid(task, epsilon, "default", batches, optimizer)
+            theirs = of_the_grid(task, epsilon, "DP-SGD", "drawn", optimizer)
+            if ours and theirs:
+                gained = 100 * (max(ours.values())[0] - max(theirs.values())[0])
+                kind = (
+                    "small" if epsilon <= 1 else "middle" if epsilon == 2 and batches == "fixed" else "large"
+                )
+                if batches == "drawn" and task == "table":
+                    kind = "small"
+                gains.setdefault((batches, kind), []).append(gained)
+    said = text_of("docs/choosing.md").split("What trained models gained")[1].split("In a fixed order")[0]
+    for kind, low, high in (
+        (("drawn", "large"), ".7", "4.5"),
+        (("drawn", "small"), "0", "2"),
+        (("fixed", "large"), "−.1", "+4.3"),
+        (("fixed", "small"), "−18.4", "+.2"),
+    ):
+        assert re.search(rf"{re.escape(low)}[^.]*(?:\(.*\) )?to {re.escape(high)} ?", said), (kind, low, high)
+        for shown, found in ((low, min(gains[kind])), (high, max(gains[kind]))):
+            places = len(shown.split(".")[1]) if "." in shown else 0
+            assert float(shown.replace("−", "-")) == round(found, places), (kind, shown, found)
 
 
 def test_the_guesses_of_the_page_for_reviewers():
