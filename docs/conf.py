@@ -23,7 +23,7 @@ extensions = [
     "mathml",
     "llms",
 ]
-exclude_patterns = ["_site", "images/**/*.md"]
+exclude_patterns = ["_site"]
 templates_path = ["_templates"]
 highlight_language = "none"  # a block without a language is output, or several languages
 
@@ -47,16 +47,12 @@ navigation = {
         "Tables": ["linear", "releases"],
         "Streams": ["streaming", "streaming-operators", "offices", "engines"],
         "Federated": ["federated", "flower"],
-        "Research": ["theory", "extending"],
+        "Research": ["mechanisms", "theory"],
         "Review": ["reviewer", "budget", "audit"],
     },
     "concepts": [
         "notation",
-        "guarantees",
-        "what-epsilon-means",
         "sharp-edges",
-        "statement",
-        "mechanisms",
         "proofs/README",
         "project/contributing",
     ],
@@ -64,10 +60,7 @@ navigation = {
     "evidence": [
         "compare",
         "measured",
-        "tables",
-        "gallery",
-        "coverage",
-        "coverage-papers",
+        "papers",
         "errata",
         "federated-study",
         "project/changelog",
@@ -88,7 +81,8 @@ short_titles = {
     "engines": "Many machines",
     "federated": "Federated learning",
     "flower": "Flower",
-    "extending": "Adding your own",
+    "mechanisms": "Strategies and optimisers",
+    "papers": "Papers",
     "federated-study": "Federated study",
 }
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
