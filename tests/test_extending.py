@@ -9,7 +9,7 @@ from anechoic.testing.matrix import check_varied
 from tests.contracts import check_strategy
 from tests.rules.pages import blocks, text_of
 
-#: A strategy, its contract, its use, and what `plan` learns of it; tests/rules/test_shown.py runs those before.
+#: A strategy, its contract, its use, and what `plan` learns of it; test_shown.py runs those before.
 BLOCKS = blocks("docs/mechanisms.md")[2:]
 EXAMPLE = text_of("examples/extending.py")
 

@@ -1,4 +1,4 @@
-"""New nouns from outside the package: those of docs/mechanisms.md and examples/extending.py, through everything that asks about them."""
+"""New nouns from outside the package: those of the page and the example, through everything that asks."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""docs/coverage.csv: every number of the papers once, nothing that is not there; docs/papers.md sums it up."""
+"""docs/coverage.csv: every number of the papers once, and nothing that is not there."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""docs/papers.md shows or lists each table and figure of the papers that holds data, by commands that exist."""
+"""docs/papers.md shows or lists each table and figure with data, by commands that exist."""
 
 import re
 
