@@ -31,7 +31,7 @@ def pictures():
 
 def captions():
     """Figures of the monograph that have a caption under a picture."""
-    return re.findall(r"\| Figure ([\d.]+): ", GALLERY)
+    return re.findall(r"\| \[Figure ([\d.]+)\]", GALLERY)
 
 
 def test_every_exhibit_with_data_is_shown_or_listed():
