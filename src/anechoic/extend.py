@@ -2,8 +2,8 @@
 
     from anechoic.extend import SquareStrategy, Structure, serializable
 
-docs/mechanisms.md and examples/extending.py build them. `anechoic.testing` has a contract for each, which
-says whether it keeps what the others rely on. What a registered function answers is taken as it is.
+The documentation builds one of each. `anechoic.testing` has a contract for each, which says whether it keeps
+what the others rely on. What a registered function answers is taken as it is, and guarantees follow from it.
 """
 
 from anechoic._serialize import serializable

@@ -19,7 +19,7 @@ from anechoic.statement.statement import Statement
 Format = Literal["text", "markdown", "html", "json"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
 PROOFS = "docs/proofs"
-#: Of the keys in JSON, which docs/reviewer.md documents: they stay.
+#: Of the keys in JSON, which docs/statement.md documents: they stay.
 VERSION = 1
 _INDENT = 18
 

@@ -36,7 +36,7 @@ class Statement:
         not_covered: what is outside the guarantee.
         software: name -> version.
         fingerprint: of the mechanism, or a sentence saying why there is none.
-        record: the numbers and names, as plain data (`docs/reviewer.md`).
+        record: the numbers and names, as plain data.
     """
 
     items: tuple[tuple[str, str], ...]
