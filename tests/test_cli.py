@@ -38,7 +38,9 @@ def test_plan_prints_the_table_and_the_reason(capsys):
     code, out, err = run(capsys, *given.split())
     assert (code, err) == (0, "")
     assert "→" in out and "Identity" in out and "Chosen:" in out
-    assert "CyclicPoisson" in out
+    assert "CyclicPoisson" in out and "--why has the reasons." in out and "σ is" not in out
+    code, out, err = run(capsys, *given.split(), "--why")
+    assert "σ is the noise std" in out and "Every row keeps epsilon = 1" in out and "--why" not in out
 
 
 @pytest.mark.slow
@@ -58,11 +60,11 @@ def test_plan_without_random_sampling_saves_a_mechanism_that_explain_reads(capsy
 def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
     given = "--batch-size 50 100 --steps 40 --epsilon 2 --delta 1e-5 --min-sep 16 --max-participations 2"
     given += " --dimension 1_000_000 --memory-budget 32MB --unit client --adjacency replace_one"
-    code, out, _ = run(capsys, *PLAN[:3], *given.split(), "--clip-norm", "0.5", "--all")
+    code, out, _ = run(capsys, *PLAN[:3], *given.split(), "--clip-norm", "0.5", "--all", "--why")
     assert code == 0 and "External" in out and "BLT" in out
-    assert "participations of one unit are at least 16 steps apart" in out
-    assert "8 bands" not in out  # 32 MB hold 8 rows of a million floats; 16 would not fit
-    assert "bands=8" in out and "bands=16" not in out
+    assert "participations of one unit are at least 16 steps apart" in " ".join(out.split())
+    table = out.split("\n\n")[0]
+    assert "bands=8" in table and "bands=16" not in table  # 32 MB hold 8 rows of a million floats, and not 16
     batch_sizes = {line.split()[-7] for line in out.splitlines() if " External " in line}
     assert len(batch_sizes) > 0 and " 50 " in out and " 100 " in out
 
@@ -230,10 +232,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(capsys):
     assert parser.STRATEGIES == STRATEGIES
     setting = ["plan", "--examples", "200", "--batch-size", "20", "--delta", "1e-5", "--no-random-sampling"]
-    assert cli.main([*setting, "--epochs", "1", "2", "--epsilon", "4", "--optimizer", "adam"]) == 0
+    assert cli.main([*setting, "--epochs", "1", "2", "--epsilon", "4", "--optimizer", "adam", "--why"]) == 0
     printed = capsys.readouterr().out
     assert "Adam divides by the noise of a step" in " ".join(printed.split())
-    assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5"]) == 0
+    assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5", "--why"]) == 0
     assert "every row keeps it" in " ".join(capsys.readouterr().out.split())
     setting += ["--epochs", "2", "--epsilon", "4", "--momentum", "0.9"]
     assert cli.main([*setting, "--optimizer", "adam"]) == 2

@@ -205,7 +205,10 @@ def test_a_scheme_that_is_not_amplified_is_a_promise(toys):
     assert mechanism.accountant is None
     assert mechanism.gdp() == pytest.approx(math.sqrt(6) / mechanism.noise_std)
     text = " ".join(mechanism.report().split())
-    assert "whoever forms the batches: each unit may take part in every step" in text
+    assert (
+        "whoever forms the batches: participation is as promised: each unit may take part in every step"
+        in text
+    )
 
 
 # -- a participation ----------------------------------------------------------------------------------

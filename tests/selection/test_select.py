@@ -166,8 +166,12 @@ def test_the_statement_covers_the_choice_and_asks_for_secrecy():
     selection = an.select(mechanism(), mean=10, score_on="public")
     text = selection.report()
     assert isinstance(selection, Selection)
-    assert "best run, setting and score" in text and "number of runs, the time they took" in text
-    assert "choosing hyper-parameters" not in text and "selection.md" in text
+    assert (
+        "best run, setting and score" in text
+        and "all runs but the best stay secret" in text
+        and "Runs:          a secret number" in str(selection)
+    )
+    assert "choosing settings" not in text and "selection.md" in text
 
 
 @pytest.mark.slow

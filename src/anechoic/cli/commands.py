@@ -69,12 +69,12 @@ def plan(options: argparse.Namespace) -> None:
         unit=options.unit,
         drop_last=options.drop_last,
     )
-    print_plan(found, rows=None if options.all else 12)
+    print_plan(found, rows=None if options.all else 12, why=options.why)
     if options.json is not None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
     if options.out is not None:
-        write_plan(found.lines, found.reason, options.out, options.command_line)
+        write_plan(found, options.out, options.command_line)
         print(f"\nSaved: {options.out}")
 
 

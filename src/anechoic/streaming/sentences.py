@@ -8,8 +8,9 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
+from anechoic._home import PROOFS
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.statement.formats import PROOFS, Format, render
+from anechoic.statement.formats import Format, render
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
 from anechoic.statement.theorem import Theorem
@@ -25,18 +26,17 @@ _OBSERVER = (
     " those of one {unit}; does not know the keys, and cannot tell AES-256 from random bits"
 )
 _DUTIES = (
-    "bounds, categories, edges, groups and weights are chosen without looking at the data",
-    "keys and state files stay secret; of two copies of a state file only one goes on, and none is put back",
-    "what leaves the stream are its releases and what is computed from them: no counts of records that were"
-    " left out, no logs of records",
-    "sums that came by add_sums are those of records, each once: workers are trusted with both",
-    "other releases from the same data add up with this one",
+    "settings are chosen without looking at the data: bounds, categories, edges, groups and weights",
+    "keys and state files stay secret: of two copies of a state file only one goes on, and none is put back",
+    "only releases leave: and what is computed from them, no counts of records left out, no logs of records",
+    "other releases add up: those from the same data, with this one",
+    "workers are trusted: sums that came by add_sums are those of records, each once",
 )
 _NOT_COVERED = (
-    "when steps end, and how many there are",
-    "side channels, such as running time or memory",
-    "choosing statistics or bounds by what they give on the same private data",
-    "a deployment that departs from the assumptions above",
+    "when steps end: and how many there are",
+    "side channels: running time, memory",
+    "choosing statistics or bounds: by what they give on the same private data",
+    "broken promises: a deployment that departs from the assumptions above",
 )
 
 
@@ -195,11 +195,11 @@ def _statement_of(
         for heading, text in whole.items
         if heading not in ("Batches", "Divisor", "Privacy unit")
     ]
-    who = "the ledger of this stream" if by_unit else "whoever feeds it"
+    who, kept = ("the ledger of this stream", "enforced") if by_unit else ("whoever feeds it", "as promised")
     held = mechanism.participation if rule is None else rule
     inexact = mechanism.grid_bits is None
     floats = ("floating-point attacks: noise is not rounded exactly",) if inexact else ()
-    what = f"{held.describe()}; when steps end depends on no private value"
+    what = f"participation is {kept}: {held.describe()}; when steps end depends on no private value"
     return replace(
         whole,
         items=(theirs[0], ("Privacy unit", whom), *own, *theirs[1:]),

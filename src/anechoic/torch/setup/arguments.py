@@ -54,7 +54,7 @@ class Common(TypedDict, total=False):
         optimizer's order, or one number, of which each has an equal part. "per_group": by the first pattern
         that its name matches, {"embedding.*": 0.5, "*": 1.0}. "automatic": every gradient g becomes
         clip norm * g / (|g| + 0.01), a list or patterns for parts of it. The clip norm of the mechanism is
-        the root of the sum of squares (docs/proofs/clipping.md).
+        the root of the sum of squares.
     grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself. "ghost": less
         memory, for models of listed layers. "vmap_loss": the loss too, row by row.
     wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
@@ -78,7 +78,7 @@ class Common(TypedDict, total=False):
         Then units are what is sampled, clipped and counted: batch_size is the expected number of units in a
         step, and a batch holds all their examples.
     exact_sums: whether contributions and noise are added up as integers, so that a release is what the proof
-        says in spite of floating point (docs/proofs/float-safe.md). None: as a given Mechanism has it; a
+        says in spite of floating point. None: as a given Mechanism has it; a
         planned one has a grid where that is possible, and `arithmetic` says why where it has none. False:
         none. True: refused where it is impossible.
     noise_generator: only None: rows of noise follow from a key.
@@ -114,9 +114,9 @@ class Common(TypedDict, total=False):
 class ByNoise(Common, total=False):
     """Arguments of `make_private` alone.
 
-    noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
-        sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
-        whatever mechanism is planned; mechanism="identity" takes this very noise.
+    noise_multiplier: sigma as Opacus means it: that of independent noise, over its reference sensitivity. The
+        run keeps the epsilon that this gives at target_delta, whatever mechanism is planned;
+        mechanism="identity" takes this very noise.
     target_delta: delta of the printed guarantee; None for 1 / (100 N).
     """
 
