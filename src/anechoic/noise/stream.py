@@ -83,7 +83,7 @@ class NoiseStream:
 
     Where C is rectangular with left inverse L, C^-1 stands for the lower-triangular R with R R^T = L L^T that
     `strategy.recurrence()` describes: R Z and L Z are the same noise, and one fresh row a step is enough
-    (docs/proofs/rectangular.md).
+    (docs/proofs/sensitivity.md#more-rows-than-steps).
 
     Entry i of Z[t] is a function of (key, t, i) and the cipher; see `anechoic.noise.gaussian`. The stream
     does not change; what changes is the state:
