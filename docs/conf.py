@@ -44,8 +44,8 @@ navigation = {
             "many-devices",
         ],
         "Fine-tuning": ["fine-tuning", "frameworks"],
-        "Tables": ["linear", "releases"],
-        "Streams": ["streaming", "streaming-operators", "offices", "engines"],
+        "Tables": ["linear"],
+        "Streams": ["streaming", "streaming-operators"],
         "Federated": ["federated", "flower"],
         "Research": ["theory", "extending"],
         "Review": ["reviewer", "budget", "audit"],
@@ -69,7 +69,6 @@ navigation = {
         "coverage",
         "coverage-papers",
         "errata",
-        "federated-study",
         "project/changelog",
     ],
 }
@@ -85,11 +84,9 @@ short_titles = {
     "many-devices": "Many processes",
     "frameworks": "Training frameworks",
     "streaming": "Streams",
-    "engines": "Many machines",
     "federated": "Federated learning",
     "flower": "Flower",
     "extending": "Adding your own",
-    "federated-study": "Federated study",
 }
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
 executed = ["start", "notebooks/*"]

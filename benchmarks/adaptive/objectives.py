@@ -47,10 +47,11 @@ SCHEDULES: dict[str, Any] = {
 }
 #: Arms without a plan of their own: no noise at all in the batches of independent noise, and that noise.
 NOISELESS, INDEPENDENT = "no noise", "independent"
-#: What `plan` is told beside the setting. All but the first three read the optimizer and the schedule.
+#: What `plan` is told beside the setting. All but the first four read the optimizer and the schedule.
 PLANS: dict[str, dict[str, Any]] = {
     NOISELESS: {"strategy": "identity"},
     INDEPENDENT: {"strategy": "identity"},
+    "DP-SGD": {"strategy": "identity", "sampling": "poisson"},
     "sums": {"keep": "all", "unread": True},
     "weight 0": {"keep": 0.0},
     "default": {},

@@ -25,7 +25,6 @@ ELSEWHERE = {
     "frameworks.md": "tests/slow/torch/frameworks/test_page.py",
     "linear.md": "tests/slow/linear/test_docs.py",
     "mechanisms.md": "tests/rules/test_shown.py",
-    "releases.md": "tests/rules/test_shown.py",
     "selecting.md": "tests/torch/test_engine.py",
     "statement.md": "tests/statement/test_statement.py",
     "streaming.md": "tests/streaming/test_docs.py",
@@ -35,7 +34,7 @@ ELSEWHERE = {
 READ = """
     training losses resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
-    theory extending federated-study many-devices start from-opacus reviewer faq
+    theory extending budget many-devices start from-opacus reviewer faq
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 
