@@ -193,8 +193,8 @@ def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Relea
 
 def _releases(meta: Mapping[str, Any], rows: Iterator[tuple[str, bytes]], since: int) -> Iterator[Release]:
     identity = json.loads(meta["identity"])
-    mechanism, width = Mechanism.from_json(meta[MECHANISM]), identity["over"]
-    over = SlidingWindow(width) if width else Running()
+    mechanism, (_, settings) = Mechanism.from_json(meta[MECHANISM]), identity["over"]
+    over = SlidingWindow(**settings) if settings else Running()
     described = identity["statistics"]
     try:
         known = {name: statistic_of(described[name]) for name in identity["order"]}

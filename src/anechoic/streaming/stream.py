@@ -346,7 +346,8 @@ class Stream(ReleaseReader):
     def _identity(self) -> str:
         promise = {"by_unit": self.by_unit, "level": self.level, "setting": self._setting}
         promise |= self.shared.describe()
-        promise |= {"mechanism": self.mechanism.fingerprint, "over": self.over.reach}
+        over = [type(self.over).__name__, vars(self.over)]
+        promise |= {"mechanism": self.mechanism.fingerprint, "over": over}
         return json.dumps(promise, sort_keys=True)
 
     def __repr__(self) -> str:
