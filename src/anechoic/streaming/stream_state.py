@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -178,10 +178,8 @@ def checked_time(before: str | float | None, time: Any) -> str | float | None:
     plain = time.item() if isinstance(time, np.generic) else time
     if isinstance(plain, str):
         plain = str.__str__(plain)
-    elif isinstance(plain, int) and not isinstance(plain, bool):
-        plain = int.__index__(plain)
-    elif isinstance(plain, float) and math.isfinite(plain):
-        plain = float.__float__(plain)
+    elif isinstance(plain, int | float) and not isinstance(plain, bool) and abs(plain) <= sys.float_info.max:
+        plain = int.__index__(plain) if isinstance(plain, int) else float.__float__(plain)
     elif plain is not None:
         raise ValueError(
             f"time={time!r:.60} must be text that sorts, as ISO 8601 in UTC (isoformat() of a datetime), a"
