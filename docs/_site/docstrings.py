@@ -1,17 +1,54 @@
-"""Docstrings of this library as reStructuredText: they are plain text with sections, code and `names`."""
+"""Docstrings of this library as reStructuredText: plain text with sections, code, `names` and $formulas$.
+
+A formula is plain too, `$delta(epsilon) <= e^epsilon sqrt(mu_1)$`, for those who read it in a terminal.
+"""
 
 import re
 import textwrap
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|References):$")
 ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)", re.DOTALL)
-LITERAL = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
+LITERAL = re.compile(r"(``.+?``|`[^`]+`|\$[^$]+\$)", re.DOTALL)
+ALONE = (r"(?<![A-Za-z\\])", r"(?![A-Za-z])")
+#: What stands in a plain formula, and its TeX, in this order.
+TEX = [
+    (r"sqrt\(((?:[^()]|\([^()]*\))*)\)", r"\\sqrt{\1}"),
+    (r"([_^])(-?[A-Za-z0-9]+)", r"\1{\2}"),
+    (r"\^\(([^()]*)\)", r"^{\1}"),
+    (r"\^\{T\}", r"^\\top "),
+    (r"\|\|", r"\\Vert "),
+    (r"<-", r"\\leftarrow "),
+    (r"<=", r"\\le "),
+    (r">=", r"\\ge "),
+    (r"…", r"\\dots "),
+    (r" \* ", r"\\cdot "),
+    (rf"{ALONE[0]}epsilon{ALONE[1]}", r"\\varepsilon "),
+    (rf"{ALONE[0]}inf{ALONE[1]}", r"\\infty "),
+    (rf"{ALONE[0]}(delta|mu|rho|sigma|alpha|gamma|lambda|omega|pi|Pi|Phi){ALONE[1]}", r"\\\1 "),
+    (rf"{ALONE[0]}(sum|max|min|log|exp|in){ALONE[1]}", r"\\\1 "),
+    (rf"{ALONE[0]}([A-Za-z]{{2,}}){ALONE[1]}", r"\\text{\1}"),
+    (r"(?<=[\w}]) +(?=\\text)|(?<=\}) +(?=[A-Za-z]|\\(?!le|ge))", r"\\,"),
+    (r" +(?=[_^{}()/,]|$)", ""),
+]
 
 
 def inline(text, names):
     """A paragraph: what is in backticks is code, and a link where it is a public name; all else is text."""
     parts = LITERAL.split(" ".join(text.split()))
-    return "".join(code(part.strip("`"), names) if k % 2 else plain(part) for k, part in enumerate(parts))
+    return "".join(marked(part, names) if k % 2 else plain(part) for k, part in enumerate(parts))
+
+
+def marked(part, names):
+    """Code or a formula; the empty escapes let it stand beside a letter."""
+    return f"\\ :math:`{tex(part)}`\\ " if part[0] == "$" else code(part.strip("`"), names)
+
+
+def tex(formula):
+    """The TeX of a plain formula between dollars."""
+    found = " ".join(formula.strip("$ ").split())
+    for pattern, instead in TEX:
+        found = re.sub(pattern, instead, found)
+    return found
 
 
 def plain(text):
@@ -20,7 +57,6 @@ def plain(text):
 
 def code(text, names):
     bare = re.sub(r"\(.*\)$", "", text)
-    # the empty escapes let code stand beside a letter
     return f"\\ :py:obj:`{text} <{names[bare]}>`\\ " if bare in names else f"\\ ``{text}``\\ "
 
 
@@ -39,7 +75,10 @@ def body(lines, names):
     """Text with code, which is set in, and with lists."""
     out = []
     for block in blocks(lines):
-        if block[0].startswith((" ", ">>>")):
+        if block[0].lstrip().startswith("$") and block[0].startswith(" "):
+            formulas = re.findall(r"\$[^$]+\$", " ".join(block))
+            out += [".. math::", "", *(f"   {tex(formula)}" for formula in formulas), ""]
+        elif block[0].startswith((" ", ">>>")):
             language = "pycon" if block[0].lstrip().startswith(">>>") else "none"
             kept = textwrap.indent(textwrap.dedent("\n".join(block)), "   ").split("\n")
             out += [f".. code-block:: {language}", "", *kept, ""]

@@ -58,7 +58,7 @@ def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
         "before the server optimiser",
         "with every update as it comes",
         "Not protected",
-        "docs/proofs/federated.md",
+        "docs/proofs/sensitivity.md#federated-rounds",
         server.mechanism.fingerprint,
     ):
         assert words in text, words

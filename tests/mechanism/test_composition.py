@@ -258,7 +258,11 @@ def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
     assert record["guarantee"]["epsilon"] == pytest.approx(whole.epsilon(), rel=1e-9)
     assert {part["fingerprint"] for part in record["parts"]} == {part.fingerprint for part, _ in whole.parts}
     pages = {proof["page"] for proof in record["proofs"]}
-    assert {"composition.md", "cyclic-poisson.md", "gaussian-unamplified.md"} <= pages
+    assert {
+        "amplification.md#composition",
+        "amplification.md#poisson-sampling",
+        "amplification.md#gaussian-mechanism",
+    } <= pages
     for format, heading in (("text", "Runs:"), ("markdown", "| Runs |"), ("html", "<dt>Runs</dt>")):
         found = whole.report(format, out=tmp_path / format)
         assert heading in found

@@ -27,7 +27,8 @@ PACKAGE = ROOT / "src" / "anechoic"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 
 CODE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
-TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)`")
+TEST = re.compile(r"`(test_\w+)`")
+PARTS = ("Statement", "Conditions", "Proof", "Promised", "Tests")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -55,7 +56,7 @@ def names_in(path):
 def sections_in(page):
     """The anchors of a page, as hosts make them from headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in headings}
 
 
 def missing(page, address):
@@ -71,40 +72,65 @@ def missing(page, address):
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-class TestPages:
-    @pytest.mark.few(14)
-    def test_code_that_it_names_exists(self, page):
-        named = CODE.findall(page.read_text(encoding="utf-8"))
-        assert named, "say where the conditions are checked"
-        for file, name in named:
-            assert (PACKAGE / file).exists(), file
-            assert name in names_in(PACKAGE / file), f"{file} has no {name}"
+def anchor(heading):
+    """As hosts make it from a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
-    @pytest.mark.few(11)
-    def test_tests_that_it_names_exist(self, page):
-        named = TEST.findall(page.read_text(encoding="utf-8"))
-        assert named, "name the tests that are paired with it"
-        for file, name in named:
-            assert (ROOT / file).exists(), file
-            assert name.replace("::", ".") in names_in(ROOT / file), f"{file} has no {name}"
 
-    def test_it_has_its_parts(self, page):
-        text = page.read_text(encoding="utf-8")
-        for part in ("## Statement", "## What remains a promise", "## Tests"):
-            assert part in text, part
+def sections():
+    """(page#anchor, text) of every section of the second level."""
+    for page in PAGES:
+        for part in page.read_text(encoding="utf-8").split("\n## ")[1:]:
+            yield f"{page.name}#{anchor(part.partition(chr(10))[0])}", part
 
-    def test_it_is_reached_from_a_statement(self, page):
-        """A theorem names it, or a page that a theorem names links to it."""
-        named = {FOLDER / proof.page.partition("#")[0] for proof in listed()}
-        linked = {
-            (FOLDER / address.partition("#")[0]).resolve()
-            for other in named
-            if other.exists()
-            for address in LINK.findall(other.read_text(encoding="utf-8"))
-        }
-        assert page in named or page in linked
-        assert f"({page.name})" in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+@in_turn("section", [*sections()])
+def test_the_code_of_a_section_exists(section):
+    named = CODE.findall(section[1])
+    assert named, "say where the conditions are checked"
+    for file, name in named:
+        assert (PACKAGE / file).exists(), file
+        assert name in names_in(PACKAGE / file), f"{file} has no {name}"
+
+
+def test_tests_that_are_named_exist():
+    there = {
+        name.rpartition(".")[2] for path in (ROOT / "tests").rglob("test_*.py") for name in names_in(path)
+    }
+    for name, text in sections():
+        assert TEST.findall(text), f"{name}: name the tests that are paired with it"
+        assert {*TEST.findall(text)} <= there, name
+
+
+@in_turn("section", [*sections()])
+def test_a_section_has_its_parts(section):
+    places = [section[1].find(f"**{part}.**") for part in PARTS]
+    assert -1 not in places and places == sorted(places)
+
+
+def test_every_page_is_reached_from_a_statement():
+    """A theorem names it, or a page that a theorem names links to it; the first page names all."""
+    named = {FOLDER / proof.page.partition("#")[0] for proof in listed()}
+    texts = [page.read_text(encoding="utf-8") for page in named if page.exists()]
+    linked = {
+        (FOLDER / address.partition("#")[0]).resolve() for text in texts for address in LINK.findall(text)
+    }
+    first = LINK.findall((FOLDER / "README.md").read_text(encoding="utf-8"))
+    assert set(PAGES) <= named | linked
+    assert {page.name for page in PAGES} <= {*first}
+
+
+FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.DOTALL)
+
+
+@in_turn("page", [FOLDER / "README.md", *PAGES])
+def test_mathematics_stands_in_formulas(page):
+    """What is outside of formulas and code has no Greek letters, indices or signs of operations."""
+    text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    assert FORMULA.search(text)
+    outside = FORMULA.sub("", text)
+    assert re.findall(r"[α-ωΑ-Ω≤≥‖⁻₀₁√∞Σ∈⟨⟩]|[A-Za-z]\^", outside) == []
+    assert [f for f in FORMULA.findall(text) if "\n" in f and not f.startswith("$$")] == []
 
 
 def final(kind):
@@ -131,7 +157,7 @@ def test_the_page_of_every_theorem_is_there(theorem):
 def test_every_accountant_states_its_own_theorem():
     found = [each.theorem for each in accountants()]
     assert len(found) >= 4
-    assert len({theorem.page for theorem in found}) == len(found)
+    assert len({theorem.page for theorem in found}) == len(found), "each has a section"
 
 
 def sensitivities_made():
@@ -178,7 +204,7 @@ def bell(x, y, a, b, std=1.0):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.5])
 def test_larger_gram_entries_are_worse(epsilon):
-    """mixtures.md: Kahane's inequality, also where the Gram matrices are not ordered as semidefinite ones."""
+    """Mixtures: Kahane's inequality, also where the Gram matrices are not ordered as semidefinite ones."""
     (x, y), area = plane()
     q, before = bell(x, y, 0, 0), (0.0, 0.0)
     for small, shared in ((0.6, 0.0), (0.6, 0.3), (0.9, 0.3), (1.0, 0.3), (1.0, 0.9)):
@@ -201,7 +227,7 @@ ADAPTIVE = {
 @pytest.mark.parametrize("name", ADAPTIVE)
 @pytest.mark.slow
 def test_adaptive_gradients_are_no_worse_than_constant_ones(name):
-    """mixtures.md: C = [[1, 0], [.7, 1]], patterns {0, 1} and {1}; the second gradient looks at the first
+    """Mixtures: C = [[1, 0], [.7, 1]], patterns {0, 1} and {1}; the second gradient looks at the first
     row. With -.7 it does better than the sum of the columns, but not than that of |C|."""
     (x, y), area = plane()
     q = bell(x, y, 0, 0)
@@ -221,7 +247,7 @@ def test_adaptive_gradients_are_no_worse_than_constant_ones(name):
 
 @pytest.mark.slow
 def test_opposite_gradients_are_the_worst_to_replace():
-    """adjacency.md: one step of Poisson sampling, u = (1, 0) against v of any angle and length."""
+    """Adjacency: one step of Poisson sampling, u = (1, 0) against v of any angle and length."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -243,7 +269,7 @@ def test_opposite_gradients_are_the_worst_to_replace():
 
 @pytest.mark.parametrize("branching", [2, 3])
 def test_the_square_strategy_of_a_tree_has_its_bands_and_shorter_columns(branching):
-    """rectangular.md: K = R^-1 with R R^T = L L^T."""
+    """More rows than steps: K = R^-1 with R R^T = L L^T."""
     for n in range(1, 20):
         tree = Tree(n, branching)
         left = tree.correlate(np.eye(tree.rows))

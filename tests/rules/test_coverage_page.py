@@ -61,7 +61,7 @@ def resolve(name):
     if name.startswith(("anechoic", "studies.")):
         assert can_be_reached(name), name
         return
-    path, _, function = name.partition("::")
+    path, _, function = name.partition("#")[0].partition("::")
     assert (ROOT / path).is_file(), f"{name}: there is no such file"
     found = re.search(rf"^\s*def {function}\(", text_of(path), re.MULTILINE)
     assert not function or found, f"{name}: no such function"

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "flower.md": "tests/flower/test_page.py",
     "frameworks.md": "tests/slow/torch/frameworks/test_page.py",
     "linear.md": "tests/slow/linear/test_docs.py",
+    "logging.md": "tests/torch/test_logging_page.py",
     "mechanisms.md": "tests/rules/test_shown.py",
     "selecting.md": "tests/torch/test_engine.py",
     "statement.md": "tests/statement/test_statement.py",
@@ -32,9 +33,11 @@ ELSEWHERE = {
 }
 #: What people read first; a page that they come to from there belongs here too.
 READ = """
-    training losses resuming users sharp-edges choosing measured selecting guarantees statement
+    training clip-norm vision logging speed
+    resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
-    theory extending budget many-devices start from-opacus reviewer faq
+    theory extending budget start from-opacus reviewer faq
+    index why managers
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 
@@ -74,9 +77,8 @@ def test_blocks_run_in_a_fresh_interpreter_from_the_top_of_their_page(name, tmp_
     script = tmp_path / "page.py"
     script.write_text(SHOWN[name], "utf-8")
     paths = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]  # as that page starts it
     done = subprocess.run(
-        [sys.executable, *(ranks if "init_process_group" in SHOWN[name] else []), str(script)],
+        [sys.executable, str(script)],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": paths, "MPLBACKEND": "agg"},
         capture_output=True,

@@ -80,7 +80,7 @@ class TwoRates(Batches):
 
 @dataclass(frozen=True)
 class WeekendAccountant(Accountant):
-    theorem: ClassVar[Theorem] = Theorem("Sampled Gaussians, composed", "cyclic-poisson.md")
+    theorem: ClassVar[Theorem] = Theorem("Sampled Gaussians, composed", "amplification.md#poisson-sampling")
 
     def __post_init__(self):
         only_deterministic(self.sampling, self.accounting)

@@ -167,7 +167,7 @@ def test_the_statement_covers_the_choice_and_asks_for_secrecy():
     text = selection.report()
     assert isinstance(selection, Selection)
     assert "best run, setting and score" in text and "number of runs, the time they took" in text
-    assert "choosing hyper-parameters" not in text and "selection.md" in text
+    assert "choosing hyper-parameters" not in text and "budget.md#selection" in text
 
 
 @pytest.mark.slow

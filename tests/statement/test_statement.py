@@ -224,21 +224,30 @@ class TestWhatIsSaid:
 
     def test_the_theorems_that_are_used_and_no_others(self):
         assert self.pages("fixed order") == [
-            "gaussian-unamplified.md",
+            "amplification.md#gaussian-mechanism",
             "sensitivity.md#no-interaction",
-            "adjacency.md",
-            "float-safe.md#float-sums",
+            "sensitivity.md#adjacency",
+            "noise.md#float-sums",
         ]
-        assert self.pages("grid")[-1] == "float-safe.md"
-        assert self.pages("endless")[-1] == "float-safe.md#float-sums"
-        assert self.pages("tree")[-3:-1] == ["rectangular.md", "user-level.md"]
-        assert self.pages("cyclic poisson")[0] == "cyclic-poisson.md"
-        assert self.pages("bins")[0] == "balls-in-bins.md"
-        assert "verified-monte-carlo.md" not in self.pages("bins")
-        assert self.pages("bins, verified")[:2] == ["balls-in-bins.md", "verified-monte-carlo.md"]
-        assert self.pages("min-sep")[:2] == ["min-sep-sampling.md", "verified-monte-carlo.md"]
-        assert self.pages("allocation")[0] == "random-allocation.md"
-        assert self.pages("endless")[0] == "horizon-free.md"
+        assert self.pages("grid")[-1] == "noise.md#exact-rounding"
+        assert self.pages("endless")[-1] == "noise.md#float-sums"
+        assert self.pages("tree")[-3:-1] == [
+            "sensitivity.md#more-rows-than-steps",
+            "sensitivity.md#user-level",
+        ]
+        assert self.pages("cyclic poisson")[0] == "amplification.md#poisson-sampling"
+        assert self.pages("bins")[0] == "amplification.md#balls-in-bins"
+        assert "amplification.md#monte-carlo" not in self.pages("bins")
+        assert self.pages("bins, verified")[:2] == [
+            "amplification.md#balls-in-bins",
+            "amplification.md#monte-carlo",
+        ]
+        assert self.pages("min-sep")[:2] == [
+            "amplification.md#minimum-separation",
+            "amplification.md#monte-carlo",
+        ]
+        assert self.pages("allocation")[0] == "amplification.md#random-allocation"
+        assert self.pages("endless")[0] == "streams.md#without-a-last-step"
 
     def test_how_epsilon_was_computed(self):
         def accounting(name):
@@ -339,7 +348,7 @@ class TestArithmetic:
         assert record == {"grid_bits": None, "sum_excess": pytest.approx(0.0078136, rel=1e-3), "drift": 0.0}
         exact = dataclasses.replace(made, grid_bits=24)
         text, record = exact.report(), json.loads(exact.report("json"))["arithmetic"]
-        assert "floating-point attacks" not in text and "2^-24" in text and "float-safe.md" in text
+        assert "floating-point attacks" not in text and "2^-24" in text and "noise.md#exact-rounding" in text
         assert "#float-sums" not in text
         assert record == {"grid_bits": 24, "sum_excess": 0.0, "drift": 0.0}
         assert exact.fingerprint != made.fingerprint and exact.epsilon() == pytest.approx(

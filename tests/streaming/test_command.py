@@ -301,6 +301,21 @@ def test_what_the_caller_can_mend_is_said(table, capsys, arguments, words):
     assert code == (3 if "%" in words else 2) and words in error
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("2013-01-01T05:15,1,", "3 that are no CSV, or have too many or too few fields"),
+        ("05:15,1", "3 without a time that can be read"),
+        ("1.3570e+09,1", "numbers with an exponent, whose last digits are lost"),
+    ],
+)
+def test_why_no_time_can_be_read(tmp_path, capsys, row, words):
+    (tmp_path / "a.csv").write_text("when,v\n" + f"{row}\n" * 3)
+    given = ["--time", "when", "--every", "1h"]
+    code, _, error = run(capsys, "--input", tmp_path / "a.csv", *given, "--count", "--epsilon", "1")
+    assert code == 2 and words in error
+
+
 def test_a_state_needs_a_public_start(table, tmp_path, capsys):
     arguments = ["--time", "when", "--every", "1h", "--count", "--epsilon", "1", "--state", tmp_path / "s"]
     code, _, error = run(capsys, "--input", table, *arguments)

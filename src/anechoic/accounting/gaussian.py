@@ -1,8 +1,7 @@
 """The exact Gaussian mechanism: (epsilon, delta) of a mu-GDP release, rounded towards privacy.
 
-A release of x + N(0, s^2 I) with l2-sensitivity D is mu-GDP with mu = D / s, and its exact privacy
-profile is delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
-(Balle and Wang 2018; monograph, Section 1.1). Adaptivity does not change it (Theorem 1.11).
+A release of x + N(0, s^2 I) with l2-sensitivity D is mu-GDP with mu = D / s (monograph, Section 1.1).
+Adaptivity does not change it (Theorem 1.11).
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ _EXACT_UP_TO, _BEYOND = 1e14, 1e-12
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Smallest delta for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
+
+    It is $Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)$ (Balle and Wang 2018).
 
     Args:
         epsilon: >= 0.

@@ -1,4 +1,4 @@
-"""The best of a random number of runs: its privacy profile from that of one run (docs/proofs/selection.md).
+"""The best of a random number of runs: its privacy profile from that of one run.
 
 K runs are drawn, K with generating function f, and the best is shown. Its law has the density f'(F(y)) over
 that of one run, where F(y) is the probability that one run is no better than y. One run shows F_P <= G(F_Q)
@@ -6,7 +6,7 @@ with G(q) = min over strikes of (strike q + H_strike), and so, for every epsilon
 
     delta(epsilon) <= E M(r),  M(r) = max over q of (f'(G(q)) r - e^epsilon f'(q))_+,
 
-with r the likelihood ratio of one run. M is convex and M(0) = 0: E M(r) needs bounds of H alone.
+with r the likelihood ratio of one run. Bounds of H are enough: docs/proofs/budget.md#selection.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def statement_of_run(
             " the update",
         ),
         ("Chosen in advance", "clip norm, learning rates and rounds: without looking at the data"),
-        ("Proof", "docs/proofs/federated.md"),
+        ("Proof", "docs/proofs/sensitivity.md#federated-rounds"),
     ]
     text = "\n".join(f"{head:<21}{words}." for head, words in lines)
     stated = replace(statement_of(mechanism), duties=_duties(unit, durable))

@@ -48,8 +48,8 @@ class Server(ProcessBound):
 
     Guarantee: all models together are (epsilon, delta)-DP for one client, whose updates are zero wherever it
     takes part or are others, also where updates and who is there depend on earlier models; see
-    docs/proofs/federated.md. Who is there and who answers is not protected. The server is trusted with
-    updates and noise.
+    docs/proofs/sensitivity.md#federated-rounds. Who is there and who answers is not protected. The server
+    is trusted with updates and noise.
 
     Args:
         initial: model by name, as `Layout.of` reads it.

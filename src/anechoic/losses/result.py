@@ -19,7 +19,7 @@ class StepErrors:
     Attributes:
         n: steps.
         max: largest error of a step.
-        rms: root mean square over the steps, ||B||_F / sqrt(n).
+        rms: root mean square over the steps, $||B||_F / sqrt(n)$.
     """
 
     n: int
@@ -41,7 +41,7 @@ class StepErrors:
     def of(self, kind: LossNorm) -> float:
         """The error that `kind` asks for: "rms", "max", "last", or weights w >= 0, shape (n,).
 
-        Weights give sqrt(sum_t w_t e_t^2 / sum_t w_t), so that equal ones are "rms".
+        Weights give $sqrt(sum_t w_t e_t^2 / sum_t w_t)$, so that equal ones are "rms".
 
         Raises:
             ValueError: for anything else.

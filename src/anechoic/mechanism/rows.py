@@ -67,8 +67,8 @@ def grid_bits(mechanism: Mechanism, dimension: int) -> int:
 class NoiseRows:
     """Rows of noise as integers, in units of clip_norm * 2**-bits.
 
-    With `grid_bits` in the mechanism each is rounded exactly (docs/proofs/float-safe.md). Without, rows are
-    float64, rounded to the same grid: that hides the digits below it, but the rounded law is that of
+    With `grid_bits` in the mechanism each is rounded exactly (docs/proofs/noise.md#exact-rounding). Without,
+    rows are float64, rounded to the same grid: that hides the digits below it, but the rounded law is that of
     the float64 numbers, which is not exactly the Gaussian one.
 
     Args:

@@ -8,17 +8,17 @@ from anechoic.statement.theorem import Theorem
 
 GAUSSIAN = Theorem(
     "Gaussian mechanism, adaptive gradients (monograph, Theorems 1.11, 1.14 and 3.9)",
-    "gaussian-unamplified.md",
+    "amplification.md#gaussian-mechanism",
 )
-ADJACENCY = Theorem("Adjacency: what is doubled, what is refused", "adjacency.md")
-RECTANGULAR = Theorem("Strategies with more rows than steps", "rectangular.md")
-VERIFIED = Theorem("Monte Carlo with a confidence bound that is a part of delta", "verified-monte-carlo.md")
-HORIZON_FREE = Theorem("Any number of releases at the limiting sensitivity", "horizon-free.md")
-USER_LEVEL = Theorem("Units that own several examples", "user-level.md")
-FLOAT_SAFE = Theorem("Integer sums and exactly rounded noise", "float-safe.md")
-FLOAT_SUMS = Theorem("How far rounding moves a sum of floating-point numbers", "float-safe.md#float-sums")
-COMPOSITION = Theorem("Several mechanisms on the same data", "composition.md")
-SELECTION = Theorem("The best of a random number of runs", "selection.md")
+ADJACENCY = Theorem("Adjacency: what is doubled, what is refused", "sensitivity.md#adjacency")
+RECTANGULAR = Theorem("Strategies with more rows than steps", "sensitivity.md#more-rows-than-steps")
+VERIFIED = Theorem("Monte Carlo with a confidence bound as a part of delta", "amplification.md#monte-carlo")
+HORIZON_FREE = Theorem("Any number of releases at the limiting sensitivity", "streams.md#without-a-last-step")
+USER_LEVEL = Theorem("Units that own several examples", "sensitivity.md#user-level")
+FLOAT_SAFE = Theorem("Integer sums and exactly rounded noise", "noise.md#exact-rounding")
+FLOAT_SUMS = Theorem("How far rounding moves a sum of floating-point numbers", "noise.md#float-sums")
+COMPOSITION = Theorem("Several mechanisms on the same data", "amplification.md#composition")
+SELECTION = Theorem("The best of a random number of runs", "budget.md#selection")
 
 
 def theorems_of(mechanism: Mechanism) -> tuple[Theorem, ...]:

@@ -9,7 +9,7 @@ rejection with words addressed by (coordinate, attempt).
 Guarantee: the variate is a real number, of which this is the float64 approximation and `enclosure` gives any
 number of digits. Given uniform words its law is exactly N(0, 1) up to |z| < LARGEST; beyond lies a mass of
 less than 10**-85. Entries are within ERROR of it, and then rounded once to the precision of the row. See
-docs/proofs/noise.md.
+docs/proofs/noise.md#the-law-of-the-noise.
 """
 
 from __future__ import annotations

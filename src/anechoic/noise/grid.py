@@ -2,7 +2,7 @@
 
 With `bits` bits the spacing is clip_norm * 2**-bits. A contribution is clipped, divided by the spacing and
 rounded towards zero; sums of such integers are exact, so that they depend on no order of summation. The
-proof, and what is left of the floating point, are in docs/proofs/float-safe.md.
+proof, and what is left of the floating point, are in docs/proofs/noise.md#exact-rounding.
 """
 
 from __future__ import annotations

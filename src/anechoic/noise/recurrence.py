@@ -94,7 +94,7 @@ class _Windowed(Recurrence):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Autoregressive(_Windowed):
-    """x_t = (z_t - sum_{0 < j < window} C[t, t-j] x_{t-j}) / C[t, t] (monograph, Algorithm 2.1).
+    """$x_t = (z_t - sum_{0 < j < window} C[t, t-j] x_{t-j}) / C[t, t]$ (monograph, Algorithm 2.1).
 
     `row(s)`, for s = local(t), gives C[s, s], C[s, s-1], …: min(window, s + 1) entries.
 
@@ -109,7 +109,7 @@ class Autoregressive(_Windowed):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MovingAverage(_Windowed):
-    """x_t = sum_{0 <= j < window} C^-1[t, t-j] z_{t-j}: for banded inverses; the past holds fresh rows.
+    """$x_t = sum_{0 <= j < window} C^-1[t, t-j] z_{t-j}$: for banded inverses; the past holds fresh rows.
 
     `row(s)`, for s = local(t), gives C^-1[s, s], C^-1[s, s-1], …: min(window, s + 1) entries.
 
@@ -179,7 +179,7 @@ class _States(Recurrence):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Buffered(_States):
-    """x_t = z_t - sum_i scale_i m_i, then m_i <- decay_i m_i + x_t, from m = 0 (Algorithm 2.2).
+    """$x_t = z_t - sum_i scale_i m_i$, then $m_i <- decay_i m_i + x_t$, from m = 0 (Algorithm 2.2).
 
     Args:
         n: steps, >= 1.
@@ -203,7 +203,7 @@ class Buffered(_States):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StateSpace(_States):
-    """x_t = (z_t - readout^T M) / first, then M <- transition M + input x_t, from M = 0 (Theorem 2.28 c).
+    """$x_t = (z_t - readout^T M) / first$, then $M <- transition M + input x_t$, from M = 0 (Theorem 2.28 c).
 
     Args:
         n: steps, >= 1.

@@ -94,7 +94,7 @@ class NoiseStream:
     Guarantee: the emitted rows are those of std * C^-1 Z up to rounding in `dtype`, each once, none beyond
     n. Their bits are those of NumPy and torch, on any device, with any number of threads, and whether the
     row is made whole or in slices; a restored stream continues bit for bit. With a `grid` rounding is exact:
-    see docs/proofs/float-safe.md.
+    see docs/proofs/noise.md#exact-rounding.
 
     Args:
         strategy: C, or anything else with a number of steps `n` and a `recurrence()`.

@@ -53,13 +53,13 @@ class Advice:
         return 1.0 if self.rates is None else float(self.rates[min(step, len(self.rates) - 1)])
 
     def __str__(self) -> str:
-        which = "" if self.rates is None else ", the largest of the schedule"
+        of = "" if self.rates is None else ", the largest of the schedule"
         there = {"momentum .9": self.momentum != 0.0, 'scheduler="cooldown"': self.rates is not None}
         absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
-            f"Learning rate to try first{which}: {self.rate:.2g}, then {self.lowest:.2g} to"
-            f" {self.highest:.2g} (docs/choosing.md).{more}"
+            f"Learning rate to try first{of}: {self.rate:.2g}, then {self.lowest:.2g} to {self.highest:.2g}"
+            f" (docs/choosing.md).{more} Clip norm: at most the median norm of public gradients."
         )
 
 

@@ -287,7 +287,7 @@ def select(
         GuaranteeError: where no epsilon up to 400 is shown, and none is asked for.
 
     References:
-        Papernot and Steinke (arXiv 2110.03620); docs/proofs/selection.md.
+        Papernot and Steinke (arXiv 2110.03620); docs/proofs/budget.md#selection.
     """
     one_of("score_on", score_on, ("public", "private"))
     if (score_on == "private") != (score_mechanism is not None):

@@ -12,9 +12,9 @@ from anechoic.strategies.base import Strategy
 
 
 def sensitivity(strategy: Strategy, participation: Participation = SINGLE) -> Sensitivity:
-    """sens(C, Pi) = max ||C U||_F over patterns pi of Pi and U with rows of norm <= 1 in pi and 0 elsewhere.
+    """Compute $sens(C, Pi) = max ||C U||_F$ over patterns of Pi and U of rows of norm <= 1 there, else 0.
 
-    Guarantee: the value is never below the supremum over patterns **and over every dimension m**
+    Guarantee: the value is never below the supremum over patterns and over every dimension m
     (rows in R^m), up to float64 rounding; `exact` says whether it equals it. Zero-out adjacency:
     double it for replace-one.
 

@@ -3,7 +3,7 @@
 The attacker sees everything that is released and knows everything but one unit. Whatever it computes, its
 true and false positive rates lie below a curve: that of N(mu, 1) against N(0, 1) for a mu-GDP release, which
 the likelihood ratio reaches, and two lines for an (epsilon, delta)-DP one. The lowest of those that are known
-holds. Proofs: docs/proofs/attack-risk.md.
+holds. Proofs: docs/proofs/budget.md#attack-risk.
 """
 
 from __future__ import annotations

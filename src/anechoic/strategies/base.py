@@ -95,11 +95,11 @@ class Strategy(ABC):
         return np.asarray(np.square(self.to_dense()).sum(axis=0))
 
     def largest_column_norm(self) -> float:
-        """max_j ||C[:, j]||_2."""
+        """Compute $max_j ||C[:, j]||_2$."""
         return float(np.sqrt(self.column_norms_squared().max()))
 
     def comb_norm_squared(self, separation: int, count: int) -> float:
-        """|| sum_{j < count} C[:, j separation] ||^2, where (count - 1) separation < n."""
+        """Compute $||sum_{j < count} C[:, j separation]||^2$, where (count - 1) separation < n."""
         indicator = np.zeros(self.n)
         indicator[: (count - 1) * separation + 1 : separation] = 1.0
         return float(np.square(self.multiply(indicator)).sum())

@@ -24,7 +24,7 @@ class BLT(SequenceStrategy):
 
     Args:
         n: steps, >= 1; 10**9 costs what 10**3 costs.
-        scale: shape (d,), finite (monograph: alpha).
+        scale: shape (d,), finite: $c_0 = 1$, $c_t = sum_i scale_i decay_i^(t-1)$ (monograph: alpha).
         decay: shape (d,), pairwise distinct, in [0, 1) (monograph: lambda).
 
     Raises:

@@ -19,11 +19,11 @@ from anechoic.strategies.tree import KAryTree
 @serializable
 @dataclass(frozen=True, eq=False, repr=False)
 class FullTree(KAryTree, SquareStrategy):
-    """Sums over the nodes of a tree, with Honaker's full estimator B = A C_tree^+ ("full H2").
+    """Sums over the nodes of a tree, with Honaker's full estimator $B = A C_tree^+$ ("full H2").
 
     C_tree is that of `Tree`: a row for each complete node. The pseudo-inverse uses nodes that are finished
-    later, but the injected noise is Gaussian, and only its covariance matters: S = (C_tree^T C_tree)^-1.
-    This class is the lower-triangular C with C^T C = C_tree^T C_tree (Remark 1.17), so C^-1 Z has exactly
+    later, but the injected noise is Gaussian, and only its covariance matters: $S = (C_tree^T C_tree)^-1$.
+    This class is the lower-triangular C with $C^T C = C_tree^T C_tree$ (Remark 1.17), so C^-1 Z has exactly
     that covariance, sensitivity and error are those of (A C_tree^+, C_tree), and it is causal.
 
     The precision of the noise is sum over nodes of 1 1^T, a tree-shaped model, so the mean of x_t given

@@ -24,8 +24,8 @@ _CALENDAR = {"day": (1, "D"), "week": (7, "D"), "month": (1, "M"), "quarter": (3
 _DAY = 86400.0
 #: Times that are read: a day within the years that dates can have, whatever the zone.
 YEARS = -62.1e9, 253.3e9
-#: Numbers that are read as seconds since 1970 without being told so: from 1973 to 2286.
-_SECONDS = 1e8, 1e10
+#: Digits that are read as seconds since 1970 without being told so: from 1973 on, but no date and hour.
+_SECONDS = re.compile(r"(?!(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])$)[1-9]\d{8,9}(\.\d*)?")
 #: How many of these are a second.
 _SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
@@ -207,7 +207,7 @@ def _from_iso(text: str) -> datetime | float:
         return datetime.fromisoformat(text)
     if re.fullmatch(r"\d{8}", text):
         return datetime.fromisoformat(text)
-    return number if _SECONDS[0] <= number < _SECONDS[1] else math.nan
+    return number if _SECONDS.fullmatch(text) else math.nan
 
 
 def midnights_in(seconds: NDArray[np.float64], zone: tzinfo) -> int:

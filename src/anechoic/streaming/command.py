@@ -200,8 +200,9 @@ def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
         pending.add(columns, now)
     reader.check(clock)
     if clock is None:
-        what = "no record has a time that can be read" if reader.source.read else "it has no record"
-        raise ValueError(f"{options.input}: {what}, and --start is not given.")
+        what = "it has no record" if not reader.source.read else "no record has a time that can be read"
+        why = f" ({reader.summary(pending)})" if reader.source.read else ""
+        raise ValueError(f"{options.input}: {what}{why}, and --start is not given.")
     reader.check_left_out(pending)
     if until is not None and until > now:
         late = f"Steps that end after now, {iso(now)}, are not released; --force does it."

@@ -3,7 +3,7 @@
 A record in bucket j adds column j of a matrix D to the step, and the noise of the step is correlated over
 time by C, independently in each entry. Undone, D^-1 correlates that noise over the buckets. Together this is
 the Kronecker product of C and D, and as the columns of D have norm at most 1, its sensitivity is that of C:
-see docs/proofs/streaming.md. Errors multiply too, so that each of the two is chosen by itself.
+see docs/proofs/streams.md. Errors multiply too, so that each of the two is chosen by itself.
 """
 
 from __future__ import annotations

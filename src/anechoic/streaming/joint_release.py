@@ -27,7 +27,7 @@ class SharedRelease:
 
     Guarantee: what one unit adds to one step, `per_step` records at most, has 2-norm at most 2**bits whatever
     the records hold: statistic i has norm at most bound_i times its unit, and the squares of these add up
-    to at most (2**bits / per_step)**2. See docs/proofs/streaming.md.
+    to at most (2**bits / per_step)**2. See docs/proofs/streams.md.
 
     Args:
         statistics: by name.

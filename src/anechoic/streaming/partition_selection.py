@@ -70,7 +70,7 @@ class PartitionSelectionHistogram(StreamBase):
 
     Guarantee: all releases together are (epsilon, delta)-DP for one unit with all its records, also where
     later records depend on earlier releases: delta is that of the noise plus the probability that a category
-    of this unit alone is ever released. Theorem and proof: docs/proofs/open-categories.md.
+    of this unit alone is ever released. Theorem and proof: docs/proofs/streams.md#open-categories.
 
     Args:
         column: of a batch, with the categories: text, or integers, which count as their digits. None for the

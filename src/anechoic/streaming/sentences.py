@@ -92,7 +92,7 @@ def _distinct_statement(stream: Stream, rule: DistinctCounter, own: list[tuple[s
     mine = [("Released", released), ("One unit", coming), described]
     told = _statement_of(stream.mechanism, protected(stream), mine, True, rule)
     theirs = [item for item in told.items if item[0] not in ("Participation", "Clip norm")]
-    page = Theorem("Units of the last steps", "distinct-in-a-window.md")
+    page = Theorem("Units of the last steps", "streams.md#units-of-the-last-steps")
     return replace(told, items=tuple(theirs), proofs=(page, *told.proofs))
 
 
@@ -175,7 +175,7 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     return replace(
         told,
         items=tuple((heading, changed.get(heading, text)) for heading, text in told.items),
-        proofs=(Theorem("Categories that nobody listed", "open-categories.md"), *told.proofs),
+        proofs=(Theorem("Categories that nobody listed", "streams.md#open-categories"), *told.proofs),
         record={**told.record, "guarantee": guarantee},
     )
 

@@ -40,13 +40,17 @@ _MISSING = ("", "nan", "na", "n/a", "<na>", "#n/a", "null", "none", ".")
 #: What times that are no ISO 8601 look like, and what reads them.
 TIME_FORMS = {
     r"^\d{4}$": "years: --time-format %Y",
-    r"^\d{6}$": "a year and a month: --time-format %Y%m",
+    r"^\d{4}-\d\d$": "years and months: --time-format %Y-%m",
+    r"^\d{6}$": "digits of a date: --time-format %Y%m, %y%m%d or %d%m%y",
     r"^\d{5}(\.\d+)?$": "days of Excel: --time-format excel",
+    r"^\d{10}$": "digits of date and hour: --time-format %Y%m%d%H, or s for seconds since 1970",
+    r"^(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])\d{4}$": "digits of date and time: --time-format %Y%m%d%H%M",
     r"^\d{12,13}(\.\d+)?$": "milliseconds since 1970: --time-format ms",
     r"^\d{14}$": "digits of date and time: --time-format %Y%m%d%H%M%S",
     r"^\d{15,16}$": "microseconds since 1970: --time-format us",
     r"^\d{18,19}$": "nanoseconds since 1970: --time-format ns",
-    r"^-?\d*\.?\d*(e[+-]?\d+)?$": "numbers: --time-format s for seconds since 1970, or another one",
+    r"^[-.\d]+e[+-]?\d+$": "numbers with an exponent, whose last digits are lost: write them out",
+    r"^-?\d*\.?\d*$": "numbers: --time-format s for seconds since 1970, or another one",
     r"^\d+/\d+/\d": "dates with slashes: --time-format %d/%m/%Y, %m/%d/%Y or %Y/%m/%d, with %H:%M for hours",
     r"^\d+\.\d+\.\d": "dates with dots: --time-format %d.%m.%Y, with %H:%M for hours",
     r"\d.*\p{L}{3}|\p{L}{3}.*\d": "words: --time-format with %b or %B for months, and letters for themselves",
@@ -98,7 +102,7 @@ class Source(ABC):
         for name in self.names:
             if name not in head:
                 encoding = " Give --encoding: its names are no UTF-8." if "\ufffd" in "".join(head) else ""
-                columns = ", ".join(head) or "none"
+                columns = ", ".join(map(repr, head)) or "none"
                 raise ValueError(f"{self.path} has no column {name!r}; it has {columns}.{encoding}")
 
 

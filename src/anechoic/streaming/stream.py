@@ -57,7 +57,7 @@ class Stream(ReleaseReader):
     releases, for one privacy unit whose records are there or not (adjacency "zero_out") or are others
     ("replace_one"). Without `participation` the unit is a record ("event"). With it, units are told by
     `unit_ids`, and records beyond the participation are left out, whatever the caller feeds: nothing is
-    promised. Which steps there are, and when they end, is not protected. See docs/proofs/streaming.md.
+    promised. Which steps there are, and when they end, is not protected. See docs/proofs/streams.md.
 
     Several statistics share one release, under one sensitivity: their vectors are concatenated with weights,
     so that one record has norm at most 1. Each of K statistics with equal weights then has sqrt(K) times the

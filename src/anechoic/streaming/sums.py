@@ -31,7 +31,7 @@ class Count(Statistic):
 
     With `within` a stream tells units by `unit_ids`, and its guarantee is for one unit with all its records:
     `visits` bounds how often it comes, and the noise grows like sqrt(2 visits), see
-    docs/proofs/distinct-in-a-window.md. Such a count is alone in its stream, without `participation`.
+    docs/proofs/streams.md#units-of-the-last-steps. It is alone in its stream, without `participation`.
 
     Args:
         column: of the batch; None where a batch is one array.

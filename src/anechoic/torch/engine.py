@@ -71,7 +71,7 @@ class PrivacyEngine(Resumable, NonPicklable):
             none; a power cut may take the last ones out of the journal.
         chunk_rows: rows of a chunk, at least one. Batches are then cut into chunks of so many rows, and a
             release by exact sums is the same, bit for bit, on every number of ranks of torch.distributed that
-            share them, one process included (docs/many-devices.md). None: on several ranks 32, or as many as
+            share them, one process included (docs/training.md). None: on several ranks 32, or as many as
             fit into memory; in one process batches are not cut.
         book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
             a run that goes on from a checkpoint is not booked again.

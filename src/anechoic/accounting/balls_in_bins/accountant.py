@@ -28,7 +28,9 @@ from anechoic.strategies.base import Strategy
 class BallsInBinsAccountant(MonteCarloAccountant):
     """Balls in bins with any entrywise non-negative C (arXiv 2410.06266, Lemma 3.2)."""
 
-    theorem: ClassVar[Theorem] = Theorem("Balls in bins (arXiv 2410.06266, Lemma 3.2)", "balls-in-bins.md")
+    theorem: ClassVar[Theorem] = Theorem(
+        "Balls in bins (arXiv 2410.06266, Lemma 3.2)", "amplification.md#balls-in-bins"
+    )
 
     sampling: BallsInBins
 

@@ -123,7 +123,8 @@ class BinsBound:
         """h, the probability of a bin with a step, and the bound given that; None where every bin has one.
 
         P = (1 - h) Q + h P' for the mixture P' of those bins. If P' and Q are (e', delta / h)-close both ways
-        round, then P and Q are (log(1 + h (exp(e') - 1)), delta)-close (docs/proofs/balls-in-bins.md).
+        round, then P and Q are (log(1 + h (exp(e') - 1)), delta)-close: see
+        docs/proofs/amplification.md#balls-in-bins.
         """
         taken = self.gram.diagonal() > 0
         if taken.all():

@@ -90,8 +90,8 @@ class Mixture(TiltedPair):
 def _factor_above(unit: Array, values: Array, vectors: Array) -> Array:
     """F with (F F^T)_ij >= unit_ij for all i, j, also in exact arithmetic, and equal but for rounding.
 
-    A Gram matrix that is larger entry by entry is never harder to tell apart (docs/proofs/mixtures.md), so
-    that what is sampled dominates. A product of rows of norm <= 1 is off by at most their length times 2^-53.
+    A Gram matrix that is larger entry by entry is never harder to tell apart: what is sampled dominates (see
+    docs/proofs/amplification.md#mixtures). A product of rows of norm <= 1 is off by their length times 2^-53.
 
     Args:
         unit: a matrix of correlations, shape (b, b).

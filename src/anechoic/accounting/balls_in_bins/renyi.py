@@ -2,24 +2,13 @@
 
 P = (1/b) sum_i N(m_i, s^2 I) against Q = N(0, s^2 I), G_ij = <m_i, m_j> / s^2 >= 0.
 
-* remove, integer order alpha >= 2: expanding E_Q (dP/dQ)^alpha over the counts c_i of each component,
+* remove, integer order alpha >= 2: `renyi_exact` sums over all counts of the components. Where G_ij = 0 at
+  distances >= p on the circle of bins, a dynamic programme goes around it with the last p - 1 counts as its
+  state (Schuchardt, Kalinin, arXiv 2601.21636). `renyi_bound` needs no band: it takes a larger G, of every
+  q-th bin.
+* add, every order > 1: by Jensen's inequality a Gaussian, of which `jensen_add` takes the divergence.
 
-      (alpha - 1) R_alpha(P || Q) = log sum_c alpha! / prod_i c_i! exp(e(c)) - alpha log b,
-      e(c) = sum_i G_ii c_i (c_i - 1) / 2 + sum_{i<j} G_ij c_i c_j,     sum_i c_i = alpha.
-
-  `renyi_exact` sums all counts; where G_ij = 0 at distances >= p on the circle of bins, a dynamic
-  programme goes around the circle with the last p - 1 counts as its state, and closes the circle by
-  keeping the first p - 1 counts apart. `renyi_bound` needs no band: e(c) grows in every entry of G, so that
-  G may be replaced by the larger (G - tau)_+ + tau with tau the largest entry outside of a band; the
-  constant adds alpha tau / 2 to R_alpha. By joint convexity of the moment it suffices to take every q-th
-  bin, with the largest entries over all shifts.
-* add, every order > 1: by Jensen's inequality log dP/dQ >= (1/b) sum_i log N(m_i)/N(0), a Gaussian of mean
-  -tr(G) / (2 b) and variance sum_ij G_ij / b^2 under Q, whence
-  R_alpha(Q || P) <= tr(G) / (2 b) + (alpha - 1) sum_ij G_ij / (2 b^2). The hockey-stick divergence of that
-  Gaussian is known, and is what `jensen_add` takes.
-
-An order gives H_{e^epsilon} <= exp((alpha - 1) (R_alpha - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1).
-The programme over counts: Schuchardt, Kalinin (arXiv 2601.21636). Proof: docs/proofs/balls-in-bins-renyi.md.
+Theorems and proofs: docs/proofs/amplification.md#divergences-of-integer-order.
 """
 
 from __future__ import annotations

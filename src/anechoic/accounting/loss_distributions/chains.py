@@ -3,15 +3,10 @@
 Under Q the likelihood ratio of a uniform mixture of k Gaussians is R = (1/k) sum_i exp(x_i - V_ii / 2), x
 centred Gaussian with covariance V = G / s^2. Both directions are expectations of convex functions of R.
 
-1. Joint convexity: P is the average, over the b shifts on the circle of bins, of the mixtures on k bins that
-   are a few steps apart, with one gap between the last and the first, across which they hardly correlate.
-2. Kahane's inequality: V <= V' entrywise implies E F(R) <= E F(R') for convex F. V' = a + v rho^|i - j|
-   lies above the largest entries at every lag; a is a Gaussian mechanism composed with what is left.
-3. That is computed on a grid of (x_i, partial sum). Rounding x_i at random without bias raises each
-   exp(x_i) on average, by a factor of at most exp(h^2 / (8 (1 - rho^2))) for the grid width h (Hoeffding's
-   lemma), so that the rounded R bounds "remove" from above, and divided by that factor bounds "add".
+Bins a few steps apart hardly correlate, and a + v rho^|i - j| lies above the largest entries at every lag: a
+is a Gaussian mechanism composed with what is left, which is computed on a grid of (x_i, partial sum).
 
-Proof: docs/proofs/balls-in-bins.md.
+Proof: docs/proofs/amplification.md#balls-in-bins.
 """
 
 from __future__ import annotations

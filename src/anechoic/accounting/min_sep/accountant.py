@@ -27,7 +27,9 @@ from anechoic.strategies.base import Strategy
 class MinSepAccountant(MonteCarloAccountant):
     """b-min-sep sampling of a non-negative strategy with at most b bands (arXiv 2602.09338)."""
 
-    theorem: ClassVar[Theorem] = Theorem("Min-sep sampling (arXiv 2602.09338)", "min-sep-sampling.md")
+    theorem: ClassVar[Theorem] = Theorem(
+        "Min-sep sampling (arXiv 2602.09338)", "amplification.md#minimum-separation"
+    )
 
     sampling: MinSepSampling
 

@@ -31,7 +31,9 @@ from anechoic.strategies.base import Strategy
 class RandomAllocationAccountant(Accountant):
     """Random allocation, redrawn every epoch, with independent noise (arXiv 2502.08202)."""
 
-    theorem: ClassVar[Theorem] = Theorem("Random allocation (arXiv 2502.08202)", "random-allocation.md")
+    theorem: ClassVar[Theorem] = Theorem(
+        "Random allocation (arXiv 2502.08202)", "amplification.md#random-allocation"
+    )
 
     sampling: RandomAllocation
 

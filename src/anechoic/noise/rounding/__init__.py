@@ -1,4 +1,4 @@
 """Rows of noise rounded to integers exactly: one filter for each kind of recurrence.
 
-The proof is docs/proofs/float-safe.md.
+The proof is docs/proofs/noise.md#exact-rounding.
 """

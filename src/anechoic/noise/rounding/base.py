@@ -7,7 +7,7 @@ Before rounding, entry i of row t is
 and row t is floor(v_i + 1/2). float64 gives v_i to within a proven error; entries that come as near to a
 half-integer as that error are decided in rational arithmetic, from enclosures of the fresh variate. What goes
 back into the memory are the rounded rows, so that no error is ever carried into the next step: see
-docs/proofs/float-safe.md.
+docs/proofs/noise.md#exact-rounding.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Decays cannot be multiplied for ever without rounding, so what such filters feed back is off by a little more
 in each step. Kept in 106 bits, all of it together stays below `DRIFT` standard deviations: see
-docs/proofs/float-safe.md, which says what that costs.
+docs/proofs/noise.md#exact-rounding, which says what that costs.
 """
 
 from __future__ import annotations

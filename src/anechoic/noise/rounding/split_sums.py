@@ -3,7 +3,7 @@
 A sum is high + low, with high a multiple of a unit u = 2**e and |high| <= 2**26 u, and |low| about u / 2. The
 decay is split into a multiple of 2**-26 and a rest below 2**-27, so that the product of the high parts, and
 its sum with a row of integers, are exact. What is rounded is below u: `ROUNDED` u a step. The proof is in
-docs/proofs/float-safe.md.
+docs/proofs/noise.md#exact-rounding.
 
 Each operation is one of NumPy, rounded once and never fused, so the bits are the same everywhere.
 """

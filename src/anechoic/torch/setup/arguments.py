@@ -78,9 +78,9 @@ class Common(TypedDict, total=False):
         Then units are what is sampled, clipped and counted: batch_size is the expected number of units in a
         step, and a batch holds all their examples.
     exact_sums: whether contributions and noise are added up as integers, so that a release is what the proof
-        says in spite of floating point (docs/proofs/float-safe.md). None: as a given Mechanism has it; a
-        planned one has a grid where that is possible, and `arithmetic` says why where it has none. False:
-        none. True: refused where it is impossible.
+        says in spite of floating point (docs/proofs/noise.md#exact-rounding). None: as a given Mechanism has
+        it; a planned one has a grid where that is possible, and `arithmetic` says why where it has none.
+        False: none. True: refused where it is impossible.
     noise_generator: only None: rows of noise follow from a key.
     rand_on_empty: only False: an empty batch has length 0.
     """
@@ -205,8 +205,9 @@ class Setup:
         dataset = self.data_loader.dataset
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise UnsupportedError(
-                "data_loader has an IterableDataset, whose examples cannot be counted or sampled: use a"
-                " map-style data set, such as DataLoader(list(dataset), …)."
+                "data_loader has an IterableDataset, whose examples cannot be counted or sampled. Use a"
+                " map-style data set, such as DataLoader(list(dataset), …); or, in the order in which records"
+                " come, DataLoader(anechoic.torch.RecordStream(dataset, …), …) with participation=."
             )
         return len(dataset)
 

@@ -3,7 +3,7 @@
 The gradient of row i with respect to one parameter is held as outer products of layer inputs and backprops
 (`OuterProducts`), the gradient itself (`PlainGradients`), or its few lines that are not zero
 (`SparseGradients`). All arithmetic is float64. How far rounding can carry a norm or a sum off the true one
-is derived in docs/proofs/ghost-clipping.md; the constants here are those of the page.
+is derived in docs/proofs/clipping.md#ghost-clipping; the constants here are those of the page.
 """
 
 from __future__ import annotations
