@@ -25,7 +25,6 @@ ELSEWHERE = {
     "linear.md": "tests/slow/linear/test_docs.py",
     "logging.md": "tests/torch/test_logging_page.py",
     "mechanisms.md": "tests/rules/test_shown.py",
-    "releases.md": "tests/rules/test_shown.py",
     "reviewer.md": "tests/statement/test_statement.py",
     "selecting.md": "tests/torch/test_engine.py",
     "streaming.md": "tests/streaming/test_docs.py",
@@ -36,7 +35,7 @@ READ = """
     training clip-norm vision logging speed
     resuming users sharp-edges choosing measured selecting
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
-    theory papers federated-study start from-opacus reviewer faq
+    theory papers budget start from-opacus reviewer faq
     index why managers
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}

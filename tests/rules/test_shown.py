@@ -1,4 +1,4 @@
-"""What comes of the blocks of README.md and of three guides, and the numbers that two pages state."""
+"""What comes of the blocks of README.md and of two guides, and the numbers that two pages state."""
 
 import json
 import math
@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import anechoic as an
-from anechoic.runs.journal import read_journal
 from tests.rules.pages import ROOT, blocks, run, text_of
 
 
@@ -48,32 +47,6 @@ def test_the_loop_with_the_advised_rate(capsys):
     assert scope["optimizer"].param_groups[0]["initial_lr"] == scope["advice"].rate
     assert scope["scheduler"].get_last_lr()[0] < scope["advice"].rate
     assert scope["mech"].epsilon() <= 1.0
-
-
-@pytest.mark.slow
-def test_the_page_of_releases_releases_running_totals(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    scope = run("docs/releases.md", 2)
-    printed = capsys.readouterr().out
-    assert "Privacy unit:  one user" in printed and "participation is as promised" in printed
-    mech, error = scope["mech"], scope["error"]
-    assert mech.epsilon() <= 1 and f"at most {error:.1f}" in printed
-    book = read_journal(tmp_path / "counts.journal")
-    assert (book.first, book.end, book.fingerprint) == (0, 60, mech.fingerprint)
-    # the same users and days once more, without noise
-    rng, sums = np.random.default_rng(0), np.zeros(20)
-    for _ in range(60):
-        day = [mech.grid.to_grid(one) for one in rng.poisson(1.0, (50, 20))]
-        sums += sum(mech.grid.release(one, np.zeros(20, int)) for one in day)
-    off = scope["running"] - sums
-    assert 0 < np.abs(off).max() < 6 * error
-
-
-def test_each_participation_of_the_page_of_releases_is_one():
-    table = text_of("docs/releases.md").split("|---|---|")[1].split("\n\n")[0]
-    names = re.findall(r"`(\w+)\([^`]*\)`", table)
-    assert sorted(names) == ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Single"]
-    assert all(hasattr(an.participation, name) for name in names)
 
 
 def test_the_table_of_why_correlated_noise_works_is_computed(tmp_path):

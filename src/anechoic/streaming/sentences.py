@@ -111,6 +111,10 @@ def _in_words(of: Mapping[str, Any]) -> str:
     return f"{kind} of {column}, clipped to {limit}"
 
 
+def _one_record(unit: str) -> str:
+    return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+
+
 def _all(mechanism: Mechanism) -> str:
     steps = mechanism.steps
     return "all releases, however many," if steps == FOR_EVER else f"all {steps} releases"
@@ -135,12 +139,8 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     cost, last = stream.cost, min(stream.cost.mechanism.steps, 10**6) - 1
     mechanism, unit, besides = cost.mechanism, cost.unit, f"{cost.besides:.3g}"
     what = f"in at most {stream.categories_per_unit} categories, its first ones; in each: "
-    if stream.by_unit:
-        whom = (
-            f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
-        )
-    else:
-        whom = f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+    whom = f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
+    whom = whom if stream.by_unit else _one_record(unit)
     own = [
         (
             "Released",
@@ -218,7 +218,7 @@ def protected(stream: Stream) -> str:
     """Say whom a stream protects, and who sees to it."""
     unit = stream.mechanism.unit
     if not stream.by_unit:
-        return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+        return _one_record(unit)
     if stream.shared.distinct_counter is not None:
         return f"one {unit}: {stream.shared.distinct_counter.describe()}. Enforced: later visits are left out"
     return (

@@ -203,16 +203,12 @@ class TextSource(Source):
         self.garbled += int(lines.str.contains(_NO_CHARACTER, literal=True).sum())
         whole = lines.filter(lines.str.len_bytes() <= LONGEST)
         found = (self._from_json(whole) if self._is_json else self._from_csv(whole)).drop_nulls()
-        self._fault("longer than a MiB", len(lines) - len(whole))
-        kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
-        self._fault(f"that are {kind}", len(whole) - found.height)
         clear = found.filter(~pl.any_horizontal(pl.all().str.contains(_NO_CHARACTER, literal=True)))
-        self._fault(f"that are no text in {self._encoding.upper()}", found.height - clear.height)
+        kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
+        faults = {"longer than a MiB": len(lines) - len(whole), f"that are {kind}": len(whole) - found.height}
+        faults[f"that are no text in {self._encoding.upper()}"] = found.height - clear.height
+        self.faults += Counter(faults)
         yield clear
-
-    def _fault(self, reason: str, count: int) -> None:
-        if count:
-            self.faults[reason] += count
 
     def _from_json(self, lines: pl.Series) -> pl.DataFrame:
         """Read lines of JSON: null in all columns for what is none."""
