@@ -38,6 +38,7 @@ READ = """
     resuming users sharp-edges choosing measured selecting guarantees statement
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
     theory extending federated-study start from-opacus reviewer faq
+    index why managers
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 

@@ -1,5 +1,6 @@
 """What a release is made of agrees with itself: version, addresses, links, requirements, workflows."""
 
+import json
 import re
 import tomllib
 import zlib
@@ -25,8 +26,16 @@ def jobs(workflow):
 def test_the_version_is_written_once():
     assert PROJECT["project"]["dynamic"] == ["version", "readme"] and "version" not in PROJECT["project"]
     assert PROJECT["tool"]["hatch"]["version"]["path"] == "src/anechoic/__init__.py"
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
-    assert cited == an.__version__, "CITATION.cff is read without Python: its version is a copy"
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    kept = json.loads((ROOT / ".zenodo.json").read_text())
+    assert cited["version"] == kept["version"] == an.__version__, "read without Python: copies"
+    assert cited["title"] == kept["title"] and f"{{{an.__version__}}}" in (ROOT / "docs/faq.md").read_text()
+
+
+def test_the_paper_cites_what_its_bibliography_has_and_is_short():
+    text, entries = (ROOT / "paper.md").read_text(), (ROOT / "paper.bib").read_text()
+    assert set(re.findall(r"@([\w]+)", text)) == set(re.findall(r"^@\w+\{(\w+),", entries, re.MULTILINE))
+    assert len(text.split()) <= 1000
 
 
 def test_every_address_is_of_one_repository():

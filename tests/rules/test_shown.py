@@ -1,7 +1,10 @@
 """What comes of the blocks of README.md and of three guides, and the numbers that two pages state."""
 
+import json
 import math
 import re
+import runpy
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ import torch
 
 import anechoic as an
 from anechoic.runs.journal import read_journal
-from tests.rules.pages import run, text_of
+from tests.rules.pages import ROOT, run, text_of
 
 
 @pytest.mark.slow
@@ -69,6 +72,80 @@ def test_each_participation_of_the_page_of_releases_is_one():
     names = re.findall(r"`(\w+)\([^`]*\)`", table)
     assert sorted(names) == ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Single"]
     assert all(hasattr(an.participation, name) for name in names)
+
+
+def test_the_table_of_why_correlated_noise_works_is_computed(tmp_path):
+    page, why = text_of("docs/why.md"), runpy.run_path(str(ROOT / "benchmarks/why.py"))
+    assert why["table"]() in page
+    why["draw"](tmp_path)
+    for name, said in {"why-totals.svg": "the best of all 2.4", "why-run.svg": "independent 11.4"}.items():
+        drawn = (tmp_path / name).read_text("utf-8")
+        assert f"images/{name}" in page and said in re.search("<title>(.*?)</title>", drawn)[1]
+
+
+def of_the_grid(task, epsilon, arm, batches, optimizer="momentum"):
+    """Rate -> (mean, standard error) of an arm, as the record of benchmarks/grid.py has it."""
+    asked = {"task": task, "epsilon": epsilon, "arm": arm, "order": batches, "optimizer": optimizer}
+    asked["schedule"] = "constant" if optimizer == "Adam" else "cooldown"
+    found = {}
+    for line in text_of("benchmarks/records/grid.jsonl").splitlines():
+        one = json.loads(line)
+        if asked.items() <= one.items() and not {"clip", "scale"} & one.keys():
+            for rate, runs in zip(one["rates"], one["metrics"], strict=True):
+                found[rate] = np.mean(runs), np.std(runs, ddof=1) / len(runs) ** 0.5
+    return found
+
+
+def test_the_first_table_of_the_readme_is_that_of_the_grid():
+    drawn, fixed = ("DP-SGD", "independent", "default"), ("independent", "default")
+    for arms, batches, epsilons in ((drawn, "drawn", (0.5, 2, 8)), (fixed, "fixed", (0.5, 2))):
+        for epsilon in epsilons:
+            best = [max(of_the_grid("mlp", epsilon, arm, batches).values()) for arm in arms]
+            shown = " | ".join(f"{mean:.3f} ± {error:.3f}" for mean, error in best)
+            table = text_of("README.md").replace("*", "")
+            assert f"| {shown} | 0.838 |" in table, (batches, epsilon, shown)
+
+
+def test_the_table_of_adam_is_that_of_the_grid():
+    arms = ("DP-SGD", "drawn"), ("independent", "drawn"), ("default", "drawn")
+    rows = re.findall(r"^\| (?:drawn|fixed order) \| .*", text_of("docs/choosing.md"), re.MULTILINE)
+    assert len(rows) == 5
+    for row, (arm, batches) in zip(
+        rows, (*arms, ("independent", "fixed"), ("default", "fixed")), strict=True
+    ):
+        means = {rate: mean for rate, (mean, _) in of_the_grid("digits", 3, arm, batches, "Adam").items()}
+        for rate, cell in zip((2**-8, 2**-6, 2**-5, 2**-4, 2**-3, 2**-2), row.split("|")[3:-1], strict=True):
+            assert cell.strip(" *") == (f"{means[rate]:.3f}"[1:] if rate in means else ""), (row, rate)
+        assert f"**{max(means.values()):.3f}**".replace("0.", ".") in row
+
+
+def test_what_may_be_expected_is_what_the_grid_has():
+    gains = {}
+    for task, optimizer, batches in product(
+        ("digits", "mlp", "softmax", "table"), ("momentum", "Adam"), ("drawn", "fixed")
+    ):
+        for epsilon in (0.3, 0.5, 1, 2, 3, 8):
+            ours = of_the_grid(task, epsilon, "default", batches, optimizer)
+            theirs = of_the_grid(task, epsilon, "DP-SGD", "drawn", optimizer)
+            if ours and theirs:
+                gained = 100 * (max(ours.values())[0] - max(theirs.values())[0])
+                kind = (
+                    "small" if epsilon <= 1 else "middle" if epsilon == 2 and batches == "fixed" else "large"
+                )
+                if batches == "drawn" and task == "table":
+                    kind = "small"
+                gains.setdefault((batches, kind), []).append(gained)
+    said = text_of("docs/choosing.md").split("What trained models gained")[1].split("In a fixed order")[0]
+    for kind, low, high in (
+        (("drawn", "large"), ".7", "4.5"),
+        (("drawn", "small"), "0", "2"),
+        (("fixed", "large"), "−.1", "+4.3"),
+        (("fixed", "small"), "−18.4", "+.2"),
+    ):
+        assert re.search(rf"{re.escape(low)}[^.]*(?:\(.*\) )?to {re.escape(high)} ?", said), (kind, low, high)
+        for shown, found in ((low, min(gains[kind])), (high, max(gains[kind]))):
+            places = len(shown.split(".")[1]) if "." in shown else 0
+            assert float(shown.replace("−", "-")) == round(found, places), (kind, shown, found)
 
 
 def test_the_guesses_of_the_page_for_reviewers():
