@@ -45,7 +45,7 @@ def planned(epsilon: float) -> Any:
 
 def trained(mechanism: Any, rate: float, clipping: str, seed: int, name: str) -> float:
     """Accuracy on the other rows."""
-    x, y, other, labels = TASK.data
+    x, y, other, targets = TASK.data
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     # keys follow from the seed, so that figures can be reproduced: a run that protects anyone passes none
@@ -65,7 +65,7 @@ def trained(mechanism: Any, rate: float, clipping: str, seed: int, name: str) ->
             nn.functional.cross_entropy(private(rows), labels).backward()
             optimizer.step()
     with torch.no_grad():
-        return float((model(other).argmax(-1) == labels).float().mean())
+        return float((model(other).argmax(-1) == targets).float().mean())
 
 
 def main() -> int:

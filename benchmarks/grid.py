@@ -68,8 +68,10 @@ def cells(results: Results) -> Iterator[Cell]:
     small = ("digits", "table", "softmax")
     for task, epsilon, way in product(small, EPSILONS, (MOMENTUM, ADAM)):
         yield from group(task, epsilon, *way)
-    for epsilon, task in product((1.0, 8.0), ("cnn", "transformer")):
-        yield from group(task, epsilon, *MOMENTUM)
+    for task, way in product(("digits", "softmax"), LATER):
+        yield from group(task, 3.0, *way)
+    for task in ("cnn", "transformer"):
+        yield from group(task, 3.0, *MOMENTUM)
     for way, task, epsilon in product(LATER, (*small, "mlp", "cnn", "transformer"), EPSILONS):
         yield from group(task, epsilon, *way)
 

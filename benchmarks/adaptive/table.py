@@ -86,25 +86,27 @@ def summary(results: Results) -> str:
 
     Each at its own best rate; "at its rate": the plan too at the best rate of the other.
     """
-    head = ["batches", "plan less", "cells", "median", "above by 2 s.e.", "below by 2 s.e.", "at its rate"]
+    head = ["batches", "arm", "less", "cells", "median", "above by 2 s.e.", "below by 2 s.e.", "at its rate"]
     lines, lost = [head], []
-    for order, arm in product(("fixed", "drawn"), ("independent", "DP-SGD")):
+    pairs = [*product(("fixed", "drawn"), ("default",), ("independent", "DP-SGD"))]
+    for order, arm, less in [*pairs, ("drawn", "banded", "DP-SGD")]:
         gains, above, below, there = [], 0, 0, []
-        for cell in (replace(one, order=order) for one in settings(results)):  # type: ignore[arg-type]
-            other = replace(cell, arm=arm)  # type: ignore[arg-type]
+        for cell in (replace(one, order=order, arm=arm) for one in settings(results)):  # type: ignore[arg-type]
+            other = replace(cell, arm=less)  # type: ignore[arg-type]
             if not results.of(cell) or not results.of(other):
                 continue
             gain, off = compared(results, cell, other)
             gains.append(gain)
             above, below = above + (gain > 2.0 * off), below + (gain < -2.0 * off)
             if gain < -2.0 * off:
-                lost.append(f"{order}, {' '.join(named(cell))}, less {arm}: {gain:+.3f}")
+                lost.append(f"{order}, {' '.join(named(cell))}, {arm} less {less}: {gain:+.3f}")
             if (rate := results.best(other)) in results.of(cell):
                 same, off = compared(results, cell, other, rate)
-                there.append(f"{cell.optimizer} {same:+.3f}" if same < -2.0 * off else "")
+                there.append(cell.optimizer if same < -2.0 * off else "")
         known = [one for one in there if one]
         counts = [str(len(gains)), f"{np.median(gains):+.3f}" if gains else "", str(above), str(below)]
-        lines.append([order, arm, *counts, f"below in {len(known)} of {len(there)}: {', '.join(known)}"])
+        where = f" ({', '.join(sorted({*known}))})" if known else ""
+        lines.append([order, arm, less, *counts, f"below in {len(known)} of {len(there)}{where}"])
     return "\n".join([rows(*lines), "", *(f"- {line}" for line in lost)])
 
 
