@@ -26,7 +26,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-cpus test-newest doctest check format bench bench-peer tables figures docs dist dist-check sbom clean distclean
+.PHONY: help demo test test-all test-cpus test-newest doctest check format bench bench-peer tables figures docs dist dist-check gpu-wheels sbom clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,8 +70,8 @@ bench: $(READY) ## speed of the noise step and of a training step
 bench-peer: $(READY) $(PEER)/.ready ## our optimisers beside JAX Privacy's, in one run (about 15 minutes)
 	$(BIN)/python benchmarks/optimize.py --peer $(PEER)/bin/python --plot docs/images/optimize.svg $(ARGS)
 
-tables: $(READY) ## the published tables, computed again into docs/tables.md (about 15 minutes)
-	$(BIN)/python benchmarks/tables.py --out docs/tables.md $(ARGS)
+tables: $(READY) ## the published tables, computed again into docs/papers.md (about 15 minutes)
+	$(BIN)/python benchmarks/tables.py --out docs/papers.md $(ARGS)
 
 figures: $(READY) ## the papers' figures: the monograph's into docs/images/monograph, the others' into figures/
 	$(BIN)/python benchmarks/figures.py $(ARGS)
@@ -85,6 +85,10 @@ dist: $(BUILD)/.ready ## wheel and sdist into dist/, the recipe for conda into b
 
 dist-check: $(BUILD)/.ready ## what is in dist/, installed in an empty environment and tried (ARGS="--python 3.12 3.13 --extras demo")
 	$(BUILD)/bin/python tools/dist_check.py $(ARGS)
+
+gpu-wheels: $(READY) ## what tools/gpu.py needs on a machine with a GPU and no network, into build/gpu-wheels (7 MB)
+	$(subst install,download,$(PIP)) --no-deps --only-binary=:all: --dest build/gpu-wheels dp-accounting absl-py attrs dm-tree immutabledict \
+	    mpmath wrapt cryptography cffi pycparser threadpoolctl filelock opacus opt-einsum
 
 sbom: $(BUILD)/.ready ## what an environment of the wheel holds, as CycloneDX, into build/anechoic.cdx.json
 	$(BUILD)/bin/python tools/dist_check.py --keep build

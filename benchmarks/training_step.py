@@ -1,7 +1,9 @@
 """Cost of a training step with correlated noise, beside the same step with Opacus's independent noise.
 
     python benchmarks/training_step.py [--json PATH] [--batch-sizes 32 256] [--bands 32] [--repeats 15]
-        [--modes rows rows+exact ghost] [--networks mlp small large lora]
+        [--modes rows rows+exact ghost] [--networks mlp small large lora] [--plot PATH]
+    python benchmarks/training_step.py --read benchmarks/records/training_step.json \\
+        --plot docs/images/speed.svg
 
 Both train the same network on batches of the same size in one process, by turns, so that a noisy machine
 disturbs both: forward pass, backward pass with per-example gradients, clipping, noise, update. "rows" is the
@@ -22,6 +24,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +38,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.grid import default_bits
+from anechoic.plots.style import BLUE, FRAME, GREEN, ORANGE, as_svg, blank, in_style
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BandedToeplitz, Toeplitz
 from anechoic.torch import PrivacyEngine
@@ -194,6 +199,47 @@ def measure(name: str, batch_size: int, mode: str, bands: int, repeats: int) -> 
     }
 
 
+#: What a mode and a network are called in the picture.
+SHOWN = {
+    "rows": ("float sums", BLUE, "o"),
+    "rows+exact": ("exact sums (default)", ORANGE, "s"),
+    "ghost": ("ghost clipping", GREEN, "D"),
+}
+NAMES = {"mlp": "MLP", "small": "small CNN", "large": "CNN", "lora": "adapters (LoRA)"}
+
+
+def drawn(results: list[dict[str, Any]]) -> Any:
+    """A figure of the ratios: a line for each network and batch size, a mark for each mode."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    lines = list(dict.fromkeys((r["network"], r["batch_size"]) for r in results))
+    with in_style():
+        figure = blank((6.4, 0.9 + 0.38 * len(lines)))
+        axes = figure.add_subplot()
+        axes.axvline(1.0, color=FRAME, linewidth=1.2, zorder=1)
+        for number, (mode, (label, colour, marker)) in enumerate(SHOWN.items()):
+            found = [r for r in results if r["mode"] == mode]
+            places = [lines.index((r["network"], r["batch_size"])) + 0.2 * (number - 1) for r in found]
+            ratios = [r["processor_ratio"] for r in found]
+            axes.plot(ratios, places, marker, color=colour, label=label, markersize=6.5, mec="white")
+        axes.set(xscale="log", xlabel="processor time of a step over that of Opacus")
+        axes.set_xticks([0.5, 0.7, 1.0, 1.4, 2.0])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_yticks(range(len(lines)), [f"{NAMES[name]}, batch {size}" for name, size in lines])
+        axes.invert_yaxis()
+        figure.legend(loc="outside upper right", ncols=len(SHOWN))
+    return figure
+
+
+def plot(figures: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        title = (
+            "Processor time of a private training step over that of Opacus, for each network, batch and mode"
+        )
+        path.write_text(as_svg(drawn(figures["results"]), title), "utf-8")
+
+
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Measure, print, write JSON where asked to; returns what the JSON holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -202,11 +248,19 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--repeats", type=int, default=15, help="timed steps of each")
     parser.add_argument("--networks", choices=NETWORKS, nargs="+", default=list(NETWORKS))
     parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--plot", type=Path, help="SVG file for a picture of the ratios")
+    parser.add_argument("--read", type=Path, help="such a file, to draw it instead of measuring")
     modes = ("rows", "rows+exact", "ghost")
     parser.add_argument("--modes", choices=modes, nargs="+", default=list(modes))
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
-    about = {
+    if options.read:
+        figures: dict[str, Any] = json.loads(options.read.read_text("utf-8"))
+        plot(figures, options.plot)
+        return figures
+    about: dict[str, Any] = {
+        "date": str(date.today()),
+        "load": [os.getloadavg()[0]],
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "torch_threads": torch.get_num_threads(),
@@ -227,7 +281,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
                     flush=True,
                 )
                 results.append(found)
+    about["load"].append(os.getloadavg()[0])
     figures = {"benchmark": "training_step", "setting": about, "results": results}
+    plot(figures, options.plot)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=2)

@@ -85,7 +85,7 @@ __all__ = [
 _ROOMS = {
     *("accounting", "audit", "errors", "extend", "federated", "flower", "lower_bounds", "noise", "optimize"),
     *("participation", "sampling", "streaming", "strategies", "theory", "torch", "units"),
-    *("budget", "linear", "workloads"),
+    *("budget", "functional", "linear", "workloads"),
 }
 #: Where other names are defined.
 _HOMES = {

@@ -9,15 +9,16 @@ from scipy.special import ndtri
 
 from anechoic.accounting import gaussian_epsilon
 from anechoic.audit.bounds import (
-    epsilon_by_threshold,
+    epsilon_by_ranks,
     lower_proportion,
     mu_by_fit,
     mu_by_threshold,
     noncentral_tail,
     noncentrality_bound,
+    proved_rates,
     upper_proportion,
 )
-from tests.marks import each_once, every_other
+from tests.marks import every_other
 
 
 def scores(mu, count, seed):
@@ -45,13 +46,19 @@ def test_bounds_on_mu_exceed_it_as_rarely_as_stated(mu):
     assert 36 <= high["fit"] <= 84  # exact: 60 expected, std 7.3
 
 
-def test_the_threshold_is_chosen_on_one_half_and_judged_on_the_other():
-    """Every other score tells canaries apart, and the rest does not."""
-    rng = np.random.default_rng(0)
-    out, into = scores(0.0, 200, 1)
-    out[::2], into[::2] = -10 + rng.random(100), 10 + rng.random(100)
-    assert epsilon_by_threshold(out, into, delta=1e-5).value == 0.0
-    assert epsilon_by_threshold(out[::-1], into[::-1], delta=1e-5).value > 0.0
+@pytest.mark.parametrize(("law", "shift"), [(stats.norm(), 1.0), (stats.geom(0.3), 2)])
+def test_rates_at_the_scores_of_ranks_are_wrong_as_rarely_as_stated(law, shift):
+    """Where one is wrong, the point lies above the curve of the law; with ties too."""
+    points = np.linspace(40, -8, 48_001)
+    curve, wrong = (law.sf(points), law.sf(points - shift)), 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        out, into = law.rvs(70, random_state=rng), law.rvs(90, random_state=rng) + shift
+        true, false = proved_rates(out, into, 0.2)
+        wrong += bool((true > np.interp(false, *curve) + 1e-4).any())
+    assert wrong <= 40
+    into[:] = out[:] = 0  # nothing tells them apart
+    assert (proved_rates(out, into, 0.2)[0] < proved_rates(out, into, 0.2)[1]).all()
 
 
 def test_the_fit_weighs_canaries_of_different_strength():
@@ -67,28 +74,26 @@ def test_the_noncentral_t_law_is_that_of_scipy(t, freedom, shift):
     assert stats.nct.sf(t, freedom, noncentrality_bound(t, freedom, 0.95)) == pytest.approx(0.05, rel=1e-3)
 
 
-@pytest.mark.parametrize(("mirrored", "threshold"), each_once([False, True], [None, 1.0]))
+@pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.slow
-def test_bounds_on_epsilon_exceed_it_as_rarely_as_stated(mirrored, threshold):
+def test_bounds_on_epsilon_exceed_it_as_rarely_as_stated(mirrored):
     mu, delta = 2.0, 0.05
     true, above = gaussian_epsilon(delta, mu), 0
     for seed in range(400):
         out, into = scores(mu, 80, seed)
         if mirrored:
             out, into = -into, -out
-            at = None if threshold is None else -threshold
-        else:
-            at = threshold
-        above += epsilon_by_threshold(out, into, delta=delta, threshold=at, confidence=0.9).value > true
+        above += epsilon_by_ranks(out, into, delta=delta, confidence=0.9).value > true
     assert above <= 40
 
 
 def test_the_direction_that_shows_more_counts():
     """A score that is never high without the canary, and one that is never low with it."""
-    only_high = epsilon_by_threshold(np.zeros(400), np.repeat([0.0, 1.0], 200), delta=1e-6, threshold=0.5)
-    only_low = epsilon_by_threshold(np.repeat([0.0, 1.0], 200), np.ones(400), delta=1e-6, threshold=0.5)
+    only_high = epsilon_by_ranks(np.zeros(400), np.repeat([0.0, 1.0], 200), delta=1e-6)
+    only_low = epsilon_by_ranks(np.repeat([0.0, 1.0], 200), np.ones(400), delta=1e-6)
     assert only_high.value == pytest.approx(only_low.value, rel=1e-6)
-    limit = math.log(0.025 ** (-1 / 400) / (0.025 ** (-1 / 400) - 1))
+    each = 0.05 / (2 * 18)  # nine ranks from either side
+    limit = math.log(each ** (-1 / 400) / (each ** (-1 / 400) - 1))
     assert 3.0 < only_high.value < limit
 
 
@@ -107,8 +112,7 @@ def test_a_perfect_separation_is_finite():
         (lambda: mu_by_threshold([0.0], [1.0], threshold=0.0, confidence=1.0), "confidence=1.0"),
         (lambda: mu_by_fit([1.0, 2.0, 3.0], [0.0, 0.0, 1.0]), "3 scores are too few"),
         (lambda: mu_by_fit([1.0, 2.0, 3.0, 4.0], [1.0] * 4), "all signals are equal"),
-        (lambda: epsilon_by_threshold([0.0] * 3, [1.0] * 9, delta=0.1), "cannot be split"),
-        (lambda: epsilon_by_threshold([0.0] * 9, [1.0] * 9, delta=0.0), "delta=0.0"),
+        (lambda: epsilon_by_ranks([0.0] * 9, [1.0] * 9, delta=0.0), "delta=0.0"),
     ],
 )
 def test_what_is_refused(call, message):

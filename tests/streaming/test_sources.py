@@ -227,7 +227,7 @@ def test_quotes_separators_and_ends_of_lines(tmp_path):
         ("a.csv", gzip.compress(b"t,v\n", mtime=0), "proper ending"),
         ("a.csv.gz", gzip.compress(b"t,v\n1,2\n" * 9, mtime=0)[:-12], "cut short"),
         ("a.csv.gz", b"t,v\n1,2\n", "damaged"),
-        ("a.csv", b"t,w\n1,2\n", "no column 'v'; it has t, w"),
+        ("a.csv", b"t,w\n1,2\n", "no column 'v'; it has 't', 'w'"),
         ("a.csv", b"t,v\r1,2\r3,4\n", "carriage return alone.*tr "),
         ("a.csv", b"t,v\r1,2\r3,4", "carriage return alone.*tr "),
         ("a.csv", b"", "is empty"),

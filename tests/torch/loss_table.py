@@ -1,6 +1,6 @@
-"""Functions of torch in losses whose rows are apart: found by calling them, and as docs/losses-table.md.
+"""Functions of torch in losses whose rows are apart: found by calling them, and counted in docs/training.md.
 
-Run `python -m tests.torch.loss_table` to write the page anew.
+Run `python -m tests.torch.loss_table` to write the paragraph anew.
 """
 
 import warnings
@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from tests.torch.label_programs import ROWS
 from tests.torch.test_labels import depends, numbers, verdict
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "losses-table.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+BEGIN, END = "<!-- functions -->", "<!-- end of functions -->"
 #: What a loss of torch.nn.functional is called with, where (outputs, numbers) is not it.
 GIVEN = {
     "cross_entropy": "o, y",
@@ -198,29 +199,31 @@ def judged():
 
 
 def page(found):
-    own = [(name[2:], given) for name, (given, why) in found.items() if name.startswith("F.") and not why]
-    lines = [
-        "# Which functions may a loss call?",
-        "",
-        *wrap(
-            "A loss may call all of these on the outputs and targets of a batch. Each was called, its rows"
-            " are apart, and it is accepted. `o` are outputs of the model, `y` labels, `x` numbers of the"
-            " batch, `i` images. Whatever is not here is refused at `step()`, by name, if it reaches the"
-            " gradient. `python -m tests.torch.loss_table` writes this page.",
-            118,
-        ),
-        "",
-        "| `torch.nn.functional` | called with |",
-        "|---|---|",
-        *(f"| `{name}` | `{given}` |" for name, given in own),
-    ]
-    for space in ("torch", "torch.linalg", "torch.special", "torch.fft"):
-        names = [n for n, (_, why) in found.items() if n.rpartition(".")[0] == space and not why]
-        names = [f"`{name.rpartition('.')[2]}`" for name in names]
-        lines += ["", f"## {space}", "", *wrap(", ".join(names) + ".", 118, break_long_words=False)]
-    return "\n".join(lines) + "\n"
+    """What docs/training.md says of them."""
+    spaces = {"F": "torch.nn.functional"} | {
+        s: s for s in ("torch", "torch.linalg", "torch.special", "torch.fft")
+    }
+    accepted = [name.rpartition(".")[0] for name, (_, why) in found.items() if not why]
+    counts = [f"{accepted.count(space)} of `{name}`" for space, name in spaces.items()]
+    told = ", ".join(f"`{name}`" for name in sorted(REFUSED))
+    lines = wrap(
+        f"Any that keeps rows apart. So called, {len(accepted)} functions of torch are accepted:"
+        f" {', '.join(counts)}. Refused all the same are {told}, and those that end in `_copy`. One in"
+        " which rows meet is refused at `step()`, by name, if it reaches the gradient. (`python -m"
+        " tests.torch.loss_table`)",
+        118,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join([BEGIN, *lines, END])
+
+
+def written(text, found):
+    """`text` with the paragraph in the place of the one between the marks."""
+    head, _, rest = text.partition(BEGIN)
+    return head + page(found) + rest.partition(END)[2]
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    PAGE.write_text(page(judged()), "utf-8")
+    PAGE.write_text(written(PAGE.read_text("utf-8"), judged()), "utf-8")

@@ -1,6 +1,6 @@
 """Mistakes that people make in a training script: what the engine says, and what to write.
 
-The table of docs/training.md is made from it: `python -m tests.torch.seen` prints it.
+The list of docs/training.md is made from it: `python -m tests.torch.seen` prints it.
 """
 
 import copy
@@ -329,10 +329,19 @@ RUNS = {
 }
 
 
+#: Not in the list of the page: the message alone says all of it.
+PLAIN = {
+    "pairs of rows by distances", "products and quotients of means", "a mean over rows twice",
+    "a sum where a mean was said", "a mean where a sum was said",
+    "`backward(gradient=…)`", "`torch.autograd.backward(loss)`", "no `backward()`", "a batch that is skipped",
+    "two steps with one batch", "`zero_grad()` between `backward()` and `step()`", "a subclass of it",
+    "a layer that joins the model", "another clip norm or noise", "copies of a run", "a fork", "two threads",
+}  # fmt: skip
+
+
 def page():
-    """Rows of the table in docs/training.md."""
-    shown = [f"| {mistake} | … {said} … | {write} |" for _, mistake, _, said, write in SEEN]
-    return "\n".join(["| in the script | the engine says | write |", "|---|---|---|", *shown]) + "\n"
+    """The list in docs/training.md."""
+    return "".join(f"- {mistake}: {write}\n" for _, mistake, _, _, write in SEEN if mistake not in PLAIN)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Each mistake of the table is refused in its words, and the page has the table."""
+"""Each mistake is refused in its words, and the page has those that people meet."""
 
 import re
 from pathlib import Path
@@ -23,5 +23,5 @@ def test_what_runs(name):
     RUNS[name]()
 
 
-def test_the_page_has_the_table():
+def test_the_page_has_the_list():
     assert page() in (ROOT / "docs" / "training.md").read_text("utf-8")

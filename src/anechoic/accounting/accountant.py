@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions.importance_sampling import POINT, TiltedPair
@@ -21,6 +21,9 @@ from anechoic.sampling.base import Sampling
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.statement.theorem import Theorem
 from anechoic.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
 
 Accounting = Verified | Literal["deterministic"]
 
@@ -120,6 +123,17 @@ class Accountant(ABC):
         """Whether the draw hides anything: it does not where everybody is in every batch."""
         return True
 
+    def dp_event(self, std: float) -> DpEvent:
+        """Return the run as an event of `dp_accounting`.
+
+        Raises:
+            UnsupportedError: where it has none.
+        """
+        raise UnsupportedError(
+            f"dp_accounting has no event for {type(self.sampling).__name__} sampling. Compose here, by"
+            " anechoic.compose; or compose GaussianDpEvent(1 / mechanism.gdp()), which is not amplified."
+        )
+
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         """The run as a part of a composition; where nothing more is known, by `bound` at several deltas.
 
@@ -206,7 +220,7 @@ class MonteCarloAccountant(Accountant):
         failure = self.accounting.failure
         return (
             f"{LARGER}; importance sampling with a one-sided confidence bound, no discretisation",
-            f"the bound fails with probability at most {failure!r}, which is a part of delta",
+            f"the bound fails with probability at most {failure!r}, a part of delta",
         )
 
     def epsilon(self, delta: float, std: float) -> float:

@@ -20,6 +20,9 @@ from scipy.special import ndtr, ndtri
 
 from anechoic._validate import Array, finite_array, fraction
 
+#: Most thresholds from either side, of which each has a part of the probability of failure.
+_RANKS = 10
+
 
 @dataclass(frozen=True)
 class LowerBound:
@@ -114,60 +117,51 @@ def mu_by_fit(scores: ArrayLike, signal: ArrayLike, *, confidence: float = 0.95)
     return LowerBound(max(0.0, found), confidence, method, slope / std)
 
 
-def epsilon_by_threshold(
-    without: ArrayLike,
-    with_canary: ArrayLike,
-    *,
-    delta: float,
-    confidence: float = 0.95,
-    threshold: float | None = None,
+def epsilon_by_ranks(
+    without: ArrayLike, with_canary: ArrayLike, *, delta: float, confidence: float = 0.95
 ) -> LowerBound:
-    """Lower bound on epsilon at `delta`, in both directions, from one threshold on the scores.
+    """Lower bound on epsilon at `delta`, in both directions, from thresholds that are scores themselves.
 
     Args:
-        without, with_canary: scores, shapes (m0,) and (m1,), in an order that does not depend on them.
+        without, with_canary: scores, shapes (m0,) and (m1,).
         delta: in (0, 1).
         confidence: in (0, 1).
-        threshold: fixed before seeing scores; None chooses it on every other score and uses the rest.
 
     Raises:
-        ValueError: if an argument is out of range, or there are too few scores to split.
+        ValueError: if an argument is out of range.
     """
     low, high = _checked(without, with_canary)
     delta, confidence = fraction("delta", delta), fraction("confidence", confidence)
-    failure = (1.0 - confidence) / 2
-    method = "Clopper-Pearson at one threshold; no assumption on the scores' law"
-    if threshold is None:
-        if min(len(low), len(high)) < 4:
-            raise ValueError(
-                f"{len(low)} and {len(high)} scores cannot be split in halves: take more canaries, or give"
-                " a threshold."
-            )
-        threshold = _best_threshold(low[::2], high[::2], delta, failure)
-        low, high = low[1::2], high[1::2]
-        method = "Clopper-Pearson at a threshold chosen on the other half of the scores"
-    true = lower_proportion(int((high > threshold).sum()), len(high), failure)
-    false = upper_proportion(int((low > threshold).sum()), len(low), failure)
-    return LowerBound(float(_epsilon(true, false, delta)), confidence, method)
-
-
-def _epsilon(true: Array, false: Array, delta: float) -> Array:
-    """The epsilon that rates of at least `true` and at most `false` show, whichever direction shows more."""
+    true, false = proved_rates(low, high, 1.0 - confidence)
     with np.errstate(divide="ignore", invalid="ignore"):
         remove = np.log(np.maximum(true - delta, 0.0) / false)
         add = np.log(np.maximum(1.0 - false - delta, 0.0) / (1.0 - true))
-    return np.maximum(0.0, np.fmax(remove, add))
+    value = float(np.fmax(np.fmax(remove, add), 0.0).max())
+    return LowerBound(value, confidence, "rates at scores of some ranks; no assumption on the scores' law")
 
 
-def _best_threshold(low: Array, high: Array, delta: float, failure: float) -> float:
-    found = np.unique(np.concatenate([low, high]))
-    candidates = np.concatenate([[found[0] - 1.0], 0.5 * (found[1:] + found[:-1])])
-    above = [
-        len(scores) - np.searchsorted(np.sort(scores), candidates, side="right") for scores in (low, high)
-    ]
-    false = upper_proportion(np.arange(len(low) + 1), len(low), failure)[above[0]]
-    true = lower_proportion(np.arange(len(high) + 1), len(high), failure)[above[1]]
-    return float(candidates[int(np.argmax(_epsilon(true, false, delta)))])
+def proved_rates(low: Array, high: Array, failure: float) -> tuple[Array, Array]:
+    """Return true positive rates that are at least so large, and false ones at most, at several thresholds.
+
+    A threshold is the score of a rank that was fixed before, 1, 2, 4, … from the outer end: the share of its
+    own law beyond it is a Beta variable whatever the law, and counts of the other scores are binomial. With
+    ties the share beyond is smaller.
+
+    Args:
+        low, high: scores of canaries left out and put in.
+        failure: probability that any of the rates is wrong.
+    """
+    ranked = [2 ** np.arange(max(1, min(_RANKS, len(own).bit_length() - 1))) for own in (low, high)]
+    each = failure / (2 * sum(map(len, ranked)))
+    found = []
+    for ranks, own, other in zip(ranked, (low, -high), (high, -low), strict=True):
+        thresholds = np.sort(own)[::-1][ranks - 1]
+        beyond = (other[:, None] > thresholds).sum(axis=0)
+        found.append(
+            (lower_proportion(beyond, len(other), each), upper_proportion(ranks - 1, len(own), each))
+        )
+    (true, false), (rejected, missed) = found
+    return np.concatenate([true, 1.0 - missed]), np.concatenate([false, 1.0 - rejected])
 
 
 def noncentral_tail(t: float, freedom: int, shift: float) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, fraction, positive_int
-from anechoic.audit.bounds import epsilon_by_threshold, mu_by_fit, mu_by_threshold, upper_proportion
+from anechoic.audit.bounds import epsilon_by_ranks, mu_by_fit, mu_by_threshold
 from anechoic.audit.covariance import covariance_test
 from anechoic.audit.draws import draw_test
 from anechoic.audit.observation import Observation, canary_scores
@@ -273,11 +273,11 @@ def _epsilon(
     mechanism: Mechanism, scores: Array, put_in: NDArray[np.bool_], delta: float, confidence: float
 ) -> Finding:
     low, high = scores[~put_in], scores[put_in]
-    bound = epsilon_by_threshold(low, high, delta=delta, confidence=confidence)
+    bound = epsilon_by_ranks(low, high, delta=delta, confidence=confidence)
     claimed = mechanism.epsilon(delta)
     which = "likelihood ratios" if mechanism.amplified else "scores"
-    count = min(len(low), len(high)) // 2
-    most = max(0.0, -float(np.log(upper_proportion(0, count, (1.0 - confidence) / 2))))
+    apart = np.zeros(len(low)), np.ones(len(high))
+    most = epsilon_by_ranks(*apart, delta=delta, confidence=confidence).value
     return Finding(
         "epsilon" if delta == mechanism.delta else "epsilon at large delta",
         f"lower bound on epsilon at delta={delta:g} ({which})",

@@ -40,6 +40,10 @@ class Batches(ABC):
     def size(self, t: int) -> int:
         """Examples in batch t; their expected number, rounded, where it is random."""
 
+    def ended(self, t: int) -> bool:
+        """Return whether there is no batch t, nor one after it, as the data have ended."""
+        return False
+
     @property
     def units(self) -> Units | None:
         """Who owns which example, where a unit owns several; None where every example is a unit."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anechoic._validate import fraction, positive_int
 from anechoic.accounting import Verified, gaussian_epsilon
@@ -20,11 +21,14 @@ from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.loss_distributions.composition import composed_epsilon
 from anechoic.accounting.loss_distributions.sampled_gaussian import MOST_CELLS, gaussian_pld, log_tail
 from anechoic.accounting.terms import Term
-from anechoic.errors import MismatchError
+from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.has_guarantee import HasGuarantee
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.rounding.drift import DRIFT, before_drift
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
 
 Part = Mechanism | EndlessMechanism
 
@@ -200,6 +204,19 @@ class Composition(HasGuarantee):
             if known > 0.7 * before or width == finest:
                 break
         return known
+
+    def dp_event(self) -> DpEvent:
+        """Return all runs as an event of `dp_accounting`; see `Mechanism.dp_event`.
+
+        Raises:
+            UnsupportedError: where a part has none, or the runs are of disjoint units.
+        """
+        from dp_accounting import dp_event
+
+        if self.disjoint:
+            raise UnsupportedError("dp_accounting has no event for runs on disjoint units: take each part's.")
+        events = [dp_event.SelfComposedDpEvent(part.dp_event(), count) for part, count in self.parts]
+        return dp_event.ComposedDpEvent(events)
 
     # -- for people ----------------------------------------------------------------------------
 

@@ -9,13 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from anechoic._serialize import text_of
 from anechoic._validate import fraction, positive_float
+from anechoic.accounting.accountant import Accountant, adjacency_factor
+from anechoic.accounting.events import gaussian_event
 from anechoic.errors import MismatchError
-from anechoic.statement.formats import Format, as_cell, render
+from anechoic.statement.formats import Format, as_cell, as_signed, render
 from anechoic.statement.statement import statement_of
+from anechoic.statement.theorem import PROOFS
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
 
 REMEDY = "Do not rely on it: take the file that to_json() wrote."
 FORMAT = 1
@@ -36,14 +42,12 @@ class HasGuarantee(ABC):
         """Return rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
         return self.gdp() ** 2 / 2
 
-    def report(
-        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
-    ) -> str:
-        """Return the privacy statement, for a reviewer: see `statement.formats.render`."""
+    def report(self, format: Format = "text", *, out: str | Path | None = None, proofs: str = PROOFS) -> str:
+        """Return the whole privacy statement: the lines that `print` shows, and the details; see `render`."""
         return render(statement_of(self), format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
-        return self.report()
+        return as_signed(statement_of(self))
 
     def _repr_html_(self) -> str | None:
         return as_cell(statement_of(self))
@@ -68,6 +72,18 @@ class SavedGuarantee(HasGuarantee):
             raise ValueError(f"unit={given['unit']!r} must name what is protected, such as 'example'.")
         for name, value in found.items():
             object.__setattr__(self, name, value)
+
+    def dp_event(self) -> DpEvent:
+        """Return all releases as an event of `dp_accounting`, to be composed with others; see `epsilon_of`.
+
+        Raises:
+            UnsupportedError: for sampling that amplifies and has none: balls in bins, allocation, min-sep.
+        """
+        given: Any = self
+        accountant: Accountant | None = given.accountant
+        if accountant is not None and accountant.hides:
+            return accountant.dp_event(given.noise_std)
+        return gaussian_event(adjacency_factor(given.adjacency) / self.gdp())
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
@@ -24,8 +24,8 @@ _CALENDAR = {"day": (1, "D"), "week": (7, "D"), "month": (1, "M"), "quarter": (3
 _DAY = 86400.0
 #: Times that are read: a day within the years that dates can have, whatever the zone.
 YEARS = -62.1e9, 253.3e9
-#: Numbers that are read as seconds since 1970 without being told so: from 1973 to 2286.
-_SECONDS = 1e8, 1e10
+#: Digits that are read as seconds since 1970 without being told so: from 1973 on, but no date and hour.
+_SECONDS = re.compile(r"(?!(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])$)[1-9]\d{8,9}(\.\d*)?")
 #: How many of these are a second.
 _SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
@@ -207,7 +207,7 @@ def _from_iso(text: str) -> datetime | float:
         return datetime.fromisoformat(text)
     if re.fullmatch(r"\d{8}", text):
         return datetime.fromisoformat(text)
-    return number if _SECONDS[0] <= number < _SECONDS[1] else math.nan
+    return number if _SECONDS.fullmatch(text) else math.nan
 
 
 def midnights_in(seconds: NDArray[np.float64], zone: tzinfo) -> int:
@@ -319,14 +319,3 @@ def checked_window(over: Window) -> Window:
     if not isinstance(over, Window):
         raise ValueError(f"over={over!r} must be Running() or SlidingWindow(width).")
     return over
-
-
-def window_of(described: tuple[str, Mapping[str, Any]]) -> Window:
-    """Return the sums over steps with a name and settings.
-
-    Raises:
-        KeyError, TypeError, ValueError: for others.
-    """
-    name, settings = described
-    known: dict[str, type[Window]] = {one.__name__: one for one in (Running, SlidingWindow)}
-    return known[name](**settings)

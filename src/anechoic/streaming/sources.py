@@ -18,7 +18,7 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import tzinfo
 from functools import partial
@@ -40,13 +40,17 @@ _MISSING = ("", "nan", "na", "n/a", "<na>", "#n/a", "null", "none", ".")
 #: What times that are no ISO 8601 look like, and what reads them.
 TIME_FORMS = {
     r"^\d{4}$": "years: --time-format %Y",
-    r"^\d{6}$": "a year and a month: --time-format %Y%m",
+    r"^\d{4}-\d\d$": "years and months: --time-format %Y-%m",
+    r"^\d{6}$": "digits of a date: --time-format %Y%m, %y%m%d or %d%m%y",
     r"^\d{5}(\.\d+)?$": "days of Excel: --time-format excel",
+    r"^\d{10}$": "digits of date and hour: --time-format %Y%m%d%H, or s for seconds since 1970",
+    r"^(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])\d{4}$": "digits of date and time: --time-format %Y%m%d%H%M",
     r"^\d{12,13}(\.\d+)?$": "milliseconds since 1970: --time-format ms",
     r"^\d{14}$": "digits of date and time: --time-format %Y%m%d%H%M%S",
     r"^\d{15,16}$": "microseconds since 1970: --time-format us",
     r"^\d{18,19}$": "nanoseconds since 1970: --time-format ns",
-    r"^-?\d*\.?\d*(e[+-]?\d+)?$": "numbers: --time-format s for seconds since 1970, or another one",
+    r"^[-.\d]+e[+-]?\d+$": "numbers with an exponent, whose last digits are lost: write them out",
+    r"^-?\d*\.?\d*$": "numbers: --time-format s for seconds since 1970, or another one",
     r"^\d+/\d+/\d": "dates with slashes: --time-format %d/%m/%Y, %m/%d/%Y or %Y/%m/%d, with %H:%M for hours",
     r"^\d+\.\d+\.\d": "dates with dots: --time-format %d.%m.%Y, with %H:%M for hours",
     r"\d.*\p{L}{3}|\p{L}{3}.*\d": "words: --time-format with %b or %B for months, and letters for themselves",
@@ -98,7 +102,7 @@ class Source(ABC):
         for name in self.names:
             if name not in head:
                 encoding = " Give --encoding: its names are no UTF-8." if "\ufffd" in "".join(head) else ""
-                columns = ", ".join(head) or "none"
+                columns = ", ".join(map(repr, head)) or "none"
                 raise ValueError(f"{self.path} has no column {name!r}; it has {columns}.{encoding}")
 
 
@@ -199,16 +203,12 @@ class TextSource(Source):
         self.garbled += int(lines.str.contains(_NO_CHARACTER, literal=True).sum())
         whole = lines.filter(lines.str.len_bytes() <= LONGEST)
         found = (self._from_json(whole) if self._is_json else self._from_csv(whole)).drop_nulls()
-        self._fault("longer than a MiB", len(lines) - len(whole))
-        kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
-        self._fault(f"that are {kind}", len(whole) - found.height)
         clear = found.filter(~pl.any_horizontal(pl.all().str.contains(_NO_CHARACTER, literal=True)))
-        self._fault(f"that are no text in {self._encoding.upper()}", found.height - clear.height)
+        kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
+        faults = {"longer than a MiB": len(lines) - len(whole), f"that are {kind}": len(whole) - found.height}
+        faults[f"that are no text in {self._encoding.upper()}"] = found.height - clear.height
+        self.faults += Counter(faults)
         yield clear
-
-    def _fault(self, reason: str, count: int) -> None:
-        if count:
-            self.faults[reason] += count
 
     def _from_json(self, lines: pl.Series) -> pl.DataFrame:
         """Read lines of JSON: null in all columns for what is none."""
@@ -280,8 +280,7 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
     text = pl.col(column.name).str.strip_chars()
     missing = text.str.to_lowercase().is_in(_MISSING)
     if thousands:
-        between, point = re.escape(thousands), re.escape(decimal)
-        grouped = text.str.contains(rf"^[+-]?\d{{1,3}}({between}\d{{3}})+({point}\d*)?$")
+        grouped = text.str.contains(_grouped(thousands, decimal))
         text = pl.when(grouped).then(text.str.replace_all(thousands, "", literal=True)).otherwise(text)
     if decimal != ".":
         plain = ~text.str.contains(".", literal=True)
@@ -289,6 +288,18 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
     number = text.cast(pl.Float64, strict=False)
     found = column.to_frame().select(number=number, odd=number.is_null() & ~missing)
     return found["number"].to_numpy(), found["odd"].to_numpy()
+
+
+def _grouped(mark: str, decimal: str) -> str:
+    """Return the pattern of a number with this mark between groups of three digits."""
+    return rf"^[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d*)?$"
+
+
+def group_forms(decimal: str) -> dict[str, str]:
+    """Return patterns of numbers with a mark between groups of digits, and what reads them."""
+    other = {",": ".", ".": ","}[decimal]
+    forms = {_grouped(mark, decimal): f"--thousands {mark!r}" for mark in (other, *"' _")}
+    return forms | {_grouped(decimal, other): f"--thousands {decimal!r} --decimal {other!r}"}
 
 
 def times_of(column: pl.Series, zone: tzinfo, form: str | None = None) -> Array:
@@ -300,12 +311,12 @@ def times_of(column: pl.Series, zone: tzinfo, form: str | None = None) -> Array:
     return seconds_of(texts_of(column).to_list(), zone, None if column.dtype == pl.Date else form)
 
 
-def looks_of(times: pl.Series) -> Counter[str]:
-    """Count what times look like that are no ISO 8601, each by the first of `TIME_FORMS` that it has."""
+def looks_of(texts: pl.Series, forms: Mapping[str, str] = TIME_FORMS) -> Counter[str]:
+    """Count what times look like that are no ISO 8601, or other texts: each by the first form that it has."""
     found: Counter[str] = Counter()
-    texts = texts_of(times).str.strip_chars().str.to_lowercase()
+    texts = texts_of(texts).str.strip_chars().str.to_lowercase()
     texts = texts.filter(~texts.is_in(_MISSING))
-    for form, words in TIME_FORMS.items():
+    for form, words in forms.items():
         like = texts.str.contains(form)
         found[words] += int(like.sum())
         texts = texts.filter(~like)

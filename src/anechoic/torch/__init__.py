@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from anechoic.torch.checkpoints.checkpoint import read_mechanism
     from anechoic.torch.engine import PrivacyEngine
     from anechoic.torch.loading.loader import BatchMemoryManager
+    from anechoic.torch.loading.record_stream import RecordStream
     from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
 
 __all__ = [
     "BatchMemoryManager",
     "CorrectedAdam",
     "PrivacyEngine",
+    "RecordStream",
     "ReleaseRecorder",
     "audit_training",
     "causal_lm_loss",
@@ -33,6 +35,7 @@ _HOMES = {
     "checkpoints.checkpoint": ("read_mechanism",),
     "engine": ("PrivacyEngine",),
     "loading.loader": ("BatchMemoryManager",),
+    "loading.record_stream": ("RecordStream",),
     "losses": ("causal_lm_loss", "seq2seq_loss"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

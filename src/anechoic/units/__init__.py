@@ -1,6 +1,7 @@
 """Privacy units that own several examples: who owns what, and what one of them may add to a step."""
 
+from anechoic.units.bounded import bounded_batches
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units
 
-__all__ = ["Units", "check_schema", "find_duplicates"]
+__all__ = ["Units", "bounded_batches", "check_schema", "find_duplicates"]

@@ -131,7 +131,7 @@ def test_opacus_runs_them_too(name):
 
 
 def test_the_figures_of_the_page():
-    text = (ROOT / "docs" / "training.md").read_text("utf-8")
+    text = (ROOT / "docs" / "from-opacus.md").read_text("utf-8")
     said = re.search(
         r"Of (\d+) ordinary scripts.*?, (\d+) run .*?, (\d+) after .*? (\d+) are refused", text, re.S
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from anechoic.accounting.accountant import (
     CERTAIN,
@@ -14,6 +14,7 @@ from anechoic.accounting.accountant import (
     accountant_of,
     only_deterministic,
 )
+from anechoic.accounting.events import gaussian_event
 from anechoic.accounting.gaussian import UNSAMPLED_FROM
 from anechoic.accounting.poisson.epsilon import INTERVALS, poisson_epsilon, taking_part
 from anechoic.accounting.poisson.search import poisson_noise_multiplier
@@ -22,6 +23,9 @@ from anechoic.errors import UnsupportedError
 from anechoic.sampling import CyclicPoisson, Poisson
 from anechoic.statement.theorem import Theorem
 from anechoic.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class PoissonAccountant(Accountant):
     @property
     def hides(self) -> bool:
         return self.sampling.rate < 1.0
+
+    def dp_event(self, std: float) -> DpEvent:
+        sigma = std / self.strategy.largest_column_norm()
+        return gaussian_event(sigma, rate=self.sampling.rate, compositions=self._compositions)
 
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate

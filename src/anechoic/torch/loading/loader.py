@@ -143,6 +143,8 @@ class RequestSampler(Sampler[Request]):
         batches, key = self.feed.batches, self.feed.key
         start, period = self.ledger.releases, batches.period
         for step in range(start, min((start // period + 1) * period, self.ledger.steps)):
+            if batches.ended(step):
+                return
             if self.feed.share is not None:
                 yield from self._shared(step, self.feed.share)
                 continue

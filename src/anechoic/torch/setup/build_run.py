@@ -21,6 +21,7 @@ from anechoic.torch.generators import StepGenerators
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
+from anechoic.torch.loading.record_stream import RecordStream, StreamBatches
 from anechoic.torch.loading.selftest import check_repeats
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer
@@ -59,7 +60,8 @@ def check(setup: Setup) -> list[nn.Parameter]:
     checks.report_optimizer_state(setup.optimizer)
     places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters))
     owned = setup.units is not None and not setup.units.single_examples
-    check_repeats(setup.data_loader, setup.batch_first, owned=owned)  # last: it fetches examples
+    if not isinstance(setup.data_loader.dataset, RecordStream):
+        check_repeats(setup.data_loader, setup.batch_first, owned=owned)  # last: it fetches examples
     return parameters
 
 
@@ -218,6 +220,10 @@ def _usual_rows(setup: Setup, mechanism: Mechanism) -> int:
 def _batches(setup: Setup, mechanism: Mechanism) -> Any:
     """Batches as a function of the sampling key."""
     sampling, loader, units = mechanism.sampling, setup.data_loader, setup.units
+    if isinstance(loader.dataset, RecordStream):
+        checks.check_stream(setup, mechanism, loader.dataset)
+        stream = StreamBatches(loader.dataset)
+        return lambda key: stream
     if sampling.formed_outside:
         given = ExternalBatches(loader.batch_sampler, setup.examples)  # type: ignore[arg-type]
         if units is None:

@@ -19,6 +19,7 @@ from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP, statistics_in
 from anechoic.torch.loading.loader import PrivateDataLoader
+from anechoic.torch.loading.record_stream import RecordStream
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.run import latest_run
 from anechoic.torch.setup.arguments import Setup
@@ -119,7 +120,7 @@ _NOT_PLAIN = dict.fromkeys(
         *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
         *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
     ),
-    "pass the plain module, on every rank (docs/many-devices.md).",
+    "pass the plain module, on every rank: processes share a release without it.",
 ) | {
     "ScriptModule": "pass the plain module, and script a copy of it when training is over.",
     "OptimizedModule": "put its _orig_mod in its place. The whole model may be compiled.",
@@ -247,7 +248,7 @@ def check_one_process(who: str) -> None:
     if running_ranks() > 1:
         raise UnsupportedError(
             f"torch.distributed runs {running_ranks()} processes, in each of which {who} would make releases"
-            " of its own. Train in one process; or write the loop yourself (docs/many-devices.md)."
+            " of its own. Train in one process; or write the loop yourself."
         )
 
 
@@ -265,6 +266,26 @@ def check_ranks(setup: Setup, backend: str) -> None:
             "data_loader has a DistributedSampler, but each rank finds its rows of a batch by itself. Write"
             " shuffle=True in its place, and leave out set_epoch()."
         )
+
+
+def check_stream(setup: Setup, mechanism: Mechanism, stream: RecordStream) -> None:
+    """Refuse another promise, size, order or worker than those that a stream of records keeps to.
+
+    Raises:
+        MismatchError: naming both.
+    """
+    sampling, loader = mechanism.sampling, setup.data_loader
+    promised = sampling.participation if sampling.formed_outside else None
+    pairs = [
+        ("participation", promised, stream.participation),
+        ("steps", mechanism.steps, stream.steps),
+        ("the loader's batch_size", loader.batch_size, stream.batch_size),
+        ("num_workers", loader.num_workers, 0),
+        ("unit_ids", setup.unit_ids, None),
+    ]
+    for name, found, wanted in pairs:
+        if found != wanted:
+            raise MismatchError(f"{name} is {found!r}, and a RecordStream needs {wanted!r}: give that.")
 
 
 # -- units -------------------------------------------------------------------------------------

@@ -1,0 +1,167 @@
+"""Records that come once, in order: bounded by owner, resumed, refused where a promise differs."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset
+
+import anechoic as an
+from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.participation import MinSep, Single
+from anechoic.torch import PrivacyEngine, RecordStream
+
+B, STEPS = 6, 10
+
+
+class Feed(IterableDataset):
+    """Records (owner, x, y); of `gone` x and y are zero, so that a linear model has no gradient."""
+
+    def __init__(self, rows=B * STEPS, owners=9, gone=None):
+        rng = np.random.default_rng(0)
+        self.owners = rng.integers(owners, size=rows).tolist()
+        self.x = torch.tensor(rng.standard_normal((rows, 3)))
+        self.y = torch.full((rows,), 9.0, dtype=torch.float64)
+        for i, owner in enumerate(self.owners):
+            if owner == gone:
+                self.x[i], self.y[i] = 0.0, 0.0
+
+    def __iter__(self):
+        return iter(zip(self.owners, self.x, self.y, strict=True))
+
+
+def stream_of(feed, rule=None, steps=STEPS):
+    owner, record = (lambda one: one[0]), (lambda one: one[1:])
+    return RecordStream(
+        feed, batch_size=B, steps=steps, participation=rule or MinSep(3, 2), owner=owner, record=record
+    )
+
+
+def private(stream, engine=None, **given):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1, dtype=torch.float64)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    mechanism = an.calibrate(
+        an.strategies.Identity(stream.steps),
+        sampling=an.sampling.External(stream.participation, B, stream.steps),
+        noise_multiplier=1e-7,
+        delta=1e-5,
+        unit="user",
+    )
+    engine = engine or PrivacyEngine()
+    return engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-9),
+        data_loader=DataLoader(stream, batch_size=B, **given),
+        mechanism=mechanism,
+        max_grad_norm=1.0,
+    )
+
+
+def released(model, optimizer, loader, most=10**9):
+    found = []
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x)[:, 0], y).backward()
+        optimizer.step()
+        found.append(torch.cat([p.grad.reshape(-1) for p in optimizer.params]).clone() * B)
+        if len(found) == most:
+            break
+    return torch.stack(found)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 4), st.integers(1, 3))
+def test_each_owner_keeps_to_the_promise_and_moves_nobody_else(owners, batch_size, apart):
+    rule = MinSep(apart, 2)
+
+    def used(ids):
+        given = {"batch_size": batch_size, "steps": 8, "participation": rule, "owner": lambda one: one}
+        stream, found = RecordStream(ids, **given), []
+        for step in range(8):
+            places = stream.used_in(step)
+            found += [(step, int(i)) for i in (places if places is not None else [])]
+        return found
+
+    whole = used(owners)
+    assert len(whole) == len({i for _, i in whole}) and all(i // batch_size == step for step, i in whole)
+    for owner in set(owners):
+        steps = [step for step, i in whole if owners[i] == owner]
+        assert len(steps) <= 2 and all(b - a >= apart for a, b in pairwise(steps))
+        others = [pair for pair in whole if owners[pair[1]] != owner]
+        replaced = [("other", i) if one == owner else one for i, one in enumerate(owners)]
+        assert [pair for pair in used(replaced) if owners[pair[1]] != owner] == others
+
+
+def test_one_owner_moves_each_sum_by_one_clip_norm_and_as_often_as_promised():
+    whole, moved = released(*private(stream_of(Feed()))), []
+    for owner in range(9):
+        moved.append((whole - released(*private(stream_of(Feed(gone=owner))))).norm(dim=1))
+        assert int((moved[-1] > 1e-3).sum()) <= 2
+    assert 0.9 < float(torch.stack(moved).max()) <= 1 + 1e-4
+    stream = stream_of(Feed())
+    assert released(*private(stream)).shape[0] == STEPS and stream.left_out > 10
+
+
+def test_a_stream_that_ends_ends_the_pass_and_a_batch_may_be_empty():
+    short = stream_of(Feed(rows=B * 4 + 2), steps=STEPS)
+    assert len(released(*private(short))) == 5
+    one = stream_of(Feed(owners=1), rule=Single())
+    sums = released(*private(one))
+    assert len(sums) == STEPS and float(sums[1:].norm()) < 1e-3 < float(sums[0].norm())
+
+
+def test_a_resumed_run_goes_on_with_the_records_that_are_due(tmp_path):
+    whole = released(*private(stream_of(Feed())))
+    engine, again = PrivacyEngine(), PrivacyEngine()
+    model, optimizer, loader = private(stream_of(Feed()), engine)
+    released(model, optimizer, loader, most=4)
+    engine.save_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)
+    model, optimizer, loader = private(stream_of(Feed()), again)
+    again.load_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)
+    torch.testing.assert_close(released(model, optimizer, loader), whole[4:], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "error", "words"),
+    [
+        (lambda: Feed(), {}, UnsupportedError, "RecordStream"),
+        (lambda: stream_of(Feed()), {"num_workers": 1}, MismatchError, "num_workers is 1"),
+        (
+            lambda: RecordStream([], batch_size=2, steps=2, participation=None),
+            {},
+            ValueError,
+            "no record",
+        ),
+        (lambda: stream_of(Feed(), steps=0), {}, ValueError, "steps=0"),
+    ],
+)
+def test_what_is_refused(stream, given, error, words):
+    with pytest.raises(error, match=words):
+        made = stream()
+        made.steps, made.participation = STEPS, getattr(made, "participation", MinSep(3, 2))
+        private(made, **given)
+
+
+def test_another_promise_and_a_record_of_nobody_are_refused():
+    stream = stream_of(Feed())
+    promised = an.calibrate(
+        an.strategies.Identity(STEPS),
+        sampling=an.sampling.External(MinSep(2, 2), B, STEPS),
+        noise_multiplier=1.0,
+        delta=1e-5,
+    )
+    model = torch.nn.Linear(3, 1)
+    with pytest.raises(MismatchError, match="participation is MinSep"):
+        PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(stream, batch_size=B),
+            mechanism=promised,
+        )
+    nobody = RecordStream([1, None], batch_size=2, steps=1, participation=Single(), owner=lambda one: one)
+    with pytest.raises(ValueError, match="no owner"):
+        nobody.used_in(0)
