@@ -21,7 +21,7 @@ DOES = re.compile(
 )
 #: First words of what functions do, and the methods of the classes that people use.
 VERBS = re.compile(
-    r"(Add|Audit|Bound|Cancel|Choose|Clip|Close|Compare|Compute|Copy|Cost|Count|Decorate|Derive|Draw|End|Give"
+    r"(Add|Audit|Bound|Cancel|Choose|Clip|Close|Compare|Compute|Copy|Cost|Count|Decorate|Derive|Draw|End|Form|Give"
     r"|Grant|Load|Look|Make|Name|Plot|Raise|Read|Refuse|Register|Release|Report|Return|Save|Say|State|Take"
     r"|Tell|Test|Train|Write)\b"
 )
