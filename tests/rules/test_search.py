@@ -15,7 +15,7 @@ TITLES = {
     "training": "Training with PyTorch",
     "clip-norm": "Which clip norm do I take?",
     "faq": "Questions",
-    "federated": "Federated learning for whole clients",
+    "federated": "Federated learning",
     "proofs/clipping": "Clip norm and dropout",
     "api/torch": "anechoic.torch",
     "project/changelog": "Clip norm",
