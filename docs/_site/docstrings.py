@@ -110,7 +110,9 @@ def entries(lines, names, kinds=None):
                     out += [f".. py:attribute:: {name}", f"   :type: {kinds[name]}", ""]
                     out += [f"   {inline(text, names)}", ""]
                 continue
-            out.append(", ".join(f"``{name}``" for name in shown) + inline(kind or "", names))
+            out.append(
+                ", ".join(f"``{name}``" for name in shown) + (f" {inline(kind, names)}" if kind else "")
+            )
             for block in blocks(text.split("\n")):
                 out += [f"   {inline(chr(10).join(block), names)}", ""]
         else:
