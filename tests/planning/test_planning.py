@@ -19,6 +19,7 @@ from anechoic.planning.families import PLAN_CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
+from anechoic.statement.rounding import round_up
 from anechoic.strategies import Identity
 from tests.marks import slow
 
@@ -82,7 +83,8 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
         assert 6e-6 <= row.seconds <= 7e-6 * (1 + row.history)
         assert row.mechanism.strategy.structure.bands <= 17 or row.name.startswith(("BLT", "Dense"))
     text = str(result)
-    assert "→" in text and result.reason in " ".join(text.split())
+    assert "→" in text and result.reason not in text and len(text.splitlines()) <= len(result.lines) + 8
+    assert result.reason in " ".join(result.why().split()) and "σ is the noise std" in result.why()
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
@@ -490,7 +492,13 @@ def test_a_fixed_order_is_held_against_dp_sgd(epsilon, epochs, verdict):
     assert "needs the batches in one fixed order" in found.reason
     assert f"drawn in secret (Poisson), would have {ratio:.3g} times its error" in found.reason
     assert ("permit it (poisson_sampling=True)" in found.reason) == (ratio < 1 / 0.9)
+    worth, chosen, rate = found.sentences()
+    assert worth.startswith(verdict) and worth.endswith(f"in secret would have {ratio:.3g} times its error.")
+    run = f"fixed order, {10 * epochs} steps of 100, ({round_up(epsilon)}, 1e-05)-DP;"
+    assert chosen.startswith(f"Chosen: {found.chosen.name}, {run}")
+    assert rate.startswith("Learning rate to try first: ") and rate.endswith("plan.why() has the reasons.")
     table = str(found).splitlines()
+    assert " ".join(table[4 + len(found.rows) :]) == f"{worth} {chosen} {rate}"
     assert table[2 + len(found.rows)].startswith(
         "   DP-SGD, if these batches might be drawn in secret  Poisson"
     )

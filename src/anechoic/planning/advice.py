@@ -11,7 +11,7 @@ from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
 #: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
-#: times clip norm of SGD; a factor within which best rates lay; that of Adam's over them (docs/measured.md).
+#: times clip norm of SGD; a factor within which best rates lay; that of Adam's over them ('What was measured').
 NOISE, STEP, WITHIN, ADAM = 0.16, 5.0, 2.5, 1.5
 
 
@@ -59,7 +59,7 @@ class Advice:
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
             f"Learning rate to try first{of}: {self.rate:.2g}, then {self.lowest:.2g} to {self.highest:.2g}"
-            f" (docs/choosing.md).{more} Clip norm: at most the median norm of public gradients."
+            f".{more} Clip norm: at most the median norm of public gradients."
         )
 
 
@@ -90,7 +90,7 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
 
     Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
     rates that are larger by as much; at those which are good with independent noise, noise that is planned
-    for the buffer is better; below these, independent noise is (docs/choosing.md).
+    for the buffer is better; below these, independent noise is.
 
     Args:
         best: of rows that are planned for sums.

@@ -114,7 +114,7 @@ def plan(
         optimizer: "sgd", "adam", or a torch optimizer, which is read. The error of what linear updates add up
             to decides. Adam and its kin divide them by what is mostly the noise of a step, so that the best
             noise, which is planned for sums, asks for larger rates: see `advice`. At a smaller rate of a
-            torch optimizer "auto" plans for its buffer, or takes independent noise (docs/choosing.md). With
+            torch optimizer "auto" plans for its buffer, or takes independent noise. With
             momentum, "auto" takes independent noise where that of the whole run adds less to the model than
             half a clipped gradient, which needs `dimension`.
         scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cooldown"
@@ -125,7 +125,7 @@ def plan(
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
             has the weight .2; "all" without that (online learning); "average" gives that weight to the last
             half of the run; "any" for the largest error of an iterate; a number in [0, 1] is the weight of
-            the last one. Much of it helps convex models and harms networks (docs/choosing.md).
+            the last one. Much of it helps convex models and harms networks.
         workload: instead of what the optimizer adds up to: a Toeplitz workload of as many steps as the run
             has, with learning rates or not, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.

@@ -120,7 +120,7 @@ _NOT_PLAIN = dict.fromkeys(
         *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
         *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
     ),
-    "pass the plain module, on every rank (docs/training.md).",
+    "pass the plain module, on every rank: processes share a release without it.",
 ) | {
     "ScriptModule": "pass the plain module, and script a copy of it when training is over.",
     "OptimizedModule": "put its _orig_mod in its place. The whole model may be compiled.",
@@ -248,7 +248,7 @@ def check_one_process(who: str) -> None:
     if running_ranks() > 1:
         raise UnsupportedError(
             f"torch.distributed runs {running_ranks()} processes, in each of which {who} would make releases"
-            " of its own. Train in one process; or write the loop yourself (docs/training.md)."
+            " of its own. Train in one process; or write the loop yourself."
         )
 
 
