@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-import scipy
 from scipy.linalg import norm
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from anechoic._validate import Array
+from anechoic.algebra import toeplitz
 
 TAIL, _SHARE = (
     1e-18,
@@ -329,7 +329,7 @@ def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
 
 def _decayed(values: Array, width: float) -> Array:
     """sum over j <= i of values[j] exp(-width (i - j))."""
-    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -math.exp(-width)], values))
+    return toeplitz.divided(values, np.array([1.0, -math.exp(-width)]))
 
 
 def normal_cells(z: Array) -> Array:
