@@ -54,7 +54,7 @@ def solve(c: Array, z: Array) -> Array:
 def divided(z: Array, c: Array) -> Array:
     """C^-1 z by recursion, for few numbers or many, real or complex."""
     n = len(z)
-    if n * len(c) > DIVIDED:
+    if n * len(c) > DIVIDED or not z.size:
         return np.asarray(scipy.signal.lfilter([1.0], c, z, axis=0))
     # to import scipy.signal, and with it all of scipy.stats, takes as long as most plans
     columns, values = np.tile(c[:n], (n, 1)).T, z.reshape(n, -1)
