@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+import scipy
+
 _ATTEMPTS = 60
 _LONGEST = 1.0  # step of log noise
 _HIGHEST = 700.0  # log noise: e^709 is the largest float
-_NEAR = 1e-7  # relative, of an epsilon that is searched for
 _LEAST = 1e-300  # delta
 _BITS = 33  # of a noise that was searched for
 
@@ -79,24 +80,14 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: flo
     def excess(epsilon: float) -> float:
         return math.log(max(delta_at(epsilon), _LEAST) / delta)
 
-    low, above, below = 0.0, excess(0.0), excess(high)
-    if above <= 0.0:
+    if excess(0.0) <= 0.0:
         return 0.0
-    if below > 0.0:  # the bound that `high` comes from is the better one
+    if excess(high) > 0.0:  # the bound that `high` comes from is the better one
         return high
-    before = math.nan
-    while high - low > (width := _NEAR * max(high, 1e-3)):
-        # secants; an end that stays twice counts half (Illinois)
-        middle = high - below * (high - low) / (below - above)
-        found = excess(middle := min(max(middle, low + width / 2), high - width / 2))
-        if found <= 0.0:
-            above *= 0.5 if before <= 0.0 else 1.0
-            high, below = middle, found
-        else:
-            below *= 0.5 if before > 0.0 else 1.0
-            low, above = middle, found
-        before = found
-    return high
+    found = float(scipy.optimize.brentq(excess, 0.0, high, xtol=4e-11, rtol=4e-8))
+    while excess(found) > 0.0:
+        found += 8e-8 * max(found, 1e-3)
+    return min(found, high)
 
 
 def smallest(

@@ -85,34 +85,30 @@ def _with_std(candidate: Candidate, goal: Goal, std: float) -> Mechanism:
 
 
 def with_verified_noise(plan: Plan, epsilon: float | None, accounting: Accounting | str) -> Plan:
-    """The plan with the noise of its choice that Monte Carlo verifies, where that is less.
+    """The plan with the noise of its choice that Monte Carlo verifies, where that is asked for and less.
 
     One row alone, chosen before anything was drawn: the failures of several would add up.
 
     Args:
         epsilon: that the choice keeps; None for its own.
     """
-    best, made = plan.chosen, plan.mechanism
-    if not isinstance(made.accountant, MonteCarloAccountant):
-        said = "Monte Carlo has nothing to verify: it is offered for balls in bins and min-sep sampling."
-        return replace(plan, reason=f"{plan.reason} {said}")
-    asked = made.epsilon() if epsilon is None else epsilon
-    goal = Goal(asked, made.delta, None, made.clip_norm, made.adjacency, made.unit)
-    found = calibrate_to_goal(goal, made.strategy, made.sampling, accounting=accounting)
-    part = found.noise_std / made.noise_std
-    if part >= 1.0:
-        return replace(plan, reason=f"{plan.reason} Monte Carlo verifies no less noise.")
-    less = replace(
-        best,
-        mechanism=found,
-        noise_std=found.noise_std,
-        noise_multiplier=found.noise_multiplier,
-        predicted=part * best.predicted,
-        step_noise=part * best.step_noise,
-    )
-    rows = sorted((less if row is best else row for row in plan.rows), key=lambda row: row.relative)
-    said = f"Monte Carlo verifies it with {1 - part:.1%} less noise than the bounds above, which compare."
-    return replace(plan, rows=tuple(rows), mechanism=found, reason=f"{plan.reason} {said}")
+    best, made, rows = plan.chosen, plan.mechanism, plan.rows
+    offered, said = isinstance(made.accountant, MonteCarloAccountant), ""
+    if accounting == "deterministic":
+        said = " Monte Carlo may show that less noise is enough: plan(accounting='verified')." * offered
+    elif not offered:
+        said = " Monte Carlo has nothing to verify: it is offered for balls in bins and min-sep sampling."
+    else:
+        goal = Goal(epsilon or made.epsilon(), made.delta, None, made.clip_norm, made.adjacency, made.unit)
+        found = calibrate_to_goal(goal, made.strategy, made.sampling, accounting=accounting)
+        part, said = found.noise_std / made.noise_std, " Monte Carlo verifies no less noise."
+        if part < 1.0:
+            scaled = {name: part * getattr(best, name) for name in ("predicted", "step_noise")}
+            noise = {name: getattr(found, name) for name in ("noise_std", "noise_multiplier")}
+            less, made = replace(best, mechanism=found, **scaled, **noise), found
+            rows = tuple(sorted((less if row is best else row for row in rows), key=lambda row: row.relative))
+            said = f" Monte Carlo verifies it with {1 - part:.1%} less noise than the bounds above."
+    return replace(plan, rows=rows, mechanism=made, reason=plan.reason + said)
 
 
 def row_of(mechanism: Mechanism, designs: Designs, room: MemoryBudget) -> PlanRow:

@@ -205,8 +205,7 @@ def plan(
     if weak := weak_delta(delta, examples, unit):
         notes.insert(0, f"{weak}.")
     chosen = choose(rows, [*notes, space.reason], drawn=_if_drawn(shapes, asked, space), instead=instead)
-    if accounting != "deterministic":
-        chosen = with_verified_noise(chosen, epsilon, accounting)
+    chosen = with_verified_noise(chosen, epsilon, accounting)
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update, sums)
     # more memory gains error of sums, by which such a choice was not made
@@ -274,7 +273,7 @@ def _candidates(
         for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
             made = calibrate_to_goal(goal, strategy, unsampled)
             found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
-    found, notes = [one for one in found if wanted.allows_candidate(one)], list[str]()
+    found, notes = [one for one in found if wanted.takes(type(one.sampling))], list[str]()
     for sampling in wanted.samplings:
         own: Iterable[Strategy]
         if sampling.amplified:

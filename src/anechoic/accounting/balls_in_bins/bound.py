@@ -294,14 +294,13 @@ class BinsBound:
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         of_chain, chain = self._chain(delta, std, plain)
         of_class, domination = self._class(delta, std, plain)
-        least, renyi = min(of_chain, of_class), True
-        if least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO:
-            renyi = False
-        elif domination is not None or chain is not None:
-            renyi = renyi_epsilon(self.gram, delta, std, least) < least
-        return BinsBound(
-            self.gram, () if domination is None else (domination,), () if chain is None else (chain,), renyi
-        )
+        least, of_renyi = min(of_chain, of_class), math.inf
+        if least >= _RENYI_FROM or len(self.gram) <= _RENYI_UP_TO:
+            of_renyi = renyi_epsilon(self.gram, delta, std, least)
+        classes = () if domination is None else (domination,)
+        narrow = BinsBound(self.gram, classes, () if chain is None else (chain,), of_renyi < least)
+        narrow._found[delta, std] = min(least, of_renyi)
+        return narrow
 
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""

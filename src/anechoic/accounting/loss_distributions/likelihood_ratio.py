@@ -273,7 +273,8 @@ def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
     near = math.ceil(-math.log(math.expm1(width)) / width) + 1
     apart = max(b.first - lasts[0], a.first - lasts[1], 0)  # the least distance of two atoms
     farthest = max(lasts[1] - a.first, lasts[0] - b.first)
-    places, ups = _above(np.arange(apart, max(apart, min(farthest + 1, near))), width)
+    distances: Array = np.arange(apart, max(apart, min(farthest + 1, near)), dtype=np.float64)
+    places, ups = _above(distances, width)
     lowest = max(a.first, b.first) + (int(places[-1]) if farthest < near else 0)
     highest = max(lasts) + (int(places[0]) if len(places) else 0) + 1
     out = np.zeros(highest - lowest + 1)
