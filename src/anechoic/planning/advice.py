@@ -11,7 +11,7 @@ from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
 #: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
-#: times clip norm of SGD; a factor within which best rates lay; that of Adam's over them ('What was measured').
+#: times clip norm of SGD; a factor within which best rates lay; that of Adam's over them, as the grid has it.
 NOISE, STEP, WITHIN, ADAM = 0.16, 5.0, 2.5, 1.5
 
 

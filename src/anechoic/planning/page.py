@@ -1,11 +1,11 @@
-"""A plan as HTML: a cell of a notebook, a page of its own; and the pictures as files."""
+"""A `Plan` as HTML: a cell of a notebook, a page of its own; and the pictures as files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from anechoic.planning.records import PlanRow
 from anechoic.planning.table import cells, notes
@@ -13,14 +13,11 @@ from anechoic.plots.plan import plan_figure, plan_images
 from anechoic.plots.style import as_svg, in_style
 from anechoic.statement.page import cell, figure, fold, paragraph, render_page, table
 
-if TYPE_CHECKING:
-    from anechoic.planning.result import Plan
-
 #: Kinds of files that a plan is written to.
 KINDS = (".html", ".svg", ".png")
 
 
-def as_cell(plan: Plan) -> str | None:
+def as_cell(plan: Any) -> str | None:
     """Return the plan for a notebook: sentences, pictures, table, and the reason; None without jinja2."""
     if find_spec("jinja2") is None:
         return None
@@ -31,12 +28,12 @@ def as_cell(plan: Plan) -> str | None:
     )
 
 
-def folded_reason(plan: Plan) -> str:
+def folded_reason(plan: Any) -> str:
     """Return why this is the choice and what the columns mean, to be opened by a click."""
     return fold("Why", "".join(map(paragraph, (plan.reason, *notes(plan.lines)))))
 
 
-def as_page(plan: Plan, command: str = "") -> str:
+def as_page(plan: Any, command: str = "") -> str:
     """Return the plan as one HTML document that loads nothing, with the command that made it."""
     best = plan.chosen
     title = f"{best.name}, {best.sampling}, B = {best.batch_size:.4g}"
@@ -54,7 +51,7 @@ def checked_kind(file: Path) -> Path:
     return file
 
 
-def write_plan(plan: Plan, file: Path, command: str = "") -> None:
+def write_plan(plan: Any, file: Path, command: str = "") -> None:
     """Write the page (.html), or the two pictures alone (.svg, .png).
 
     Raises:
