@@ -5,7 +5,7 @@
     python benchmarks/grid.py --quick                                        # one cell, a minute
     python benchmarks/grid.py --claim 300                                    # predictions only, minutes
 
-Cells, in the order of `CELLS`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
+Cells, in the order of `cells`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
 optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
 if they might be drawn in secret), the best of it and of banded noise under cyclic Poisson sampling,
 independent noise in the same scheme (drawn: random allocation), the plan, no noise, and the plan by

@@ -41,6 +41,7 @@ STUDIES = (
     "selection",  # what the choice of a setting costs
     "tables",  # the published tables
     "trainers",  # a trainer's loop beside the bare engine
+    "why",  # the pictures of docs/why.md
 )
 
 

@@ -61,7 +61,7 @@ def pair(results: Results, cell: Cell) -> list[str]:
 
 
 def grid(results: Results) -> str:
-    lines = [[*HEAD, "DP-SGD"]]
+    lines = [[*HEAD, "DP-SGD", "banded"]]
     lines[0] += [
         f"{order}: {arm}" for order in ("fixed", "drawn") for arm in ("independent", "plan", "ratio")
     ]

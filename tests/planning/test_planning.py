@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.accounting import poisson_noise_multiplier
+from anechoic.accounting import Verified, poisson_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import MinSep
@@ -168,6 +168,7 @@ REFUSED = [
     ({"adjacency": "remove"}, "adjacency='remove' is unknown"),
     ({"random_sampling": "no"}, "random_sampling='no' must be True or False"),
     ({"drop_last": "no"}, "drop_last='no' must be True or False"),
+    ({"accounting": "exact"}, "accounting='exact' is unknown"),
     ({"dimension": 0}, "dimension=0"),
     ({"memory_budget": 100}, "needs dimension"),
     *(
@@ -366,6 +367,30 @@ def test_a_noise_multiplier_for_independent_noise_is_taken_as_it_is():
     found = plan(**setting, noise_multiplier=1.0, strategy="identity")
     assert [row.sampling for row in found.rows] == ["Poisson"]
     assert found.mechanism.noise_std == 1.0
+
+
+@pytest.mark.slow
+def test_the_choice_alone_is_verified_by_monte_carlo_on_request():
+    """Two passes of eight bins: less noise than the bounds show, and all else as it was."""
+    asked = {"examples": 160, "batch_size": 20, "epochs": 2, "epsilon": 8.0, "delta": 1e-5}
+    verified = Verified(samples=400_000, failure=1e-7, seed=1)
+    plain = plan(**asked, strategy="blt", sampling="balls_in_bins")
+    found = plan(**asked, strategy="blt", sampling="balls_in_bins", accounting=verified)
+    assert found.mechanism == found.chosen.mechanism
+    assert found.mechanism.accounting == verified
+    assert found.chosen.noise_std < plain.chosen.noise_std
+    assert found.chosen.predicted == pytest.approx(found.chosen.noise_std * found.chosen.rms_error / 20)
+    assert found.mechanism.epsilon() <= 8.0
+    others = [[row for row in each.rows if not row.chosen] for each in (plain, found)]
+    assert [row.mechanism for row in others[0]] == [row.mechanism for row in others[1]]
+    assert "less noise" in found.reason
+
+
+def test_where_monte_carlo_has_nothing_to_verify_the_plan_says_so():
+    asked = {"examples": 160, "batch_size": 20, "epochs": 2, "epsilon": 8.0, "delta": 1e-5}
+    ordered = plan(**asked, random_sampling=False, accounting="verified")
+    assert ordered.mechanism.accounting == "deterministic"
+    assert "nothing to verify" in ordered.reason
 
 
 def test_so_much_noise_that_epsilon_is_0_leaves_nothing_to_plan():

@@ -81,6 +81,9 @@ def test_the_first_table_of_the_readme_is_that_of_the_grid():
             assert f"| {shown} | 0.838 |" in table, (batches, epsilon, shown)
 
 
+RATES = (2**-8, 2**-6, 2**-5, 2**-4, 2**-3, 2**-2)  # of the page
+
+
 def test_the_table_of_adam_is_that_of_the_grid():
     arms = ("DP-SGD", "drawn"), ("independent", "drawn"), ("default", "drawn")
     rows = re.findall(r"^\| (?:drawn|fixed order) \| .*", text_of("docs/choosing.md"), re.MULTILINE)
@@ -89,9 +92,10 @@ def test_the_table_of_adam_is_that_of_the_grid():
         rows, (*arms, ("independent", "fixed"), ("default", "fixed")), strict=True
     ):
         means = {rate: mean for rate, (mean, _) in of_the_grid("digits", 3, arm, batches, "Adam").items()}
-        for rate, cell in zip((2**-8, 2**-6, 2**-5, 2**-4, 2**-3, 2**-2), row.split("|")[3:-1], strict=True):
+        for rate, cell in zip(RATES, row.split("|")[3:-1], strict=True):
             assert cell.strip(" *") == (f"{means[rate]:.3f}"[1:] if rate in means else ""), (row, rate)
-        assert f"**{max(means.values()):.3f}**".replace("0.", ".") in row
+        most = max(mean for rate, mean in means.items() if rate in RATES)
+        assert f"**{most:.3f}**".replace("0.", ".") in row
 
 
 def test_what_may_be_expected_is_what_the_grid_has():
@@ -115,7 +119,7 @@ def test_what_may_be_expected_is_what_the_grid_has():
         (("drawn", "large"), ".7", "4.5"),
         (("drawn", "small"), "0", "2"),
         (("fixed", "large"), "−.1", "+4.3"),
-        (("fixed", "small"), "−18.4", "+.2"),
+        (("fixed", "small"), "−18.3", "+.2"),
     ):
         assert re.search(rf"{re.escape(low)}[^.]*(?:\(.*\) )?to {re.escape(high)} ?", said), (kind, low, high)
         for shown, found in ((low, min(gains[kind])), (high, max(gains[kind]))):
