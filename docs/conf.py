@@ -1,5 +1,6 @@
 """The site: `make docs` builds it into build/docs/html, without a network. Warnings are errors."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -86,6 +87,8 @@ nb_execution_cache_path = str(HERE.parent / "build" / "docs" / "executed")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
+# its kernel says errors alone, and computes on one thread, so that figures are the same everywhere
+os.environ["JUPYTER_PATH"] = str(HERE / "_site" / "jupyter")
 html_math_renderer = "mathml"
 
 # -- API -----------------------------------------------------------------------------------------
@@ -113,6 +116,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "anechoic"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "_site" / "scorer.js")
 html_copy_source = True
 html_sourcelink_suffix = ""
 html_show_sphinx = False

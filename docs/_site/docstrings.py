@@ -3,6 +3,7 @@
 A formula is plain too, `$delta(epsilon) <= e^epsilon sqrt(mu_1)$`, for those who read it in a terminal.
 """
 
+import inspect
 import re
 import textwrap
 
@@ -35,7 +36,8 @@ TEX = [
 def inline(text, names):
     """A paragraph: what is in backticks is code, and a link where it is a public name; all else is text."""
     parts = LITERAL.split(" ".join(text.split()))
-    return "".join(marked(part, names) if k % 2 else plain(part) for k, part in enumerate(parts))
+    found = "".join(marked(part, names) if k % 2 else plain(part) for k, part in enumerate(parts))
+    return f"\\{found}" if re.match(r"\w[.)]( |$)", found) else found  # "n." counts nothing
 
 
 def marked(part, names):
@@ -92,14 +94,25 @@ def body(lines, names):
     return out
 
 
-def entries(lines, names):
-    """`name: text` with text that goes on further in: a list of names and what they mean."""
+def entries(lines, names, kinds=None):
+    """`name: text` with text that goes on further in: a list of names and what they mean.
+
+    Those of which `kinds` has the type become attributes of the class, which are linked and searched for.
+    """
     out = []
     joined = re.sub(r"\n(?=\S)", "\0", textwrap.dedent("\n".join(lines)).strip()).split("\0")
     for entry in joined:
         if found := ENTRY.match(re.sub(r",\s*\n\s*", ", ", entry) if ENTRY.match(entry) is None else entry):
             said, kind, text = found.groups()
-            out.append(", ".join(f"``{name}``" for name in said.split(", ")) + inline(kind or "", names))
+            shown = said.split(", ")
+            if kinds and all(name in kinds for name in shown):
+                for name in shown:
+                    out += [f".. py:attribute:: {name}", f"   :type: {kinds[name]}", ""]
+                    out += [f"   {inline(text, names)}", ""]
+                continue
+            out.append(
+                ", ".join(f"``{name}``" for name in shown) + (f" {inline(kind, names)}" if kind else "")
+            )
             for block in blocks(text.split("\n")):
                 out += [f"   {inline(chr(10).join(block), names)}", ""]
         else:
@@ -107,8 +120,8 @@ def entries(lines, names):
     return out
 
 
-def restructured(lines, names):
-    """A docstring as autodoc has it, without its common margin."""
+def restructured(lines, names, kinds=None):
+    """A docstring as autodoc has it, without its common margin; `kinds`: field of a class -> its type."""
     out, text = [], []
     rest = list(lines)
     while rest:
@@ -123,7 +136,7 @@ def restructured(lines, names):
         text, title = [], found.group(1)
         out += [f".. rubric:: {title}", ""]
         if title in ("Args", "Attributes", "Raises"):
-            out += entries(inside, names)
+            out += entries(inside, names, kinds if title == "Attributes" else None)
         elif title.startswith("Example"):
             kept = textwrap.indent(textwrap.dedent("\n".join(inside)).strip(), "   ").split("\n")
             out += [f".. code-block:: {'pycon' if '>>>' in kept[0] else 'python'}", "", *kept, ""]
@@ -133,13 +146,34 @@ def restructured(lines, names):
 
 
 def process(app, what, name, thing, options, lines):
-    lines[:] = restructured(lines, app.config.public_short)
+    kinds = kinds_of(thing) if what == "class" else None
+    lines[:] = restructured(lines, app.config.public_short, kinds)
+
+
+def kinds_of(thing):
+    """Field of a class and of its base classes of ours -> its type as it is written."""
+    bases = [base for base in reversed(thing.__mro__) if base.__module__.startswith("anechoic")]
+    written = {name: kind for base in bases for name, kind in inspect.get_annotations(base).items()}
+    said = {
+        name: kind if isinstance(kind, str) else inspect.formatannotation(kind)
+        for name, kind in written.items()
+    }
+    return {name: kind for name, kind in said.items() if "ClassVar" not in kind}
+
+
+def under(thing):
+    """The function of a property, a class method or a cached one."""
+    for name in ("fget", "func", "__func__"):
+        thing = getattr(thing, name, None) or thing
+    return thing
 
 
 def skip(app, what, name, thing, skipped, options):
-    """What a base class of another library brings along is said there."""
+    """What a base class of another library brings along is said there; of a named tuple the class says it."""
+    thing = under(thing)
     home = getattr(thing, "__module__", None) or ""
-    return True if home and not home.startswith("anechoic") and callable(thing) else None
+    elsewhere = home and not home.startswith("anechoic") and callable(thing)
+    return True if elsewhere or type(thing).__name__ == "_tuplegetter" else None
 
 
 def setup(app):

@@ -15,7 +15,7 @@ _NUMBER_LIMIT = 2**64
 
 
 def new_key() -> bytes:
-    """A fresh key of 32 bytes from the operating system's entropy source."""
+    """Return a fresh key of 32 bytes from the operating system's entropy source."""
     return os.urandom(KEY_BYTES)
 
 
@@ -44,7 +44,7 @@ def checked_key(key: bytes, name: str = "key") -> bytes:
 
 
 def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
-    """`size` bytes that depend on all of (key, domain, numbers, size): SHAKE-256 of their encoding.
+    """Return `size` bytes that depend on all of (key, domain, numbers, size): SHAKE-256 of their encoding.
 
     Every part is encoded with a fixed width or behind its length, so that no two argument lists share an
     encoding. Outputs of different domains, numbers or sizes are unrelated to whoever lacks the key; in

@@ -1,14 +1,47 @@
 """What the built site must keep, page by page: python -m tests.rules.site build/docs/html"""
 
+import inspect
 import re
 import sys
+from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import anechoic as an
+from anechoic.planning.records import PlanRow
+from anechoic.planning.result import Plan
+
 LARGEST = 2 * 2**20  # bytes of a page
 #: Elements whose address the browser loads by itself.
 LOADED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href"), ("source", "src")}
+#: Classes that people use, of which every name is in the reference: path -> class.
+WHOLE = {
+    "anechoic.Mechanism": an.Mechanism,
+    "anechoic.EndlessMechanism": an.EndlessMechanism,
+    "anechoic.Composition": an.Composition,
+    "anechoic.planning.result.Plan": Plan,
+    "anechoic.planning.records.PlanRow": PlanRow,
+    "anechoic.torch.PrivacyEngine": an.torch.PrivacyEngine,
+    "anechoic.streaming.Stream": an.streaming.Stream,
+    "anechoic.federated.Server": an.federated.Server,
+    "anechoic.noise.NoiseStream": an.noise.NoiseStream,
+    "anechoic.budget.BudgetBook": an.budget.BudgetBook,
+}
+
+
+def called(thing):
+    """Public methods and properties of a class, its own and those from base classes of ours."""
+    kinds = (property, cached_property, classmethod, staticmethod)
+    return sorted(
+        {
+            name
+            for base in thing.__mro__
+            if base.__module__.startswith("anechoic.")
+            for name, one in vars(base).items()
+            if not name.startswith("_") and (inspect.isfunction(one) or isinstance(one, kinds))
+        }
+    )
 
 
 class Page(HTMLParser):
@@ -98,6 +131,10 @@ def faults(site):
             yield name, f"has {path.stat().st_size:,} bytes, more than {LARGEST:,}"
         for fault in (*faults_of_page(page), *faults_of_links(path, pages)):
             yield name, fault
+    ids = {one for path, page in pages.items() if path.parent.name == "api" for one in page.ids}
+    for path, thing in WHOLE.items() if ids else ():
+        if lacks := sorted({path, *(f"{path}.{name}" for name in called(thing))} - ids):
+            yield "api", f"has no entry for {', '.join(lacks)}"
     for sheet in site.rglob("*.css"):
         for address in re.findall(r"(?:url\(|@import)\s*[\"']?(https?:[^\"')]+)", sheet.read_text("utf-8")):
             yield sheet.relative_to(site).as_posix(), f"loads {address}"

@@ -11,12 +11,19 @@ import pytest
 from numpy.typing import ArrayLike
 
 from anechoic import _validate
+from tests.rules.site import WHOLE, called
 from tests.test_public_names import PUBLIC, needed_by
 
 CHECKS = {name for name, what in vars(_validate).items() if inspect.isfunction(what)}
 #: First words of a summary that says what is done, and not what comes back.
 DOES = re.compile(
     r"(Calibrate|Change|Compare|Compute|Count|Draw|Find|Make|Plan|Read|Register|Search|Train|Try|Write)s?\b"
+)
+#: First words of what functions do, and the methods of the classes that people use.
+VERBS = re.compile(
+    r"(Add|Audit|Bound|Cancel|Choose|Clip|Close|Compare|Compute|Copy|Cost|Count|Decorate|Derive|Draw|End|Form|Give"
+    r"|Grant|Load|Look|Make|Name|Plot|Raise|Read|Refuse|Register|Release|Report|Return|Save|Say|State|Take"
+    r"|Tell|Test|Train|Write)\b"
 )
 #: Arrays, of which a shape or a length must be said.
 ARRAY = re.compile(r"\b(Array|ArrayLike|NDArray|ndarray)\b")
@@ -72,6 +79,16 @@ def faults(thing):
         yield "what comes back is not said"
     if any(map(refuses, makers(thing))) and not re.search(r"^Raises:", text, re.MULTILINE):
         yield "what it refuses is not said"
+
+
+def test_what_a_function_does_begins_with_a_verb():
+    rooms = [import_module(f"anechoic.{room}".rstrip(".")) for room in PUBLIC if not list(needed_by(room))]
+    public = [getattr(room, name) for room in rooms for name in room.__all__]
+    methods = [inspect.unwrap(getattr(thing, name)) for thing in WHOLE.values() for name in called(thing)]
+    functions = [one for one in [*public, *methods] if inspect.isfunction(one) or inspect.ismethod(one)]
+    assert len(functions) > 100
+    said = {one.__qualname__: inspect.getdoc(one) for one in functions}
+    assert {name: text for name, text in said.items() if not VERBS.match(text)} == {}
 
 
 @pytest.mark.parametrize("room", sorted(PUBLIC))

@@ -74,3 +74,16 @@ def test_formulas_of_docstrings_stand_in_text_and_on_lines_of_their_own():
     lines = restructured(["As $C^-1$ says,", "", "    $x <= 1$", "", "and `x`."], {})
     assert "As \\ :math:`C^{-1}`\\  says," in lines
     assert lines[lines.index(".. math::") + 2] == "   x \\le  1"
+
+
+def test_entries_have_their_types_and_attributes_are_attributes():
+    lines = ["Attributes:", "    a, b: of C.", "    c (of a kind): n."]
+    assert "``c`` (of a kind)" in restructured(lines, {})
+    found = restructured(lines, {}, {"a": "int", "b": "float"})
+    assert found[found.index(".. py:attribute:: b") :][:4] == [
+        ".. py:attribute:: b",
+        "   :type: float",
+        "",
+        "   of C.",
+    ]
+    assert "   \\n." in found  # counts nothing

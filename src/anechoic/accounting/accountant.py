@@ -170,7 +170,7 @@ def refuse_any_noise(delta: float, taking_part: float) -> None:
 def accountant_of(
     sampling: Sampling, strategy: Strategy, adjacency: str, accounting: Accounting
 ) -> Accountant | None:
-    """The accountant of an amplified scheme; None for one that is not amplified.
+    """Return the accountant of an amplified scheme; None for one that is not amplified.
 
     Args:
         sampling: how batches are formed.

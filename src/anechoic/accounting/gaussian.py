@@ -23,7 +23,7 @@ _EXACT_UP_TO, _BEYOND = 1e14, 1e-12
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Smallest delta for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
+    """Return the smallest delta for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
 
     It is $Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)$ (Balle and Wang 2018).
 
@@ -53,7 +53,7 @@ def hockey_stick(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Smallest epsilon >= 0 for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
+    """Return the least epsilon >= 0 for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded up.
 
     Args:
         delta: in (0, 1).
@@ -74,7 +74,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Largest mu for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded down.
+    """Return the largest mu for which a mu-GDP Gaussian release is (epsilon, delta)-DP, rounded down.
 
     Args:
         epsilon: > 0.

@@ -18,7 +18,7 @@ _BITS = 33  # of a noise that was searched for
 def least_noise(
     epsilon_at: Callable[[float], float], epsilon: float, guess: float, tolerance: float, slope: float = -1.0
 ) -> float:
-    """A noise at which `epsilon_at` is at most `epsilon`, about `tolerance` above the least or less.
+    """Return a noise at which `epsilon_at` is at most `epsilon`, about `tolerance` above the least or less.
 
     Secants in log noise and log epsilon, held in a bracket. Epsilon falls about as fast as 1 / noise, or
     faster, so that noise is close where epsilon is.

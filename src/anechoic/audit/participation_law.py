@@ -186,7 +186,7 @@ class ParticipationLaw(ABC):
 
 @singledispatch
 def law_of(sampling: Sampling) -> ParticipationLaw:
-    """The law of a scheme; that of your own is registered, as in `@law_of.register(Cohort)` above its class.
+    """Return the law of a scheme; your own is registered, as by `@law_of.register(Cohort)` above its class.
 
     Args:
         sampling: how batches are formed.
@@ -202,6 +202,6 @@ def law_of(sampling: Sampling) -> ParticipationLaw:
 
 
 def log_mix(rate: float, stay: Array, join: Array) -> Array:
-    """log((1 - rate) exp(stay) + rate exp(join))."""
+    """Return log((1 - rate) exp(stay) + rate exp(join))."""
     rest = math.log1p(-rate) if rate < 1 else -math.inf
     return np.logaddexp(rest + stay, math.log(rate) + join)

@@ -95,7 +95,7 @@ def labels_of(members: list[Indices], examples: int) -> Indices:
 
 
 def below(draws: NDArray[np.uint64], probability: Fraction) -> NDArray[np.bool_]:
-    """Which 64-bit integers are below probability * 2**64, rounded down.
+    """Tell which 64-bit integers are below probability * 2**64, rounded down.
 
     Args:
         draws: 64-bit integers, shape (k,).
@@ -106,7 +106,7 @@ def below(draws: NDArray[np.uint64], probability: Fraction) -> NDArray[np.bool_]
 
 
 def integers(key: bytes, *address: int) -> Integers:
-    """Random integers of one purpose and step, which follow from the key and from nothing else.
+    """Return random integers of one purpose and step, which follow from the key alone.
 
     Args:
         key: 32 secret bytes, the sampling key of a run.
@@ -119,7 +119,7 @@ def integers(key: bytes, *address: int) -> Integers:
 def batches_of(
     sampling: Sampling, key: bytes, *, period: int | None = None, shuffled: bool = True
 ) -> Batches:
-    """The batches of a scheme; a scheme of your own registers how it forms them.
+    """Return the batches of a scheme; a scheme of your own registers how it forms them.
 
     Args:
         sampling: any scheme but `External`.

@@ -174,7 +174,7 @@ class BudgetBook:
                 entries.note(token, RunProgress(begun=1))  # without a state nothing goes on
 
     def show(self, *, every: bool = False) -> str:
-        """The budget of these data and its runs, as text, or `every` budget in the book.
+        """Return the budget of these data and its runs, as text, or `every` budget in the book.
 
         The last line is the end of the book: kept elsewhere, it shows that an older copy was put back.
         """

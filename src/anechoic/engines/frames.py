@@ -23,7 +23,7 @@ ROWS = 2**18
 def accumulated(
     frame: Any, of: Any, *, step: str | None = None, unit: str | None = None, rows: int = ROWS
 ) -> list[Accumulator]:
-    """What the records of a frame add, by step: for `Stream.add_sums`, which wants a batch id with it.
+    """Return what the records of a frame add, by step: for `Stream.add_sums`, which wants a batch id with it.
 
     Some records are in memory at once, of the columns that the stream reads; and an accumulator for each
     step, which for units that a ledger bounds holds each unit.

@@ -64,7 +64,7 @@ def plan_rounds(
     memory_budget: float | None = None,
     over_selection: float = 0.0,
 ) -> Mechanism:
-    """The mechanism of least error in the model that gives (epsilon, delta) for one client.
+    """Return the mechanism of least error in the model that gives (epsilon, delta) for one client.
 
     Errors are those of the models that the server's optimizer makes of the updates (monograph, Sections 3.1
     and 4.4), at equal guarantee. Noise is calibrated for what the policy enforces, so that no sampling is

@@ -184,7 +184,7 @@ class Server(ProcessBound):
     # -- a round ---------------------------------------------------------------------------------
 
     def clients(self, available: Any) -> Clients:
-        """The clients of these ids, looked up once: `ask` then takes milliseconds for a million of them."""
+        """Look the clients of these ids up once: `ask` then takes milliseconds for a million of them."""
         return self._ledger.clients(available)
 
     @single_process
@@ -306,7 +306,7 @@ class Server(ProcessBound):
     # -- for people ------------------------------------------------------------------------------
 
     def lengths(self) -> tuple[float, float]:
-        """(noise in the sum of all rounds, all updates of them at most): 2-norms in clip norms.
+        """Return (noise in the sum of all rounds, all updates of them at most): 2-norms in clip norms.
 
         Where the first is the longer one a model learns next to nothing.
         """
@@ -315,16 +315,16 @@ class Server(ProcessBound):
         return std * math.sqrt(self.layout.dimension), float(n * self.clients_per_round)
 
     def report(self) -> RunReport:
-        """Report of a run so far. For the operator: it says who was there, which is not protected."""
+        """Report on a run so far, to the operator: it says who was there, which is not protected."""
         standing = self._standing
         return report_of(standing, self.mechanism, self._ledger.summary())
 
     def plot(self) -> Any:
-        """Noise and epsilon over the rounds, with those released so far marked: see `Mechanism.plot`."""
+        """Plot noise and epsilon over the rounds, with those released so far marked: see `Mechanism.plot`."""
         return self.mechanism.plot(releases=self.step)
 
     def statement(self) -> str:
-        """For a privacy reviewer, as text: what the server enforces, and the mechanism's statement."""
+        """State, as text for a privacy reviewer, what the server enforces, and the mechanism's statement."""
         run = self.report(), self.mechanism, self.policy, self.clients_per_round
         return statement_of_run(*run, durable=self._folder is not None)
 

@@ -53,7 +53,7 @@ def as_arrays(model: Any) -> dict[str, NDArray[Any]]:
 def clipped_update(
     before: Any, after: Any, *, clip_norm: float, grid_bits: int, exclude: Collection[str] = ()
 ) -> NDArray[np.int64]:
-    """after - before on the integer grid, clipped in 2-norm over all arrays together.
+    """Return after - before on the integer grid, clipped in 2-norm over all arrays together.
 
     Guarantee: the vector's 2-norm is at most 2**grid_bits, that is `clip_norm`, whatever the arrays are.
 

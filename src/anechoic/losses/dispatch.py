@@ -44,7 +44,7 @@ SHORT = 16
 
 
 def error(workload: Workload, strategy: Strategy) -> StepErrors:
-    """Row norms of $B = A C^-1$.
+    """Return the row norms of $B = A C^-1$.
 
     Toeplitz C with a Toeplitz workload takes O(n log n) or less, and so do restart differences of one and
     restarts of C for prefix sums; a BLT for prefix sums takes O(d^2), whatever n is. Where A has learning
@@ -117,7 +117,7 @@ def _(strategy: BLT, workload: Workload) -> StepErrors | None:
 def loss(
     workload: Workload, strategy: Strategy, participation: Participation = SINGLE, kind: LossNorm = "rms"
 ) -> float:
-    """Sensitivity times error: what the error is per unit of noise multiplier, in root scale.
+    """Return sensitivity times error: what the error is per unit of noise multiplier, in root scale.
 
     Args:
         workload: A.

@@ -36,7 +36,7 @@ from anechoic.workloads.base import Workload
 def lower_bound(
     workload: Workload, participation: Participation = SINGLE, kind: LossNorm = "rms"
 ) -> Bound | None:
-    """The best bound that is cheap at this n, or None where none is known.
+    """Return the best bound that is cheap at this n, or None where none is known.
 
     For one participation: the closed form of `prefix_sum_lower_bound`, nuclear norms and their duals
     (`algebra.nuclear`), and the largest entry of a row. For several: the dual of Problem 4.6 at few steps

@@ -10,7 +10,7 @@ from anechoic._validate import positive_int
 
 
 def prefix_sum_lower_bound(n: int) -> float:
-    """No strategy has a smaller RMS loss, hence max loss, for prefix sums and one participation.
+    """Bound the RMS loss, hence the max loss, of every strategy for prefix sums and one participation.
 
     The nuclear norm of A_pre over n: $||A||_* <= ||B||_F ||C||_F$ for A = BC, and $||C||_F$ is at most
     sqrt(n) times the largest column norm. The singular values of A_pre are 1 / (2 sin((2t-1) pi / (4n+2))).

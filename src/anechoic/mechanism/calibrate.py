@@ -36,7 +36,7 @@ def calibrate(
     accounting: Accounting | Literal["verified"] = "deterministic",
     grid_bits: int | None = None,
 ) -> Mechanism:
-    """The mechanism of `strategy` with the least noise that gives (epsilon, delta), or with given noise.
+    """Return the mechanism of `strategy` with the least noise for (epsilon, delta), or with given noise.
 
     Unamplified the noise is exact to rounding; under (cyclic) Poisson sampling at most 1e-4 (relative) above
     the least, where epsilon is at least 1e-5. The result is checked: its epsilon is never above the one asked

@@ -41,7 +41,7 @@ _REFINED = 4  # times that the grid is made finer, as long as epsilon falls
 def compose(
     *mechanisms: Part | Composition | Iterable[Part | Composition], times: int = 1, disjoint: bool = False
 ) -> Composition:
-    """The guarantee of several mechanisms together, for a unit whose data all of them may use.
+    """Return the guarantee of several mechanisms together, for a unit whose data all of them may use.
 
     Adaptive: a mechanism may be fed by what the earlier ones released. Which mechanisms there are, and how
     many, must be fixed before the first release.
@@ -145,13 +145,13 @@ class Composition(HasGuarantee):
     # -- the guarantee -------------------------------------------------------------------------
 
     def gdp(self) -> float:
-        """mu such that all runs together are mu-GDP: $sqrt(sum_i mu_i^2)$. Does not use amplification."""
+        """Return mu such that all runs together are mu-GDP: $sqrt(sum_i mu_i^2)$, without amplification."""
         if self.disjoint:
             return max(part.gdp() for part, _ in self.parts)
         return math.sqrt(math.fsum(count * part.gdp() ** 2 for part, count in self.parts)) * (1 + 1e-15)
 
     def epsilon(self, delta: float | None = None) -> float:
-        """An epsilon such that all runs together are (epsilon, delta)-DP, rounded up.
+        """Return an epsilon such that all runs together are (epsilon, delta)-DP, rounded up.
 
         Args:
             delta: in (0, 1); None for `delta` of the composition.
@@ -221,7 +221,7 @@ class Composition(HasGuarantee):
     # -- for people ----------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """One line: how many runs of which mechanisms."""
+        """Say in one line how many runs of which mechanisms."""
         listed = ", ".join(f"{count} x {part.fingerprint[:12]}…" for part, count in self.parts)
         kind = "of disjoint units" if self.disjoint else "on the same units"
         return f"composition of {self.runs} run{'s' * (self.runs > 1)} {kind}: {listed}"
@@ -230,7 +230,7 @@ class Composition(HasGuarantee):
         return f"Composition({self.describe()})"
 
     def notion(self) -> str:
-        """The theorem, and how it is evaluated."""
+        """Name the theorem, and how it is evaluated."""
         if self.disjoint:
             return "parallel composition: the largest of the parts' epsilons"
         if not self.amplified:
@@ -248,7 +248,7 @@ class Composition(HasGuarantee):
         return text
 
     def assumption(self) -> str:
-        """What whoever runs the parts must keep."""
+        """Say what whoever runs the parts must keep."""
         if self.disjoint:
             return (
                 f"no {self.unit} takes part in more than one of the runs; the split was made before the first"

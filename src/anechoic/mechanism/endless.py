@@ -94,21 +94,21 @@ class EndlessMechanism(SavedGuarantee):
         return self.noise_std / self.sensitivity.value
 
     def gdp(self) -> float:
-        """mu such that all releases are mu-GDP."""
+        """Return mu such that all releases are mu-GDP."""
         return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std
 
     def epsilon(self, delta: float | None = None) -> float:
-        """An epsilon such that all releases are (epsilon, delta)-DP, rounded up."""
+        """Return an epsilon such that all releases are (epsilon, delta)-DP, rounded up."""
         return float(gaussian_epsilon(self.delta if delta is None else delta, self.gdp()))
 
     def at(self, steps: int) -> Mechanism:
-        """The mechanism of the first `steps` releases, with the same noise; its guarantee is no weaker."""
+        """Return the mechanism of the first `steps` releases, of the same noise and no weaker guarantee."""
         sampling = External(Single(), self.batch_size, steps=steps)
         rest = (self.noise_std, self.clip_norm, self.adjacency, self.unit, self.delta)
         return Mechanism(self.strategy.at(steps), sampling, *rest)  # type: ignore[arg-type]
 
     def stream(self, dimension: int, *, horizon: int | None = None, **options: Any) -> NoiseStream:
-        """The noise rows, scaled to gradient units: noise_std * clip_norm * C^-1 Z, one by one, without end.
+        """Return the noise rows in gradient units, noise_std * clip_norm * C^-1 Z, one by one, without end.
 
         Args:
             dimension: m, entries of one row.
@@ -158,7 +158,7 @@ def calibrate_endless(
     adjacency: str = "zero_out",
     unit: str = "example",
 ) -> EndlessMechanism:
-    """The mechanism with the least noise that gives (epsilon, delta) for ever, or with given noise.
+    """Return the mechanism with the least noise that gives (epsilon, delta) for ever, or with given noise.
 
     Args:
         strategy, batch_size, clip_norm, adjacency, unit: see `EndlessMechanism`.

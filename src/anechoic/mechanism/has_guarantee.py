@@ -39,11 +39,11 @@ class HasGuarantee(ABC):
         """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
 
     def rho(self) -> float:
-        """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
+        """Return rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
         return self.gdp() ** 2 / 2
 
     def report(self, format: Format = "text", *, out: str | Path | None = None, proofs: str = PROOFS) -> str:
-        """The whole privacy statement: the lines that `print` shows, and the details; see `render`."""
+        """Return the whole privacy statement: the lines that `print` shows, and the details; see `render`."""
         return render(statement_of(self), format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class SavedGuarantee(HasGuarantee):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The record as JSON, without loss, with what it states."""
+        """Return the record as JSON, without loss, with what it states."""
         record = {**self._fields(), "states": self._claims(), "fingerprint": self.fingerprint}
         return json.dumps(record, indent=1, allow_nan=False)
 

@@ -134,7 +134,7 @@ class Mechanism(SavedGuarantee):
     # -- releases ------------------------------------------------------------------------------
 
     def stream(self, dimension: int, **options: Any) -> NoiseStream:
-        """The noise rows of a sum of clipped contributions, noise_std * clip_norm * C^-1 Z.
+        """Return the noise rows of a sum of clipped contributions, noise_std * clip_norm * C^-1 Z.
 
         With `grid_bits` they are integers, to be added to the sum of what `grid.to_grid` returned.
 
@@ -159,7 +159,7 @@ class Mechanism(SavedGuarantee):
     # -- the guarantee -------------------------------------------------------------------------
 
     def epsilon(self, delta: float | None = None, *, steps: int | None = None) -> float:
-        """An epsilon such that the first `steps` releases are (epsilon, delta)-DP, rounded up.
+        """Return an epsilon such that the first `steps` releases are (epsilon, delta)-DP, rounded up.
 
         Args:
             delta: in (0, 1); None for the mechanism's own.
@@ -197,11 +197,11 @@ class Mechanism(SavedGuarantee):
         return gaussian_epsilon(delta, adjacency_factor(self.adjacency) * value / self.noise_std + self.drift)
 
     def gdp(self) -> float:
-        """mu such that all releases are mu-GDP. Does not use amplification, also where `epsilon` does."""
+        """Return mu such that all releases are mu-GDP, without amplification even where `epsilon` uses it."""
         return adjacency_factor(self.adjacency) * self.sensitivity.value / self.noise_std + self.drift
 
     def plot(self, *, releases: int | None = None) -> Any:
-        """Two pictures: the std of the noise in running sums, and epsilon over the releases.
+        """Plot two pictures: the std of the noise in running sums, and epsilon over the releases.
 
         The first is for noisy sums of all steps so far, in clip norms, beside independent noise with the same
         batches and epsilon. The second is an upper bound, exact where its stairs rise.

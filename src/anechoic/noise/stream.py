@@ -218,11 +218,11 @@ class NoiseStream:
         return rows * self.length * BYTES[self.arrays.precision]
 
     def init(self) -> NoiseState:
-        """The state before row 0. Another call gives the same rows again: release each of them once."""
+        """Return the state before row 0. Another call gives the same rows again: release each once."""
         return NoiseState(self, 0, self.arrays.empty(self.filter.rows, self.length))
 
     def next(self, state: NoiseState, *, out: Any = None) -> tuple[Any, NoiseState]:
-        """Row `state.step` of std * C^-1 Z, shape (length,), and the state for the row after it.
+        """Return row `state.step` of std * C^-1 Z, shape (length,), and the state for the row after it.
 
         Args:
             state: the one returned with the row before; it is consumed, even where this call is interrupted.
@@ -244,7 +244,7 @@ class NoiseStream:
         return row, NoiseState(self, t + 1, memory)
 
     def several(self, state: NoiseState, count: int) -> tuple[list[Any], NoiseState]:
-        """The next `count` rows, each as `next` gives it, and the state for the row after them.
+        """Return the next `count` rows, each as `next` gives it, and the state for the row after them.
 
         Rows of few entries on a grid, of a `BLT` without gains and restarts, take a tenth of the time so.
 
@@ -285,7 +285,7 @@ class NoiseStream:
             )
 
     def fresh(self, step: int) -> Any:
-        """The i.i.d. row Z[step], shape (length,): what the emitted rows are made of.
+        """Return the i.i.d. row Z[step], shape (length,): what the emitted rows are made of.
 
         Raises:
             ValueError: if step is not in [0, n).
@@ -299,7 +299,7 @@ class NoiseStream:
         return row
 
     def restore(self, saved: Mapping[str, Any]) -> NoiseState:
-        """The state that `NoiseState.state_dict` described; its array is copied.
+        """Return the state that `NoiseState.state_dict` described; its array is copied.
 
         The rows from `saved["step"]` on are emitted again, bit for bit where nothing but the process changed.
         They may be used only for the same batches and the same model state as the first time.

@@ -28,7 +28,7 @@ NEVER = 2**62
 
 @singledispatch
 def first_step(participation: Participation, step: Integers, last: Integers, count: Integers) -> Integers:
-    """The first step from `step` on at which units may take part that did before; `NEVER` or more for none.
+    """Return the first step from `step` on at which old units may take part again; `NEVER` or more for none.
 
     Args:
         participation: what they are held to; a schema registers its rule here, if these numbers decide.

@@ -116,7 +116,7 @@ class PlanRow:
         return family(self.mechanism.strategy)
 
     def noise_over_time(self) -> tuple[Array, Array]:
-        """Numbers of steps from 1 to n, at most 800 of them, and the std of the noise in the iterates there.
+        """Return steps from 1 to n, at most 800, and the std of the noise in the iterates there.
 
         In the units of `predicted`, which is the root mean square over all steps, as the objective weights
         them, or the largest one.

@@ -76,7 +76,7 @@ class Plan:
         return as_cell(self)
 
     def plot(self) -> Any:
-        """Two pictures: predicted noise against memory, and the noise over the steps of the run.
+        """Plot two pictures: predicted noise against memory, and the noise over the steps of the run.
 
         The first has a point a row: its mark is the class of the strategy, its colour the way batches are
         formed. Noise is relative to independent noise with the steps and batches of the choice. The second

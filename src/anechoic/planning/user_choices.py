@@ -36,7 +36,7 @@ SCHEMES: dict[SchemeName, tuple[str, ...]] = {
 
 
 def register_strategies(name: str) -> Callable[[Maker], Maker]:
-    """Decorates a function that makes strategies of a class of yours, which every plan compares then.
+    """Decorate a function that makes strategies of a class of yours, which every plan compares then.
 
     That is `plan`, `federated.plan_rounds`, and what streams with a horizon plan for themselves.
 

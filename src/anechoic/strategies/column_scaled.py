@@ -89,7 +89,7 @@ class ColumnScaled(Wrapper):
 
 
 def ColumnNormalized(base: Strategy) -> ColumnScaled:
-    """`base` with every column scaled to norm 1 (monograph, Definition 2.10).
+    """Return `base` with every column scaled to norm 1 (monograph, Definition 2.10).
 
     The scales are fixed by all n steps, so the leading block of a normalised strategy is not itself
     normalised: that is the guarantee of a run that stops early.

@@ -235,7 +235,7 @@ def rational(buffers: int, accurate_to: int) -> EndlessBLT:
 
 @singledispatch
 def make_endless(strategy: Strategy) -> Endless:
-    """A BLT, banded Toeplitz or banded inverse strategy without its number of steps.
+    """Return a BLT, banded Toeplitz or banded inverse strategy without its number of steps.
 
     Raises:
         ValueError: for any other strategy: its n coefficients do not say how C goes on.

@@ -13,7 +13,7 @@ ZERO = 1e-9
 
 
 def from_factorization(B: ArrayLike, C: ArrayLike) -> Dense:
-    """The lower-triangular C' with the noise of the mechanism B (C G + Z), for A = B C lower-triangular.
+    """Return the lower-triangular C' with the noise of B (C G + Z), where A = B C is lower-triangular.
 
     With the LQ decomposition B = L Q, Q Q^T = I: C' = Q C = L^-1 A, and B' = A C'^-1 = L. So B' B'^T = B B^T,
     every error is the same; and ||C' U|| = ||Q C U|| <= ||C U|| for every U, so no sensitivity is larger. It

@@ -178,7 +178,7 @@ class PrivateFTRL:
 def last_iterate_rho(
     *, steps: int, position: int, smoothness: float, rate: float, lipschitz: float, noise_std: float
 ) -> float:
-    """rho of zCDP of releasing only the last iterate of projected noisy SGD: amplification by iteration.
+    """Return rho of zCDP of the last iterate alone of projected noisy SGD: amplification by iteration.
 
     w_{t+1} = Proj(w_t - eta (grad f(w_t, z_t) + noise_std N(0, I))), one example a step, independent noise.
     For convex beta-smooth losses and eta <= 2 / beta a step without noise does not expand distances, so that
@@ -247,7 +247,7 @@ def contraction_rho(*, steps: int, fade: float, sensitivity: float, noise_std: f
 def last_iterate_excess(
     steps: int, *, gradient_bound: float, distance: float, rate: float | None = None
 ) -> float:
-    """E F(w_T) - F(w*) of FTRL for convex F, smooth or not, at most: Theorem A.3 of paper 001.
+    """Bound E F(w_T) - F(w*) of FTRL for convex F, smooth or not, at most: Theorem A.3 of paper 001.
 
     eta G^2 (1 + H_{T-1}) / 2 + D^2 / (T eta), H the harmonic numbers (printed: log T, errata P16).
     Gradients are fresh and unbiased given the past, and noise counts as a part of them: for independent noise

@@ -169,7 +169,7 @@ class Simplex(Domain):
 
 
 def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain) -> Array:
-    """argmin over `domain` of <y, w> + potential(w) / rate, shape of y.
+    """Return argmin over `domain` of <y, w> + potential(w) / rate, shape of y.
 
     Args:
         y: shape (d,), a sum of gradients.
@@ -191,7 +191,7 @@ def mirror_step(y: ArrayLike, rate: float, potential: Potential, domain: Domain)
 
 
 def l1_step(y: ArrayLike, rate: float, radius: float) -> Array:
-    """The step in |w|_1 <= radius with the entropy of both signs: w = u - v, (u, v) in a simplex of 2 d.
+    """Take the step in |w|_1 <= radius with the entropy of both signs: w = u - v, (u, v) in a simplex of 2 d.
 
     It is the step of EG+- (Kivinen and Warmuth 1997). As post-processing of noisy sums of d entries it needs
     no noise for 2 d of them, and gradients keep their clip norm: ``PrivateFTRL(…, step=…)``.

@@ -63,7 +63,7 @@ def asymptotic_loss(problem: LearningProblem, noise: Endless) -> float:
 
 
 def optimal_noise(problem: LearningProblem) -> OptimizedNoise:
-    """The noise of least F_inf, in closed form: |B|^4 is proportional to 1 / Psi, B minimum phase.
+    """Return the noise of least F_inf, in closed form: |B|^4 is proportional to 1 / Psi, B minimum phase.
 
     C is the square root of the mixture of discounted sums that the problem is (`LearningProblem.workload`).
     Its memory grows with the steps; `blt_noise` is the practical form.
@@ -108,7 +108,7 @@ def independent_noise(problem: LearningProblem) -> OptimizedNoise:
 
 
 def blt_noise(problem: LearningProblem, *, buffers: int = 6) -> OptimizedNoise:
-    """The best BLT with `buffers` buffers: a noise stream that needs as many rows of memory.
+    """Return the best BLT with `buffers` buffers: a noise stream that needs as many rows of memory.
 
     Decays of C and of C^-1 interlace, and log loss is minimised over their logarithms by L-BFGS with its
     gradient by frequency. It may stop in a local optimum: `gap` says how far from the best of all noise.
@@ -198,7 +198,7 @@ def banded_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:
 
 
 def banded_inverse_noise(problem: LearningProblem, *, bands: int) -> OptimizedNoise:
-    """The best noise of finite memory, C^-1 with `bands` bands: the global optimum, convex in |B|^2.
+    """Return the best noise of finite memory, C^-1 with `bands` bands: the global optimum, convex in |B|^2.
 
     Args:
         problem: any.

@@ -45,7 +45,7 @@ def regression_bounds(
     kurtosis: float = 3.0,
     fourth_moment: float | None = None,
 ) -> RegressionBounds:
-    """Bounds of F_inf by moments, with every constant; for Gaussian covariates the exact value lies between.
+    """Bound F_inf by moments, with every constant; for Gaussian covariates the exact value lies between.
 
     Args:
         problem: one example a step.
@@ -98,7 +98,7 @@ def finite_time_bound(
     rho: float | None = None,
     clip_norm: float = 1.0,
 ) -> float:
-    """(sqrt((L / mu) exp(-eta mu t) F_0) + sqrt(F_inf))^2, an upper bound of E[F(theta_t)] - F*.
+    """Return (sqrt((L / mu) exp(-eta mu t) F_0) + sqrt(F_inf))^2, an upper bound of E[F(theta_t)] - F*.
 
     With the exact F_inf. `trajectory` gives the exact value for Gaussian covariates; this shows its shape.
 

@@ -133,7 +133,7 @@ def strongly_convex_bound(
     causal: bool = True,
     terms: int = TERMS,
 ) -> StronglyConvexBound:
-    """The least upper bound of F_inf that multipliers of so many terms prove for a given noise.
+    """Return the least upper bound of F_inf that multipliers of so many terms prove for a given noise.
 
     Args:
         problem: the class of objectives.
@@ -192,7 +192,7 @@ def optimized_strongly_convex_bound(
     turns: int = 40,
     buffers: int = 4,
 ) -> OptimizedBound:
-    """A BLT of small bound. It is never worse than independent noise or than the best damped root.
+    """Return a BLT of small bound. It is never worse than independent noise or than the best damped root.
 
     The joint problem of noise and multiplier is not convex. The least bound over multipliers is a smooth
     function of the noise, with a gradient at no further cost; L-BFGS lowers it from the BLT next to the

@@ -51,7 +51,7 @@ class Suboptimality:
 def asymptotic_suboptimality(
     problem: LearningProblem, noise: Any, *, rho: float | None = None, clip_norm: float = 1.0
 ) -> Suboptimality:
-    """F_inf of `problem` under `noise`, exactly: one mean over the circle, O(d) for d modes.
+    """Return F_inf of `problem` under `noise`, exactly: one mean over the circle, O(d) for d modes.
 
     Nothing is clipped (Noisy-FTRL): `clip_norm` only scales the noise. For Lipschitz losses, or in the event
     of `theory.regression.clipping_probability`, that is the private algorithm.
@@ -91,7 +91,7 @@ def trajectory(
     rho: float | None = None,
     clip_norm: float = 1.0,
 ) -> Array:
-    """E[F(theta_t)] - F* for t = 0 … steps, exactly.
+    """Return E[F(theta_t)] - F* for t = 0 … steps, exactly.
 
     Modes evolve by themselves but for the noise of gradients, which feeds F back into each. In O(steps d) for
     Toeplitz C, in O(steps^2 d) for others (trees, column-normalised and restarted strategies, …).

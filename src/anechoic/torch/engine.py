@@ -109,7 +109,7 @@ class PrivacyEngine(Resumable, NonPicklable):
         self._journal_sync_every = positive_int("journal_sync_every", journal_sync_every)
         self._chunk_rows = None if chunk_rows is None else positive_int("chunk_rows", chunk_rows)
         self._book = book
-        self.plan: Plan | None = None
+        self.plan: Plan | None = None  #: what the run was planned by, unless it has a given Mechanism
 
     # -- Opacus's names ------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class PrivacyEngine(Resumable, NonPicklable):
     def is_compatible(
         self, *, module: nn.Module, optimizer: optim.Optimizer | None = None, data_loader: Any = None
     ) -> bool:
-        """Whether Opacus can compute the module's per-example gradients."""
+        """Tell whether Opacus can compute the module's per-example gradients."""
         return bool(_opacus_validator().is_valid(module))
 
     def validate(

@@ -11,7 +11,7 @@ from anechoic._validate import one_of
 def causal_lm_loss(
     logits: Tensor, labels: Tensor, *, ignore_index: int = -100, shift: bool = True, reduction: str = "mean"
 ) -> Tensor:
-    """Cross-entropy of next tokens: the mean over each sequence's own tokens, then over sequences.
+    """Return the cross-entropy of next tokens: the mean over each sequence's own, then over sequences.
 
     A mean over the tokens of a batch that count divides by what all rows decide, and is refused in a private
     run. Here a row's loss is its own: with n labels in it that count, 1/n times the sum of their -log p; 0
@@ -57,7 +57,7 @@ def causal_lm_loss(
 def seq2seq_loss(
     logits: Tensor, labels: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """Cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
+    """Return the cross-entropy of an encoder and decoder, whose logits at t are for the label at t.
 
     `labels`, `ignore_index`, `reduction`, result and errors are those of `causal_lm_loss`, which without
     `shift` is this loss. Masked language models and tags of tokens are of this kind too.

@@ -15,7 +15,7 @@ from anechoic.units.ownership import Units
 
 
 def find_duplicates(arrays: Any) -> list[Indices]:
-    """Groups of examples that are equal in all arrays.
+    """Return the groups of examples that are equal in all arrays.
 
     Args:
         arrays: one array of N rows, or several (features and labels), compared bit by bit.

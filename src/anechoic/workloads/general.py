@@ -60,7 +60,7 @@ class LowerTriangular(GeneralWorkload):
 
 
 def from_dense(matrix: ArrayLike) -> Workload:
-    """The workload with this matrix: Toeplitz, or Toeplitz times a diagonal, where it is one.
+    """Return the workload with this matrix: Toeplitz, or Toeplitz times a diagonal, where it is one.
 
     Structure counts as there where the entries agree to within 8 ulps; the workload then has the entries of
     the first column and of the diagonal, and every fast path. Anything else keeps its n x n array.
@@ -189,7 +189,7 @@ def restart_scales(n: int, period: int) -> Array:
 
 
 def restart_differences(workload: Workload, *, period: int) -> Workload:
-    """Lambda_tau A, whose RMS error is the restart objective of DP-MF+; see `RestartDifferences`.
+    """Return Lambda_tau A, whose RMS error is the restart objective of DP-MF+; see `RestartDifferences`.
 
     Args:
         workload: A, n steps.

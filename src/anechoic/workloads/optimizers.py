@@ -208,7 +208,7 @@ class Scheduled(Workload):
 def momentum(
     n: int, momentum: float, *, weight_decay: float = 0.0, learning_rates: ArrayLike | None = None
 ) -> Workload:
-    """SGD with momentum, weight decay and learning rates; see `Momentum`.
+    """Return SGD with momentum, weight decay and learning rates; see `Momentum`.
 
     Args:
         n: steps, >= 1.
@@ -225,7 +225,7 @@ def momentum(
 def nesterov(
     n: int, momentum: float, *, weight_decay: float = 0.0, learning_rates: ArrayLike | None = None
 ) -> Workload:
-    """SGD with Nesterov's momentum, weight decay and learning rates; see `Nesterov`.
+    """Return SGD with Nesterov's momentum, weight decay and learning rates; see `Nesterov`.
 
     Args:
         n: steps, >= 1.
@@ -240,7 +240,7 @@ def nesterov(
 
 
 def scheduled(workload: Workload, learning_rates: ArrayLike) -> Workload:
-    """A D: `workload` with a learning rate for every step, shape (n,), all > 0; see `Scheduled`.
+    """Return A D: `workload` with a learning rate for every step, shape (n,), all > 0; see `Scheduled`.
 
     Args:
         workload: A, n steps.

@@ -171,7 +171,7 @@ class ToeplitzWorkload(Workload):
 
 
 def prefix_sum(n: int) -> Workload:
-    """A_pre with n steps; takes no memory before its entries are asked for.
+    """Return A_pre with n steps; takes no memory before its entries are asked for.
 
     Raises:
         ValueError: if n is not an integer >= 1.
@@ -180,7 +180,7 @@ def prefix_sum(n: int) -> Workload:
 
 
 def exponential_decay(n: int, decay: float) -> Workload:
-    """Sums in which a gradient keeps the part `decay` of its weight per step.
+    """Return sums in which a gradient keeps the part `decay` of its weight per step.
 
     Args:
         n: steps, >= 1.
@@ -193,7 +193,7 @@ def exponential_decay(n: int, decay: float) -> Workload:
 
 
 def sliding_window(n: int, width: int) -> Workload:
-    """Sums of the last `width` gradients.
+    """Return sums of the last `width` gradients.
 
     Args:
         n: steps, >= 1.
@@ -206,7 +206,7 @@ def sliding_window(n: int, width: int) -> Workload:
 
 
 def from_coefficients(coefficients: ArrayLike, n: int | None = None) -> Workload:
-    """The Toeplitz workload with these weights a_0 > 0, a_1, …, by the age of a gradient.
+    """Return the Toeplitz workload with these weights a_0 > 0, a_1, …, by the age of a gradient.
 
     Args:
         coefficients: at most n of them; zeros follow.

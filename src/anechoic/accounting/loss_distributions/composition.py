@@ -46,7 +46,7 @@ _SKETCHED = 2**14  # points of one loss from which the tilt and the window are c
 
 
 def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta: float) -> float:
-    """An epsilon >= 0 of pairs that are composed, each so many times: the larger of both directions.
+    """Return an epsilon >= 0 of pairs that are composed, each so many times: the larger of both directions.
 
     Args:
         parts: (pair, how often), all on grids of one width.

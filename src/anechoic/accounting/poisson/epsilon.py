@@ -40,7 +40,7 @@ _TIGHT = 8e-5  # a noise multiplier is good where its epsilon is as near as this
 def poisson_epsilon(
     delta: float, noise_multiplier: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
 ) -> float:
-    """An upper bound on epsilon of composed Poisson-sampled Gaussians (pessimistic PLD).
+    """Return an upper bound on epsilon of composed Poisson-sampled Gaussians (pessimistic PLD).
 
     Args:
         delta: in (0, 1).

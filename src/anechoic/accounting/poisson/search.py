@@ -74,7 +74,7 @@ def poisson_noise_multiplier_estimate(
 def poisson_noise_multiplier(
     epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str = "zero_out"
 ) -> float:
-    """A noise multiplier at which `poisson_epsilon` <= epsilon, at most 1e-4 (relative) above the least.
+    """Return a noise multiplier at which `poisson_epsilon` <= epsilon, within 1e-4 (relative) of the least.
 
     The least is that of the exact composition; where the loss of one release would need more than 2^16 points
     (large losses at a tiny rate), or epsilon is below 1e-5, the excess may be larger. It begins at the

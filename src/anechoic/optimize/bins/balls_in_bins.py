@@ -52,7 +52,7 @@ def balls_in_bins(
     seed: int = 0,
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
-    """The non-negative banded Toeplitz strategy of least noise std times error under balls in bins.
+    """Return the non-negative banded Toeplitz strategy of least noise std times error under balls in bins.
 
     The noise std s(C) for (epsilon, delta) is where the privacy profile of the mixture of bins crosses
     delta, on samples that are drawn once a round (importance sampling, both directions, common to all C):

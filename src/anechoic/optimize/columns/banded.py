@@ -45,7 +45,7 @@ def banded(
     loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
-    """The strategy of `bands` bands, its columns free, of smallest loss, and a bound for all such strategies.
+    """Return the strategy of `bands` bands, its columns free, of smallest loss, and a bound for all of them.
 
     In M = C^T C the problem is convex, and M has as many bands as C, so that the minimum found by L-BFGS over
     the columns is a global one; `gap` says how closely. An evaluation takes O(n bands^2) where A is a

@@ -38,7 +38,7 @@ def column_normalized(
     loss: LossNorm = "rms",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
-    """The banded Toeplitz strategy of smallest loss after its columns are normalised.
+    """Return the banded Toeplitz strategy of smallest loss after its columns are normalised.
 
     `strategies.ColumnNormalized` of the optimum of `banded_toeplitz` is where the search begins: the
     last columns, which n cuts short, are made longer, and coefficients that were best before need not be best

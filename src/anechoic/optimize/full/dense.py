@@ -45,7 +45,7 @@ def dense(
     gap: float | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
-    """The lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
+    """Return the lower-triangular strategy of smallest loss, certified to a relative gap of at most `gap`.
 
     That holds for one participation, and for Cyclic and FullBatch (Problem 4.6), unless the iteration stops
     first, which `gap` of the result tells. Under MinSep no algorithm for the optimum is known:
@@ -112,7 +112,7 @@ def dense(
 def dense_bound(
     workload: Workload, *, loss: LossNorm = "rms", gap: float = GAP, progress: Progress | None = None
 ) -> Bound:
-    """The smallest loss that any strategy has for one participation, from below, without the strategy.
+    """Return the smallest loss that any strategy has for one participation, from below, without the strategy.
 
     Takes O(n) time and memory per iteration where the inverse of the workload is bidiagonal, such as for
     prefix sums: n = 10**6 is a matter of a minute. Every other strategy can be measured against it.

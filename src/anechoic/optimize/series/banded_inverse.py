@@ -44,7 +44,7 @@ def banded_inverse(
     family: str = "free",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
-    """The strategy with Toeplitz inverse of `bands` bands of smallest loss, by L-BFGS on exact gradients.
+    """Return the strategy with Toeplitz inverse of `bands` bands of least loss, by L-BFGS on exact gradients.
 
     The noise stream of the result needs the last `bands` fresh rows, or none where it makes them again
     (`NoiseStream(memory="regenerate")`). One evaluation costs O(n bands) time; 50 to 150 are needed, more

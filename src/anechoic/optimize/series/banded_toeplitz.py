@@ -33,7 +33,7 @@ def banded_toeplitz(
     loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
-    """The Toeplitz strategy with at most `bands` bands of smallest loss, by L-BFGS on exact gradients.
+    """Return the Toeplitz strategy with at most `bands` bands of smallest loss, by L-BFGS on exact gradients.
 
     One evaluation costs O(n min(bands, log n)) time and O(n) memory; 10 to 30 are needed. Deterministic.
 

@@ -55,7 +55,7 @@ def blt(
     loss: LossNorm = "rms",
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimized:
-    """The BLT with at most `buffers` buffers that has the smallest loss.
+    """Return the BLT with at most `buffers` buffers that has the smallest loss.
 
     The class grows one buffer at a time, each added at the place that lowers the loss most, started from
     the smaller optimum; a buffer that gains less than 1e-9 is left out, so that fewer than asked for may come

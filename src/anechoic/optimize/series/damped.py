@@ -36,7 +36,7 @@ def damped(
     restarts: int | str = 1,
     progress: Progress | None = None,
 ) -> Optimized:
-    """The damped square root (`Toeplitz.damped`) with the damping of smallest loss, restarted or not.
+    """Return the damped square root (`Toeplitz.damped`) with the damping of smallest loss, restarted or not.
 
     The loss as a function of log(damping) is searched on a grid, then by Brent's method around the best
     point; damping 0, the square root for prefix sums, is among what is tried. Some 30 evaluations of
@@ -104,7 +104,7 @@ def restarted(
     restarts: int | str = "choose",
     progress: Progress | None = None,
 ) -> Optimized:
-    """`Restarted` strategies, with the number of restarts of smallest loss.
+    """Return `Restarted` strategies, with the number of restarts of smallest loss.
 
     Args:
         workload: n steps.

@@ -31,7 +31,7 @@ def toeplitz(
     loss: LossNorm = "rms",
     progress: Progress | None = None,
 ) -> Optimized:
-    """The Toeplitz strategy of smallest loss.
+    """Return the Toeplitz strategy of smallest loss.
 
     For prefix sums, max loss and one participation that is the square root (Theorem 2.5), from which the
     optimisation starts; for others it takes some ten evaluations of O(n log n). With one participation the

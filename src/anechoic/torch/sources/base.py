@@ -235,7 +235,7 @@ SOURCES: dict[str, type[GradientSource]] = {}
 
 
 def register(mode: str) -> Callable[[type[GradientSource]], type[GradientSource]]:
-    """Class decorator: make a source available as grad_sample_mode=`mode`."""
+    """Decorate a class: make a source available as grad_sample_mode=`mode`."""
 
     def enter(source: type[GradientSource]) -> type[GradientSource]:
         SOURCES[mode] = source
