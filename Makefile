@@ -97,7 +97,7 @@ sbom: $(BUILD)/.ready ## what an environment of the wheel holds, as CycloneDX, i
 	    --output-reproducible --output-file build/anechoic.cdx.json
 
 docs: $(SITE) ## the documentation site, into build/docs/html; needs no network
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -d build/docs/doctrees docs build/docs/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/docs/doctrees docs build/docs/html
 	$(BIN)/python -m tests.rules.site build/docs/html
 
 clean: ## remove reports, builds and caches; keep .venv
