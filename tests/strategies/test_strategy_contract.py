@@ -11,9 +11,8 @@ from anechoic.participation import FullBatch, MinSep, Single
 from anechoic.sensitivity.result import Sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, FullTree, Identity, Tree
 from anechoic.strategies.base import Structure
-from anechoic.testing._compare import ContractError
+from anechoic.testing._compare import ContractError, check_written
 from anechoic.testing.guarantee import check_decoder, check_error, check_sensitivity, supremum
-from anechoic.testing.matrix import check_serialized
 from anechoic.testing.noise import check_stream
 from tests.contracts import check_strategy
 from tests.marks import in_turn
@@ -223,6 +222,6 @@ def test_the_contract_notices_a_lossy_file():
         check_strategy(strategy)
         object.__setattr__(strategy, "band", np.array([1.0, 0.123456]))
         with pytest.raises(ContractError, match="JSON changed a number"):
-            check_serialized(strategy)
+            check_written(strategy)
     finally:
         del _serialize._REGISTRY["Lossy"]
