@@ -12,14 +12,12 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
 from anechoic.linear.descent import logistic_clip_norm
-from anechoic.linear.fitting import FitProblem, class_residuals, fit_by_descent, probabilities
+from anechoic.linear.fitting import FitProblem, class_residuals, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
-    counted,
     given_classes,
     units_of,
-    warn_of_noise,
     warn_of_selection,
 )
 from anechoic.units.batch import Indices
@@ -118,14 +116,13 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         scale = self._scale(X.shape[1])
         problem = FitProblem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
         slower, curvature = (BINARY, 0.25) if outputs == 1 else (1.0, 0.5)
-        count, entries = counted(len(X), units), outputs * scale.dimension
         more: dict[str, Any] = {"slower": slower, "curvature": curvature, "flatter": True}
-        asked = self._asked(units, count, entries, logistic_clip_norm, **more)
-        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
+        asked = self._asked(units, len(X), outputs * scale.dimension, logistic_clip_norm, **more)
+        weights, found, keys = self._descended(asked, problem, outputs, units)
         self.classes_ = names  # not before: a fit that is refused leaves the model as it was
-        self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
-        self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
-        self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
+        self.coef_, self.intercept_ = scale.coefficients(weights)
+        self.plan_, self.n_iter_ = found.plan, found.mechanism.steps
+        self._released(found.mechanism, keys, *(() if public else (CLASSES_READ,)))
         return self
 
     def predict_proba(self, X: Any) -> Array:

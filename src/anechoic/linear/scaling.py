@@ -102,16 +102,6 @@ class FeatureScale:
         return found, constant - found @ self.centre
 
 
-def scale_of(bounds: Any, features: int, intercept: bool) -> FeatureScale:
-    """Of `feature_bounds`, as given.
-
-    Raises:
-        ValueError: as `checked_bounds`.
-    """
-    checked = None if bounds is None else checked_bounds("feature_bounds", bounds, features)
-    return FeatureScale(features, checked, bool(intercept))
-
-
 @dataclass(frozen=True)
 class TargetScale:
     """From targets to numbers in [-1, 1], where bounds are given; else as they are.
