@@ -14,6 +14,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int
 from anechoic.algebra import toeplitz
 from anechoic.algebra.circle import away_from_one, circle
+from anechoic.strategies.base import store_fields
 from anechoic.strategies.endless import Endless
 from anechoic.strategies.toeplitz import Toeplitz
 
@@ -55,8 +56,7 @@ class MixtureRoot(Endless):
             raise ValueError(f"weight[{j}]={weight[j]} must be > 0: leave out parts without weight.")
         scaled = weight / weight.sum()
         scaled.setflags(write=False)
-        object.__setattr__(self, "decay", decay)
-        object.__setattr__(self, "weight", scaled)
+        store_fields(self, decay=decay, weight=scaled)
 
     @property
     def _parts(self) -> tuple[Array, Array]:
