@@ -10,7 +10,6 @@ number of threads or the backend. Weights are rounded to that precision first. A
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from anechoic._validate import Array
 from anechoic.noise.fresh import FreshRows
 from anechoic.noise.gaussian import FreshRow, in_blocks
 
-_ALIGNMENT = 64
 _CHUNK = 2**15  # columns that are summed at a time: 128 KiB of float32
 _TILE = 2**12  # columns at most whose whole memory is summed several times,
 _TILE_BYTES = 2**19  # and how much of it may be: it stays in a core's own cache
@@ -122,17 +120,6 @@ def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: Fre
         plan(NumpyColumns(memory[:, part], row[part], fresh, part.start))
 
     in_blocks(work, len(row), threads)
-
-
-def aligned_empty(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
-    """Uninitialised array that starts at a multiple of 64 bytes, which is a little faster.
-
-    NumPy asks the kernel for huge pages, which spares a long row most page faults.
-    """
-    size = math.prod(shape) * np.dtype(precision).itemsize
-    raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size].view(precision).reshape(shape)
 
 
 def _chunks(length: int) -> list[slice]:

@@ -168,11 +168,9 @@ class _States(Recurrence):
         return len(self._usual.entry)
 
     def step(self, s: int) -> StackStep:
-        """What step s = local(t) does."""
         return self._steps[min(s, 1)]
 
     def depth(self, s: int) -> int:
-        """Rows before step s."""
         return self.rows if s else 0
 
 
@@ -200,9 +198,7 @@ class Buffered(_States):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StateSpace(_States):
-    """$x_t = (z_t - readout^T M) / first$, then $M <- transition M + input x_t$, from M = 0 (Theorem 2.28 c).
-
-    """
+    """$x_t = (z_t - readout^T M) / first$, $M <- transition M + input x_t$, from M = 0 (Theorem 2.28 c)."""
 
     readout: Array
     transition: Array
