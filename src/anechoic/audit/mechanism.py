@@ -78,7 +78,6 @@ def audit(
     canaries = _Canaries(mechanism, observation, scores / mechanism.noise_std, norms)
     findings = [_participation(mechanism, norms), *canaries.findings(each, factor)]
     if mechanism.amplified:
-        put_in = observation.put_in
         opposite = mechanism.adjacency == "replace_one"
         data = mechanism.strategy, sampling, observation.rows, mechanism.noise_std
         scores = likelihood_ratios(*data, possible=possible, opposite=opposite)
@@ -183,12 +182,10 @@ class _Canaries:
 
     @property
     def claimed(self) -> float:
-        """mu of all patterns."""
         return self.mechanism.gdp()
 
     @property
     def enough(self) -> bool:
-        """Whether there are scores for bounds."""
         return min(int(self.put_in.sum()), int((~self.put_in).sum())) >= 8
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -16,7 +17,6 @@ from anechoic.linear.fitting import FitProblem, class_residuals, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
-    given_classes,
     units_of,
     warn_of_selection,
 )
@@ -110,7 +110,12 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         X, y = self._checked(X, y)
         check_classification_targets(y)
         units, penalty = units_of(unit_ids, len(X)), _strength(self.C)
-        public = given_classes(self.classes)
+        if self.classes is None:
+            warnings.warn(
+                "which classes there are was read from y, and is not covered by the guarantee: give"
+                " classes=[…] where that is private.",
+                stacklevel=2,
+            )
         names, codes = coded(y, self.classes)
         outputs = 1 if len(names) == 2 else len(names)
         scale = self._scale(X.shape[1])
@@ -122,7 +127,7 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         self.classes_ = names  # not before: a fit that is refused leaves the model as it was
         self.coef_, self.intercept_ = scale.coefficients(weights)
         self.plan_, self.n_iter_ = found.plan, found.mechanism.steps
-        self._released(found.mechanism, keys, *(() if public else (CLASSES_READ,)))
+        self._released(found.mechanism, keys, *((CLASSES_READ,) if self.classes is None else ()))
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -135,7 +140,6 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
 
 
 def _strength(inverse: float) -> float:
-    """Of the penalty, 1 / C >= 0."""
     if not (isinstance(inverse, (int, float, np.number)) and not isinstance(inverse, bool) and inverse > 0):
         raise ValueError(f"C={inverse!r} must be > 0, or infinity for no penalty.")
     return at_least("1 / C", 1.0 / float(inverse))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,7 @@ from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
 from anechoic.statement.formats import PROOFS, Format, render
-from anechoic.statement.statement import Statement, statement_of
+from anechoic.statement.statement import statement_of
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
 
@@ -91,7 +91,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
     # -- before the fit ------------------------------------------------------------------------
 
     def _checked(self, features: Any, targets: Any, **more: Any) -> tuple[Array, Any]:
-        """Features, shape (N, d), in C order, and targets, both finite."""
         if issparse(features):
             raise TypeError(
                 "Sparse data was passed for X, but dense data is required, since each row is clipped as a"
@@ -220,7 +219,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
     # -- after it ------------------------------------------------------------------------------
 
     def _released(self, mechanism: Mechanism, keys: FitKeys, *caveats: str) -> None:
-        """Note what the fitted model was released under."""
         self.mechanism_, self.delta_ = mechanism, mechanism.delta
         self.epsilon_ = float(mechanism.epsilon())
         self._keys_secret, self._caveats = keys.secret, caveats
@@ -240,15 +238,13 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
             ValueError: for another format.
         """
         check_is_fitted(self, "mechanism_")
-        return render(self._stated(), format, out=out, proofs=proofs)
-
-    def _stated(self) -> Statement:
         found = statement_of(self.mechanism_)
         duties = found.duties
         if not self._keys_secret:
             duties = tuple(_SEEDED if duty == KEYS else duty for duty in duties)
         caveats = (*self._caveats, _ROWS, _SELECTION)
-        return replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
+        stated = replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
+        return render(stated, format, out=out, proofs=proofs)
 
 
 def warn_of_noise(planned: DescentPlan, dimension: int) -> None:
@@ -309,25 +305,3 @@ def units_of(unit_ids: Any, rows: int) -> Units | None:
     if units.examples != rows:
         raise MismatchError(f"unit_ids has {units.examples} labels for {rows} rows: give one a row.")
     return units
-
-
-def given_classes(classes: Sequence[Any] | None) -> bool:
-    """Whether classes are public; says so where they are not."""
-    if classes is None:
-        warnings.warn(
-            "which classes there are was read from y, and is not covered by the guarantee: give classes=[…]"
-            " where that is private.",
-            stacklevel=4,
-        )
-    return classes is not None
-
-
-def given_target_bounds(bounds: Any) -> None:
-    """Say what it means that there are none; targets are not looked at."""
-    if bounds is None:
-        warnings.warn(
-            "target_bounds is not given: targets are taken as they are, and should be of about unit size. Far"
-            " larger ones are clipped row by row, and the model is then useless, though as private. Give"
-            " target_bounds=(lowest, highest), public ones; (-1, 1) where targets are scaled already.",
-            stacklevel=4,
-        )

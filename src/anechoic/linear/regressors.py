@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +18,6 @@ from anechoic.linear.keys import FitKeys
 from anechoic.linear.moments import MomentSums, are_means, entry_noise, fit_by_moments, moments_mechanism
 from anechoic.linear.privacy import (
     PrivateLinear,
-    given_target_bounds,
     units_of,
     warn_of_selection,
 )
@@ -58,8 +58,15 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         problem = FitProblem(X, scaled, number_residuals(scaled), scale, penalty / len(X))
         more = {"slower": SLOWER, "curvature": 1.0}
         asked = self._asked(units, len(X), scale.dimension, squares_clip_norm, **more)
-        solver, errors = self._chosen(asked, scale, target, units)
-        given_target_bounds(self.target_bounds)
+        solver, errors = self._chosen(asked, scale, units)
+        if self.target_bounds is None:  # targets are not looked at
+            warnings.warn(
+                "target_bounds is not given: targets are taken as they are, and should be of about unit size."
+                " Far larger ones are clipped row by row, and the model is then useless, though as private."
+                " Give target_bounds=(lowest, highest), public ones; (-1, 1) where targets are scaled"
+                " already.",
+                stacklevel=3,
+            )
         if solver == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             plan, steps = None, 1
@@ -75,11 +82,11 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         self._released(mechanism, keys)
 
     def _chosen(
-        self, asked: FitRequest, scale: FeatureScale, target: TargetScale, units: Units | None
+        self, asked: FitRequest, scale: FeatureScale, units: Units | None
     ) -> tuple[str, dict[str, float]]:
         """(solver, predicted squared errors of both, of targets in [-1, 1])."""
         solver = one_of("solver", self.solver, SOLVERS)
-        bounded = scale.bounds is not None and target.low is not None
+        bounded = scale.bounds is not None and self.target_bounds is not None
         if solver == "moments" and not bounded:
             raise ValueError(
                 'solver="moments" without feature_bounds and target_bounds: nothing would bound what a row'

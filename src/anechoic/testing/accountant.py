@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
+from scipy.special import logsumexp
 
 from anechoic._validate import Array
 from anechoic.accounting import Verified
@@ -117,9 +118,8 @@ def _patterns(accountant: Accountant) -> tuple[Array, Array]:
 
 def _log_density(y: Array, means: Array, weights: Array) -> Array:
     """log of the mixture of N(mean, 1) at the columns of y, up to a constant; shape (samples,)."""
-    exponents = means.T @ y - 0.5 * np.square(means).sum(axis=0)[:, None] + np.log(weights)[:, None]
-    largest = exponents.max(axis=0)
-    return np.asarray(largest + np.log(np.exp(exponents - largest).sum(axis=0)))
+    exponents = means.T @ y - 0.5 * np.square(means).sum(axis=0)[:, None]
+    return np.asarray(logsumexp(exponents, axis=0, b=weights[:, None]))
 
 
 class AccountantContract(Contract[Accountant]):
