@@ -8,6 +8,7 @@ import pytest
 from anechoic import federated
 from anechoic.errors import GuaranteeError
 from anechoic.federated.ledger import ParticipationLedger as Ledger
+from anechoic.participation import Cyclic, MinSep
 
 KEY = bytes(32)
 POLICIES = [
@@ -122,6 +123,18 @@ def test_subsets_keep_order_and_digests():
     )
     with pytest.raises(ValueError, match="a mask is bool"):
         everybody.only(np.arange(50))
+
+
+@pytest.mark.parametrize(
+    ("policy", "schema"),
+    [
+        (federated.Cohorts(5), Cyclic(5)),
+        (federated.MinSeparation(5), MinSep(5)),
+        (federated.MinSeparation(5, 2), MinSep(5, 2)),
+    ],
+)
+def test_policies_name_their_participation(policy, schema):
+    assert policy.participation == schema
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,6 @@ class Labels(ClientIdentity):
 
 
 def _name_in(content: RecordDict) -> ClientId | None:
-    """The name in an answer to who a node is, or None."""
     record = content.get(WHO)
     name = record.get(WHO) if isinstance(record, ConfigRecord) else None
     if isinstance(name, bool) or not isinstance(name, str | int):

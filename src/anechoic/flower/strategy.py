@@ -253,7 +253,6 @@ class CorrelatedFedOpt(Strategy):
     def _ask(
         self, server: Server, look: Callable[[], Mapping[ClientId, int]]
     ) -> tuple[OpenRound, Mapping[ClientId, int]]:
-        """Ask those who are there; where too few of them may take part, wait until others are."""
         if self._roll is None:
             self._roll = Roll(server)
         there = self._waiting.for_enough(look)

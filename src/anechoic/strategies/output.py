@@ -44,7 +44,6 @@ class Output(SquareStrategy):
 
     @cached_property
     def _as_dense(self) -> Dense:
-        """C written out, for workloads without a Toeplitz factor."""
         warn_dense(self.n, "Output of a workload without a Toeplitz factor")
         return Dense(self._a.to_dense())
 

@@ -51,7 +51,6 @@ class Restarted(Wrapper):
 
     @cached_property
     def _last(self) -> Strategy:
-        """The strategy of the last block, which may be cut short."""
         steps = self.n - (self.times - 1) * self.base.n
         return self.base if steps == self.base.n else self.base.truncate(steps)
 

@@ -29,7 +29,6 @@ class KAryTree(Strategy):
 
     @property
     def _leaves(self) -> int:
-        """Steps of the whole tree."""
         return self.n
 
     @abstractmethod
