@@ -152,15 +152,6 @@ def test_whom_to_ask_follows_from_the_key_the_step_and_who_is_there():
     assert set(known.ask(known.clients(range(50))).clients) == found
 
 
-@pytest.mark.slow
-def test_everybody_is_asked_equally_often():
-    counts = np.zeros(10)
-    for number in range(300):
-        server = small_server(key=number.to_bytes(32, "little"))
-        counts[list(server.ask(range(10)).clients)] += 1
-    assert abs(counts - 90).max() < 35  # 4.4 standard deviations
-
-
 def test_config_is_plain_and_a_model_is_a_copy():
     server = small_server()
     asked = server.ask(range(9))
