@@ -198,7 +198,13 @@ class Buffered(_States):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StateSpace(_States):
-    """$x_t = (z_t - readout^T M) / first$, $M <- transition M + input x_t$, from M = 0 (Theorem 2.28 c)."""
+    """$x_t = (z_t - readout^T M) / first$, then $M <- transition M + input x_t$, from M = 0 (Theorem 2.28 c).
+
+    Args:
+        n: steps, >= 1.
+        gains: factor of each emitted row, shape (n,); None for ones.
+        period: steps after which the past is forgotten; None for never.
+    """
 
     readout: Array
     transition: Array
