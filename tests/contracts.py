@@ -9,7 +9,7 @@ def check(contract, subject, *, without=(), **settings):
     """Every test of a contract."""
     made = contract()
     vars(made).update({contract.gives: lambda: [subject], **settings})
-    for name in vars(contract):
+    for name in [name for kind in contract.__mro__ for name in vars(kind)]:
         if name.startswith("test_") and name not in without:
             getattr(made, name)()
 

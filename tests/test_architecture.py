@@ -42,7 +42,6 @@ CORE_PACKAGES = {"numpy", "scipy", "dp_accounting", "cryptography", "threadpoolc
 # Rows of a noise stream may be torch's arrays; charts are drawn by matplotlib, where they are asked for.
 ALSO = {
     "anechoic.noise.torch_arrays": {"torch"},
-    "anechoic.noise.rounding.rows": {"torch"},
     "anechoic.noise.device_rows": {"torch"},
     "anechoic.budget.entries": {"psycopg"},
     "anechoic.plots.curves": {"matplotlib"},

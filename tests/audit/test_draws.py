@@ -149,16 +149,3 @@ def test_one_canary_that_is_always_drawn_is_seen():
     test = draw_test(scheme, part)
     assert test.p_value < 1e-6
     assert "canary 33 is drawn 24 of 24 times, promised 0.2" in test.note
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.few(4)
-def test_hazards_are_the_law_of_the_scheme(name):
-    """Joined as often as the hazards say, given the past."""
-    scheme, rng = SCHEMES[name], np.random.default_rng(2)
-    part, possible = law_of(scheme).draw_units(20_000, rng)
-    law = law_of(scheme).hazards(part, possible)
-    assert not law.impossible.any()
-    trials = law.trials.sum(axis=1)
-    expected, found = trials * law.rates, part.sum(axis=1)
-    assert (np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - law.rates)) + 1e-9).all()

@@ -75,16 +75,6 @@ def test_who_is_not_there_any_more_makes_room():
     assert set(first[3:]) < set(again) and len(again) == 10
 
 
-def test_a_server_asks_those_again_who_answered_a_short_round():
-    server = small_server(min_replies=2, per_round=3)
-    asked = server.ask(range(30))
-    asked.add(asked.clients[1], update_of(asked.clients[1], 0))
-    assert not server.close(asked).released
-    again = server.ask(range(30))
-    assert set(again.clients) == set(asked.clients)
-    assert server.report().ledger.participations == 3
-
-
 @pytest.mark.parametrize(("clients", "tight"), [(1000, True), (1199, True), (1200, False), (5000, False)])
 def test_a_plan_without_slack_is_called_out(clients, tight):
     found = federated.MinSeparation(20).tight(rounds=100, clients=clients, per_round=50)

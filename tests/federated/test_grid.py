@@ -22,17 +22,6 @@ def test_no_update_is_longer_than_the_clip_norm(bits, size):
         assert fault_of_integers(found, m, bits) is None
 
 
-def test_short_updates_are_rounded_towards_zero():
-    update = np.array([0.1, -0.2, 0.3])
-    found = to_grid(update, clip_norm=2.0, grid_bits=10)
-    np.testing.assert_array_equal(found, np.trunc(update * 2**10 / 2.0))
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_nothing(bad):
-    assert not to_grid([1.0, bad, 2.0], clip_norm=1.0, grid_bits=20).any()
-
-
 def test_integers_are_measured_without_overflow():
     bits = 30
     limit = largest_square(bits)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError
+from anechoic.errors import CheckpointError, GuaranteeError
 from anechoic.federated import round as round_module
 from tests.federated.small import run_round, small_server, update_of
 
@@ -110,10 +110,3 @@ def test_what_breaks_when_it_is_read_is_an_answer_with_zero():
 def test_an_array_of_bytes_names_nobody():
     with pytest.raises(ValueError, match="forgets zeros"):
         small_server().ask(np.array([b"key\0", b"other"]))
-
-
-def test_another_setting_is_another_run(tmp_path):
-    with small_server(state=tmp_path / "run", setting={"identity": "PublicKeys"}) as server:
-        run_round(server, range(20))
-    with pytest.raises(MismatchError, match="setting.identity differs"):
-        small_server(state=tmp_path / "run", setting={"identity": "Partitions"})

@@ -86,7 +86,7 @@ def test_weights_by_number_of_examples_are_noticed(monkeypatch):
 
     def weighted(own, client, reply):
         if client == CANARY:
-            own._total += reply.astype(np.int64) * 9
+            own.total += reply.astype(np.int64) * 9
         return real(own, client, reply)
 
     monkeypatch.setattr(OpenRound, "add", weighted)

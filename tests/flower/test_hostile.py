@@ -137,27 +137,6 @@ def test_liars_move_a_sum_by_their_clipped_updates_at_most_and_stop_nothing(monk
     assert len(models) == len(rests) == rounds and found.stopped is None and grid.rubbish > rounds / 2
 
 
-@pytest.mark.slow
-def test_every_restart_works_with_a_liar_in_the_open_round(tmp_path):
-    """The open round is asked again of the same clients: what killed a server once would do so each time."""
-    options = {"state": tmp_path / "state", "key": None, "patience": 20.0}
-    options |= {"policy": small.MinSeparation(1), "clients_per_round": small.CLIENTS}
-    refused = 0
-    for rounds in range(1, small.ROUNDS + 1):
-        found = small.strategy(**options)
-        grid = Rubbish(rounds, {3})
-        found.start(grid, record_of(small.initial()), rounds)
-        assert found.stopped is None and found.server.step == rounds
-        before, refused = refused, sum(found.report().refused.values())
-        assert refused >= before, "what was refused before a restart is not forgotten"
-        found.close()
-        killed = small.strategy(**options)
-        if not killed.open(record_of(small.initial())).finished:
-            list(killed.configure_train(rounds + 1, record_of(small.initial()), ConfigRecord(), grid))
-        killed.close()
-    assert refused >= 3
-
-
 def test_only_the_update_leaves():
     seen, grid = [], small.grid()
     real = grid.pull_messages

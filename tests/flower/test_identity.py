@@ -85,10 +85,3 @@ def test_labels():
     places = identity.places(grid, EXCHANGE)
     assert {name: grid.place(node) for name, node in places.items()} == {"ann": 0, "bob": 1}
     assert (identity.unit, Partitions().unit) == ("user", "client")
-
-
-@pytest.mark.parametrize(
-    "identity", [PublicKeys(), Partitions("who"), Labels(lambda node: 1)], ids=["keys", "names", "labels"]
-)
-def test_each_says_who_answers_for_it(identity):
-    assert len(identity.sentence) > 40

@@ -143,17 +143,3 @@ def test_a_run_that_the_budget_book_does_not_cover_does_not_begin(tmp_path):
     with pytest.raises(GuaranteeError, match="does not cover"):
         second.start(small.grid(), record_of(small.initial()), 1)
     assert second.server is None and len(book.account().live) == 1
-
-
-def test_a_state_put_back_is_another_run_for_the_budget_book(tmp_path):
-    book = BudgetBook(tmp_path / "b.db", "phones")
-    book.grant(9.0, 1e-5, unit="client")
-    strategy(tmp_path, book=book).start(small.grid(), record_of(small.initial()), 1)
-    shutil.copytree(tmp_path / "state", tmp_path / "old")
-    strategy(tmp_path, book=book).start(small.grid(), record_of(small.initial()), 2)
-    shutil.rmtree(tmp_path / "state")
-    shutil.copytree(tmp_path / "old", tmp_path / "state")
-    for adopt, words in ((False, "copied or moved|not its newest state"), (True, "does not cover")):
-        with pytest.raises(GuaranteeError, match=words):
-            strategy(tmp_path, book=book, adopt=adopt).start(small.grid(), record_of(small.initial()), 2)
-    assert [one.status for one in book.account().live] == ["spent"]

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated import Cohorts, FedAdam, MinSeparation
-from anechoic.flower import Partitions, PublicKeys
+from anechoic.flower import Partitions
 from anechoic.flower.identity import Roll
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.statement.rounding import round_up
@@ -100,17 +100,6 @@ def test_rounds_can_be_fewer_and_go_on_later(caplog):
     small.same(first + second, small.models_without_flower())
     with pytest.raises(HorizonError, match="exceeds the 6"):
         small.run(found, rounds=7)
-
-
-def test_public_keys_key_the_ledger():
-    keys = [b"-----BEGIN PUBLIC KEY-----\n%d" % node for node in range(small.CLIENTS)]
-    found = small.strategy(identity=PublicKeys())
-    grid = small.grid(public_keys=keys)
-    for total in (2, 4, 6):
-        small.run(found, grid, rounds=total)
-        grid.restart()
-    summary = found.report().ledger
-    assert summary.nearest >= 3 and summary.clients <= small.CLIENTS
 
 
 def test_the_log_begins_with_what_is_guaranteed(caplog):

@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from anechoic.budget import BudgetBook
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.linear import LinearRegression, LogisticRegression, Ridge
-from anechoic.linear import fitting as of_fits
+from anechoic.linear import privacy as of_fits
 from anechoic.linear import regressors as of_moments
 from tests.linear.test_estimators import data_of, made
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 #: Each way to fit, and what draws its noise.
 WAYS = [
-    (LogisticRegression, {"max_iter": 3, "mechanism": "identity"}, (of_fits, "Descent")),
+    (LogisticRegression, {"max_iter": 3, "mechanism": "identity"}, (of_fits, "descend")),
     (Ridge, {"solver": "moments"}, (of_moments, "fit_by_moments")),
 ]
 
@@ -57,7 +57,7 @@ def test_a_fit_beyond_the_book_is_refused_before_there_is_noise(kind, options, d
 def test_a_crash_between_booking_and_release_costs(tmp_path, monkeypatch):
     book, data = book_of(tmp_path), data_of(LogisticRegression)
     model = made(LogisticRegression, delta=1e-5, book=book, max_iter=3, mechanism="identity")
-    monkeypatch.setattr(of_fits, "descend", lambda *given: 1 / 0)
+    monkeypatch.setattr(of_fits, "descend", lambda *given, **more: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.fit(*data)
     assert [one.status for one in book.account().live] == ["spent"]

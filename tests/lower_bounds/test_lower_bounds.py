@@ -99,12 +99,6 @@ def test_the_sum_of_mathias(n):
     assert mathias_lower_bound(n) < 0.5 / n + exact < mathias_upper_bound(n)
 
 
-def test_one_step():
-    for bound in (prefix_sum_lower_bound, mathias_lower_bound):
-        assert bound(1) == pytest.approx(1.0)
-    assert logarithmic_upper_bound(1) == pytest.approx(1.0)
-
-
 # Nuclear norms
 
 
@@ -253,17 +247,6 @@ def test_no_strategy_beats_the_bound_of_several_participations(schema, few, monk
             bound = lower_bound(workload, schema, kind)
             for strategy in strategies:
                 assert 0 < bound.value <= loss(workload, strategy, schema, kind) * (1 + 1e-12), name
-
-
-@pytest.mark.slow
-def test_several_participations_against_published_losses():
-    # GOLDEN, section 2: dense optima 4.0273 at (32, 8, 4) and about 8.15 at (2052, 342, 6), RMS
-    assert lower_bound(workloads.prefix_sum(32), Cyclic(8), "rms").value <= 4.02735
-    cyclic = lower_bound(workloads.prefix_sum(2052), Cyclic(342), "rms").value
-    assert 0.99 * 8.15 < cyclic < 8.15
-    # Identity is optimal for max loss under full batch (Prop. 3.11): n
-    found = lower_bound(workloads.prefix_sum(5000), FullBatch(), "max").value
-    assert found == pytest.approx(5000, rel=1e-9) and found < 5000
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from anechoic.keys import derive
-from anechoic.noise import exact_variate
 from anechoic.noise.chacha20 import ChaChaCounter
 from anechoic.noise.exact_variate import HEIGHT, PLACE, WORDS, FurtherDraws
 from anechoic.noise.gaussian import AES, CHACHA, CIPHERS, FreshRow, fresh_rows
-from anechoic.noise.ziggurat_tail import rest
-from tests.noise.streams import KEY, emit, make_stream
-from tests.zoo import STRATEGIES
+from tests.noise.streams import KEY
 
 # RFC 8439, section 2.3.2: key, nonce 00 00 00 09 00 00 00 4a 00 00 00 00, counter 1
 RFC_KEY = bytes(range(32))
@@ -114,30 +111,4 @@ def test_a_row_is_within_its_enclosures_and_is_that_of_many_at_once():
     assert not np.any(row == other)
 
 
-def test_the_rest_is_decided_as_by_exact_arithmetic():
-    row, places = FreshRow(KEY, 1, CHACHA), np.arange(400)
-    found = rest(row._details, places)  # every coordinate, as if its index stood for the rest
-    for place in places[::25].tolist():
-        attempt = 1
-        while True:
-            proposed = exact_variate.proposal(row._details.words(place, attempt))
-            if exact_variate.accepts(row._details, place, attempt, proposed):
-                break
-            attempt += 1
-        exact = exact_variate.candidate(proposed, attempt)
-        low = exact_variate.floor_of(exact, row._details, place, 60)
-        assert abs(found[place] - low * 2.0**-60) < 2.0**-48
-
-
 # Streams
-
-
-@pytest.mark.parametrize("name", ["identity", "banded-mixed", "inverse-mixed", "blt-4", "tree"])
-def test_backends_and_slices_have_the_same_bits(name):
-    whole, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32", cipher=CHACHA))
-    torchs, _ = emit(make_stream(STRATEGIES[name], 300, "torch", precision="float32", cipher=CHACHA))
-    assert torchs.tobytes() == whole.tobytes()
-    part = make_stream(
-        STRATEGIES[name], 300, "numpy", precision="float32", cipher=CHACHA, offset=13, length=99
-    )
-    assert emit(part)[0].tobytes() == whole[:, 13:112].tobytes()

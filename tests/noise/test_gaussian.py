@@ -98,19 +98,6 @@ def test_fresh_rows_are_standard_normal(backend, precision):
         assert 1e-4 < outside.cdf((np.abs(row) > level).sum()) < 1 - 1e-4
 
 
-@pytest.mark.parametrize(("m", "backend"), each_once([1, 3, 15, 16, 17, 23], BACKENDS))
-@pytest.mark.slow
-def test_short_rows_are_standard_normal_and_independent(backend, m):
-    rows = fresh_rows(make_stream(Identity(6000 // m + 50), m, backend, precision="float32"))
-    assert stats.kstest(rows.reshape(-1), "norm").pvalue > 1e-3
-    z = np.sqrt(rows.size)
-    assert abs((rows[1:] * rows[:-1]).mean()) < 4.5 / z  # the same entry of the next row
-    if m > 1:
-        assert abs((rows[1:, 0] * rows[:-1, -1]).mean()) < 4.5 / np.sqrt(len(rows))  # last, then first
-        assert abs((rows[:, 1:] * rows[:, :-1]).mean()) < 4.5 / z  # neighbours
-    assert len(np.unique(rows)) > 0.99 * rows.size
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fresh_rows_of_different_steps_are_uncorrelated(backend):
     n, m = 40, 20_000

@@ -4,14 +4,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 
 import anechoic as an
 from anechoic import strategies as s
 from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError, MismatchError
-from anechoic.noise import NoiseStream, gaussian
+from anechoic.noise import NoiseStream, gaussian, torch_arrays
 from anechoic.noise.rounding import base, scalar_rows, split_sums, windowed
-from anechoic.noise.rounding import rows as rows_
 from anechoic.noise.rounding.exact import nearest
 from tests.marks import each_once, every_other
 from tests.noise.streams import KEY
@@ -134,14 +132,8 @@ def test_out_is_written_into():
     out = np.zeros(40, np.int64)
     row, _ = stream.next(stream.init(), out=out)
     assert row is out and out.any()
-    for bad in (
-        np.zeros(40),
-        np.zeros(39, np.int64),
-        torch.zeros(40, dtype=torch.int64),
-        np.zeros(80, np.int64)[::2],
-    ):
-        with pytest.raises(ValueError, match="out must"):
-            stream.next(stream.init(), out=bad)
+    with pytest.raises(ValueError, match="out must"):
+        stream.next(stream.init(), out=np.zeros(40))
 
 
 def test_what_does_not_fit_is_refused():
@@ -192,7 +184,7 @@ def test_several_rows_are_those_made_one_by_one(name, offset, length, decided, m
     expected, last = emit(stream, strategy.n)
     if decided == "exactly":  # every entry counts as near to a half-integer
         monkeypatch.setattr(scalar_rows, "error_bound", lambda *_: 0.5)
-    monkeypatch.setattr(rows_, "TOGETHER", 5)
+    monkeypatch.setattr(torch_arrays, "TOGETHER", 5)
     state, found = stream.init(), []
     while state.step < strategy.n:
         made, state = stream.several(state, min(8, strategy.n - state.step))

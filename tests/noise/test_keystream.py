@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from anechoic.keys import derive
 from anechoic.noise.chacha20 import ChaChaCounter
 from anechoic.noise.keystream import AesCounter, keystream
 from tests.noise.streams import KEY
@@ -42,10 +41,6 @@ def test_every_slice_is_that_of_the_whole(stream):
             np.testing.assert_array_equal(stream.words(start, count), whole[start : start + count])
     assert stream.read(3, 5) == stream.read(0, 8)[3 * 8 * stream.block_words :]
     np.testing.assert_array_equal(stream.words(2**60 + 3, 9), stream.words(2**60, 12)[3:])
-
-
-def test_the_subkey_is_the_derived_one():
-    assert keystream(KEY, "noise", 4).read(0, 2) == AesCounter(derive(KEY, "noise", 4, size=32)).read(0, 2)
 
 
 def test_addresses_do_not_share_bytes():

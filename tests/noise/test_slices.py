@@ -36,6 +36,7 @@ def small_pieces(monkeypatch):
     """Blocks and chunks of a few columns, so that slices meet all of their boundaries."""
     monkeypatch.setattr(gaussian, "BLOCK", 96)
     monkeypatch.setattr(numpy_arrays, "_CHUNK", 80)
+    monkeypatch.setattr(numpy_arrays, "_TILE", 70)
 
 
 @pytest.mark.parametrize(("name", "precision"), each_once(KINDS, ["float32", "float64"]))

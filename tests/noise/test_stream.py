@@ -10,7 +10,7 @@ from anechoic.errors import DesynchronizedError, GuaranteeError, HorizonError
 from anechoic.noise import NoiseStream
 from anechoic.noise.numpy_arrays import NumpyColumns
 from anechoic.noise.recurrence import Recurrence
-from anechoic.strategies import BLT, Identity
+from anechoic.strategies import BLT, FullTree, Identity, Restarted, Tree
 from tests.marks import in_turn
 from tests.noise.streams import BACKENDS, dtype_of, emit, fresh_rows, make_stream, noise_of
 from tests.zoo import ONE_OF_EACH, STRATEGIES
@@ -66,6 +66,16 @@ def test_memory_is_bounded_by_window_steps_and_buffers(name, rows):
     stream = make_stream(STRATEGIES[name], 10, "numpy", precision="float32")
     assert stream.memory_bytes == rows * 10 * 4
     assert stream.init().state_dict()["rows"].shape == (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("tree", "rows"),
+    [(Tree(1), 0), (Tree(2), 2), (Tree(7), 3), (Tree(8), 4), (Tree(9), 4), (Tree(81, 3), 5), (Tree(3, 4), 0),
+     (FullTree(1024), 11), (FullTree(10**9), 30), (FullTree(3, 2, 1024), 3), (Restarted(Tree(4), 99), 3)],
+    ids=str,
+)  # fmt: skip
+def test_memory_of_a_tree_is_logarithmic(tree, rows):
+    assert make_stream(tree, 10, "numpy", precision="float32").memory_bytes == rows * 10 * 4
 
 
 @pytest.mark.parametrize("name", ["restarted(banded-2)", "restarted(blt-4)", "restarted(output)"])

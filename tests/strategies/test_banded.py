@@ -5,7 +5,6 @@ import pytest
 
 from anechoic import workloads
 from anechoic.algebra import banded
-from anechoic.losses.dispatch import error
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import Banded, BandedToeplitz, ColumnNormalized, Dense, Restarted
@@ -99,15 +98,3 @@ def test_inverses_of_workloads_by_columns(name, n):
     if name == "scaled" and inverse is None:
         pytest.skip("its fraction has a numerator")
     np.testing.assert_allclose(banded.dense(inverse) @ workload.to_dense(), np.eye(n), atol=1e-9)
-
-
-@in_turn("name", WORKLOADS)
-@in_turn(("n", "bands"), [(101, 5), (60, 1), (64, 12)])
-def test_error(name, n, bands):
-    strategy, workload = Banded(n, free_columns(n, bands)), WORKLOADS[name](n)
-    b = workload.to_dense() @ np.linalg.inv(strategy.to_dense())
-    expected = np.linalg.norm(b, axis=1)
-    np.testing.assert_allclose(error(workload, strategy).per_step, expected, rtol=1e-9)
-    scaled = ColumnNormalized(strategy)
-    b = workload.to_dense() @ np.linalg.inv(scaled.to_dense())
-    np.testing.assert_allclose(error(workload, scaled).per_step, np.linalg.norm(b, axis=1), rtol=1e-9)

@@ -1,14 +1,9 @@
 """Trees: their nodes, both estimators by their definitions, norms and errors, and the published numbers."""
 
-import math
-
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from anechoic import error, loss, sensitivity, workloads
-from anechoic.noise import NoiseStream
 from anechoic.participation import Cyclic, MinSep, Single
 from anechoic.sensitivity import trees as nodes_room
 from anechoic.strategies import FullTree, Tree
@@ -93,28 +88,6 @@ def test_a_tree_cut_short_has_the_noise_of_the_whole_one(n, k, horizon):
     np.testing.assert_allclose(tree.to_dense().T @ tree.to_dense(), np.linalg.inv(covariance), atol=1e-11)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
-@given(k=st.integers(2, 6), n=st.integers(1, 40), more=st.integers(0, 60), full=st.booleans(), data=st.data())
-@example(k=2, n=7, more=1, full=True, data=None)
-@example(k=2, n=8, more=8, full=True, data=None)
-@example(k=3, n=10, more=17, full=True, data=None)
-@pytest.mark.slow
-def test_closed_forms_agree_with_the_matrix(k, n, more, full, data):
-    tree = FullTree(n, k, n + more) if full else Tree(n, k)
-    c = tree.to_dense()
-    gram = c.T @ c
-    for lag in range(n):
-        np.testing.assert_allclose(tree.gram_diagonal(lag), gram.diagonal(lag), atol=1e-12)
-    np.testing.assert_allclose(tree.column_norms_squared(), gram.diagonal(), rtol=1e-12)
-    assert tree.largest_column_norm() == pytest.approx(np.sqrt(gram.diagonal().max()), rel=1e-12)
-    squares = np.square(np.cumsum(tree.correlate(np.eye(tree.rows)), axis=0)).sum(axis=1)
-    np.testing.assert_allclose(tree.prefix_errors_squared(), squares, rtol=1e-11)
-    separation = 2 if data is None else data.draw(st.integers(1, n))
-    count = min(3, -(-n // separation))
-    comb = c[:, : (count - 1) * separation + 1 : separation].sum(axis=1)
-    assert tree.comb_norm_squared(separation, count) == pytest.approx(comb @ comb, rel=1e-12)
-
-
 @in_turn(("n", "k"), SIZES)
 def test_tree_aggregation_is_the_dyadic_partition_without_unused_nodes(n, k):
     """By definition: prefix t adds the nodes of the digits of t."""
@@ -133,14 +106,6 @@ def test_tree_aggregation_is_the_dyadic_partition_without_unused_nodes(n, k):
     for lag in range(n):
         gram = tree.to_dense().T @ tree.to_dense()
         np.testing.assert_array_equal(tree.gram_diagonal(lag), gram.diagonal(lag))
-
-
-@pytest.mark.parametrize("n", [2, 64, 1024])
-def test_max_loss_of_tree_aggregation_at_powers_of_two(n):
-    h = math.log2(n)
-    found = loss(workloads.prefix_sum(n), TreeAggregation(n), Single(), "max")
-    assert found == pytest.approx(math.sqrt(h * (h + 1)), rel=1e-12)
-    assert NoiseStream(TreeAggregation(n), 3).filter.rows == h + 1
 
 
 class TestPublishedNumbers:

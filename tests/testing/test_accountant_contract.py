@@ -141,11 +141,6 @@ def test_an_accountant_of_what_is_not_amplified_is_seen():
         check_accountant(needless)
 
 
-def test_the_contract_asks_for_accountants():
-    with pytest.raises(NotImplementedError, match="give accountants"):
-        AccountantContract().test_it_says_what_proves_it()
-
-
 @pytest.mark.parametrize("std", [0.05, 0.2, 0.5, 3.0])
 def test_sampling_never_costs_more_than_none(std):
     """Eleven steps in ten groups: two compositions at the largest column norm are more than the run has."""

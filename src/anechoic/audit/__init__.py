@@ -10,7 +10,7 @@ An audit gives lower confidence bounds. It can refute a guarantee, and it states
 have; it cannot prove one.
 """
 
-from anechoic.audit import balls_in_bins, min_sep, poisson, random_allocation  # noqa: F401
+from anechoic.audit import laws  # noqa: F401
 from anechoic.audit.mechanism import audit, audit_mechanism
 from anechoic.audit.observation import Observation
 from anechoic.audit.scores import ScoreAudit, from_scores

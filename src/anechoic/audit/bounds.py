@@ -171,15 +171,15 @@ def noncentral_tail(t: float, freedom: int, shift: float) -> float:
 
 def noncentrality_bound(t: float, freedom: int, confidence: float) -> float:
     """Lower confidence bound on the shift of a noncentral t law that gave the statistic t."""
-    target = 1.0 - confidence
-    deviations = _deviations(freedom)
-
-    def excess(shift: float) -> float:
-        tail = math.log(max(float(ndtr(shift - t * deviations).mean()), 1e-300))
-        return tail - math.log(target)
-
     reach = 10.0 + 10.0 * abs(t) / math.sqrt(freedom)
-    return float(scipy.optimize.brentq(excess, t - reach, t + reach, xtol=1e-9))
+    return float(
+        scipy.optimize.brentq(
+            lambda shift: noncentral_tail(t, freedom, shift) - (1.0 - confidence),
+            t - reach,
+            t + reach,
+            xtol=1e-9,
+        )
+    )
 
 
 @lru_cache(maxsize=256)

@@ -123,7 +123,6 @@ def _bets(successes: ArrayLike, trials: ArrayLike, rate: float, prior: float) ->
 
 
 def _won(logs: ArrayLike) -> float:
-    """p-value of the average of bets, given their logarithms."""
     found = np.asarray(logs, dtype=np.float64).ravel()
     return float(np.exp(min(0.0, math.log(len(found)) - float(logsumexp(found))))) if len(found) else 1.0
 

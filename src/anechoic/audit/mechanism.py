@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, fraction, positive_int
-from anechoic.audit.bounds import epsilon_by_ranks, mu_by_fit, mu_by_threshold
+from anechoic.audit.bounds import LowerBound, epsilon_by_ranks, mu_by_fit, mu_by_threshold
 from anechoic.audit.covariance import covariance_test
 from anechoic.audit.draws import draw_test
 from anechoic.audit.observation import Observation, canary_scores
@@ -78,7 +78,9 @@ def audit(
     canaries = _Canaries(mechanism, observation, scores / mechanism.noise_std, norms)
     findings = [_participation(mechanism, norms), *canaries.findings(each, factor)]
     if mechanism.amplified:
-        scores, put_in = _ratios(mechanism, observation), observation.put_in
+        opposite = mechanism.adjacency == "replace_one"
+        data = mechanism.strategy, sampling, observation.rows, mechanism.noise_std
+        scores = likelihood_ratios(*data, possible=possible, opposite=opposite)
     else:
         scores, put_in = canaries.scores, canaries.put_in
     for at in (delta, _visible_delta(mechanism)):
@@ -180,12 +182,10 @@ class _Canaries:
 
     @property
     def claimed(self) -> float:
-        """mu of all patterns."""
         return self.mechanism.gdp()
 
     @property
     def enough(self) -> bool:
-        """Whether there are scores for bounds."""
         return min(int(self.put_in.sum()), int((~self.put_in).sum())) >= 8
 
     @property
@@ -210,53 +210,40 @@ class _Canaries:
         bound = mu_by_threshold(low, high, threshold=threshold, confidence=confidence)
         fit = mu_by_fit(self.scores, self.signal / self.mu, confidence=confidence)
         effective = max(4, int(self._information))
+        patterns = f"the audited patterns have mu {self.typical:.4g} on average, {self.mu:.4g} at most"
+        power = fit_power(factor * self.mu, self.claimed, effective, confidence=confidence)
+        what = "lower bound on mu ({})"
         return [
-            Finding(
-                "canary",
-                "lower bound on mu (Clopper-Pearson)",
-                bound.value,
-                self.claimed,
-                bound.value > self.claimed,
-                confidence,
-                None,
-                f"the audited patterns have mu {self.typical:.4g} on average, {self.mu:.4g} at most",
-            ),
-            Finding(
+            _bound("canary", what.format("Clopper-Pearson"), bound, self.claimed, patterns),
+            _bound(
                 "canary fit",
-                "lower bound on mu (Gaussian fit)",
-                fit.value,
+                what.format("Gaussian fit"),
+                fit,
                 self.claimed,
-                fit.value > self.claimed,
-                confidence,
-                fit_power(factor * self.mu, self.claimed, effective, confidence=confidence),
                 f"estimate {fit.estimate:.4g}",
+                power,
             ),
         ]
 
 
+def _bound(
+    name: str, what: str, bound: LowerBound, claimed: float, note: str, power: float | None = None
+) -> Finding:
+    violated = bound.value > claimed
+    return Finding(name, what, bound.value, claimed, violated, bound.confidence, power, note)
+
+
+def _p_value(
+    name: str, what: str, p_value: float, confidence: float, note: str, power: float | None = None
+) -> Finding:
+    level = 1.0 - confidence
+    return Finding(name, what, p_value, level, p_value < level, confidence, power, note)
+
+
 def _participation(mechanism: Mechanism, norms: Array) -> Finding:
     worst, allowed = float(norms.max()), mechanism.sensitivity.value
-    return Finding(
-        "participation",
-        "largest norm of C 1_pi over the observed patterns",
-        worst,
-        allowed,
-        worst > allowed * (1 + 1e-9),
-        1.0,
-        None,
-        "exact, no statistics",
-    )
-
-
-def _ratios(mechanism: Mechanism, observation: Observation) -> Array:
-    return likelihood_ratios(
-        mechanism.strategy,
-        mechanism.sampling,
-        observation.rows,
-        mechanism.noise_std,
-        possible=observation.possible,
-        opposite=mechanism.adjacency == "replace_one",
-    )
+    what, violated = "largest norm of C 1_pi over the observed patterns", worst > allowed * (1 + 1e-9)
+    return Finding("participation", what, worst, allowed, violated, 1.0, None, "exact, no statistics")
 
 
 def _visible_delta(mechanism: Mechanism) -> float:
@@ -278,46 +265,23 @@ def _epsilon(
     which = "likelihood ratios" if mechanism.amplified else "scores"
     apart = np.zeros(len(low)), np.ones(len(high))
     most = epsilon_by_ranks(*apart, delta=delta, confidence=confidence).value
-    return Finding(
-        "epsilon" if delta == mechanism.delta else "epsilon at large delta",
-        f"lower bound on epsilon at delta={delta:g} ({which})",
-        bound.value,
-        claimed,
-        bound.value > claimed,
-        confidence,
-        None,
-        f"so many canaries can show at most {most:.3g}",
-    )
+    name = "epsilon" if delta == mechanism.delta else "epsilon at large delta"
+    what = f"lower bound on epsilon at delta={delta:g} ({which})"
+    return _bound(name, what, bound, claimed, f"so many canaries can show at most {most:.3g}")
 
 
 def _sampling(mechanism: Mechanism, observation: Observation, confidence: float) -> Finding:
     test = draw_test(mechanism.sampling, observation.participation, observation.possible)
-    failure = 1.0 - confidence
-    return Finding(
-        "sampling",
-        "p-value of participation as the scheme draws it",
-        test.p_value,
-        failure,
-        test.p_value < failure,
-        confidence,
-        None,
-        test.note,
-    )
+    what = "p-value of participation as the scheme draws it"
+    return _p_value("sampling", what, test.p_value, confidence, test.note)
 
 
 def _covariance(mechanism: Mechanism, observation: Observation, confidence: float, factor: float) -> Finding:
     test = covariance_test(mechanism.strategy, observation.noise(), mechanism.noise_std)
-    failure = 1.0 - confidence
-    return Finding(
-        "covariance",
-        "p-value of white noise in C times the emitted rows",
-        test.p_value,
-        failure,
-        test.p_value < failure,
-        confidence,
-        scale_power(test.entries, factor=factor, failure=failure / len(test.p_values)),
-        f"least: {test.worst}; std {test.std_ratio:.4g} times the claimed",
-    )
+    power = scale_power(test.entries, factor=factor, failure=(1.0 - confidence) / len(test.p_values))
+    what = "p-value of white noise in C times the emitted rows"
+    note = f"least: {test.worst}; std {test.std_ratio:.4g} times the claimed"
+    return _p_value("covariance", what, test.p_value, confidence, note, power)
 
 
 def _assumptions(mechanism: Mechanism) -> tuple[str, ...]:

@@ -50,9 +50,7 @@ def canaries_needed(
             return None
     low = high // 2
     while high - low > max(2, high // 50):
-        middle = (low + high) // 4 * 2
-        if middle in (low, high):
-            break
+        middle = (low + high) // 4 * 2  # both are even, and 4 apart at least
         enough = fit_power(mu, claimed, middle, confidence=confidence) >= power
         low, high = (low, middle) if enough else (middle, high)
     return high

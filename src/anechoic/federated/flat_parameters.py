@@ -106,12 +106,7 @@ class Layout:
         fault = self.fault(arrays)
         if fault:
             raise ValueError(fault)
-        vector = np.empty(self.dimension)
-        start = 0
-        for entry in self.entries:
-            vector[start : start + entry.size] = np.asarray(arrays[entry.name]).reshape(-1)
-            start += entry.size
-        return vector
+        return np.concatenate([np.ravel(arrays[name]) for name in self.names], dtype=np.float64)
 
     def fault(self, arrays: Any) -> str | None:
         """Why `arrays` are not of this layout, or None."""

@@ -157,7 +157,6 @@ def plan_rounds(
 
 
 def _rows_within(memory_budget: float | None, dimension: int) -> int:
-    """Rows of noise that a budget has room for, at least one."""
     row = BYTES * dimension
     if memory_budget is None:
         return min(MOST_ROWS, max(FEWEST_ROWS, FLOOR // row))

@@ -46,6 +46,7 @@ class OpenRound:
         answered: how many have replied so far, whatever they sent.
         reasons: of refusals so far.
         counted: clients whose updates are in the sum.
+        total: that sum on the grid, int64; private.
         target: replies at which the round is full, and takes no more.
         present: clients that were heard of, whether they answered or not; a further attempt asks them first.
 
@@ -84,7 +85,7 @@ class OpenRound:
         self.present: set[ClientId] = set()
         self._layout, self._clip_norm, self._bits, self._name = layout, clip_norm, grid_bits, name
         self._waiting = set(self.clients)
-        self._total: Integers = np.zeros(layout.dimension, np.int64)
+        self.total: Integers = np.zeros(layout.dimension, np.int64)
 
     @property
     def answered(self) -> int:
@@ -94,11 +95,6 @@ class OpenRound:
     def full(self) -> bool:
         """Whether as many have answered as the sum is divided by: who was asked beyond that is not needed."""
         return self.answered >= self.target
-
-    @property
-    def total(self) -> Integers:
-        """Sum of the updates so far on the grid, int64; private."""
-        return self._total
 
     def add(self, client: Any, reply: Any, *, round: str | None = None) -> str | None:
         """Add the reply of a client, or return why not. Nothing that a client sends raises an error.
@@ -155,7 +151,7 @@ class OpenRound:
             fault = fault_of_integers(reply, self._layout.dimension, self._bits)
             if fault is not None:
                 return self._noted(NOT_ON_THE_GRID, fault)
-            self._total += reply
+            self.total += reply
             return None
         fault = self._layout.fault(reply)
         if fault is not None:
@@ -163,8 +159,7 @@ class OpenRound:
         vector: Array = self._layout.flatten(reply)
         if not np.isfinite(vector).all():
             return self._noted(NOT_FINITE)
-        integers = to_grid(vector, clip_norm=self._clip_norm, grid_bits=self._bits)
-        self._total += integers
+        self.total += to_grid(vector, clip_norm=self._clip_norm, grid_bits=self._bits)
         return None
 
     def _noted(self, kind: str, detail: str = "") -> str:

@@ -74,6 +74,7 @@ class Server(ProcessBound):
     Attributes:
         mechanism, policy, layout, clients_per_round, min_replies, optimizer: as given.
         asked_per_round: most clients asked in a round.
+        folder: the state directory, as an absolute path; None without one.
 
     Raises:
         ValueError: for an argument out of range or of another kind.
@@ -123,7 +124,7 @@ class Server(ProcessBound):
         shown = {MECHANISM: self.mechanism.to_json()}
         self._state = opened(RunStore, RunInMemory, state, identity=self._identity(), shown=shown, **how)
         self._key = self._state.key
-        self._folder = None if state is None else os.path.abspath(state)
+        self.folder = None if state is None else os.path.abspath(state)
         try:
             noise = derive(self._key, f"federated noise {self.mechanism.fingerprint}", size=32)
             self._noise = NoiseRows(self.mechanism, self.layout.dimension, noise, self._state.openings)
@@ -175,11 +176,6 @@ class Server(ProcessBound):
     def grid_bits(self) -> int:
         """What clients put their updates on the grid with: see `to_grid`."""
         return self._noise.bits
-
-    @property
-    def folder(self) -> str | None:
-        """The state directory, as an absolute path; None without one."""
-        return self._folder
 
     # -- a round ---------------------------------------------------------------------------------
 
@@ -276,7 +272,6 @@ class Server(ProcessBound):
         return RoundResult(enough, asked.step, *counts, Counter(asked.reasons), update, self.model)
 
     def _end(self, standing: RunStanding, asked: OpenRound, enough: bool) -> Array | None:
-        """The noisy mean, where enough have answered."""
         standing.tally.replies += asked.answered
         standing.tally.refused += asked.reasons
         standing.asked = None
@@ -288,7 +283,6 @@ class Server(ProcessBound):
         return None
 
     def _release(self, standing: RunStanding, asked: OpenRound) -> Array:
-        """The noisy mean; the model advances by it."""
         noisy = asked.total + self._noise.next()
         scale = spacing(self.clip_norm, self.grid_bits) / self.clients_per_round
         update: Array = np.multiply(noisy, scale, dtype=np.float64)
@@ -326,7 +320,7 @@ class Server(ProcessBound):
     def statement(self) -> str:
         """State, as text for a privacy reviewer, what the server enforces, and the mechanism's statement."""
         run = self.report(), self.mechanism, self.policy, self.clients_per_round
-        return statement_of_run(*run, durable=self._folder is not None)
+        return statement_of_run(*run, durable=self.folder is not None)
 
     # -- the rest --------------------------------------------------------------------------------
 

@@ -198,7 +198,6 @@ def _without_state(message: Message, context: Context, call_next: ClientAppCalla
 
 
 def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
-    """The arrays that training returned."""
     if reply.has_error():
         raise ValueError(f"the training function answered with an error: {reply.error.reason}")
     records = list(reply.content.array_records.values())
@@ -210,7 +209,6 @@ def _new_arrays(reply: Message) -> dict[str, NDArray[Any]]:
 
 
 def _refused(message: Message, why: str) -> Message:
-    """An error reply that says nothing of the data."""
     return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=why), reply_to=message)
 
 

@@ -73,7 +73,6 @@ class PublicKeys(ClientIdentity):
 
     @property
     def sentence(self) -> str:
-        """What identifies a client."""
         return (
             "A client is a registered public key (node authentication of the SuperLink, which must be on: a"
             " SuperNode without it has a new key at each start). Whoever registers two keys counts twice, and"
@@ -128,7 +127,6 @@ class Partitions(ClientIdentity):
 
     @property
     def sentence(self) -> str:
-        """What identifies a client."""
         return (
             f"A client is what its node says under {self.key!r}: for simulations. A node that says something"
             " else each time is another client each time."
@@ -157,7 +155,6 @@ class Labels(ClientIdentity):
 
     @property
     def sentence(self) -> str:
-        """What identifies a client."""
         return "A client is a label that a function of the operator gives to a node: it answers for it."
 
     @property
@@ -167,7 +164,6 @@ class Labels(ClientIdentity):
 
 
 def _name_in(content: RecordDict) -> ClientId | None:
-    """The name in an answer to who a node is, or None."""
     record = content.get(WHO)
     name = record.get(WHO) if isinstance(record, ConfigRecord) else None
     if isinstance(name, bool) or not isinstance(name, str | int):

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Iterable
 
-from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.federated.round import RoundResult
 from anechoic.federated.server import Server
 from anechoic.flower.identity import ClientIdentity
@@ -14,31 +13,9 @@ from anechoic.sampling.base import counted
 from anechoic.statement.rounding import round_up
 
 
-def of_run(
-    server: Server | None, policy: ParticipationPolicy, per_round: int, identity: ClientIdentity
-) -> list[str]:
-    """Describe what is guaranteed and enforced: a line each.
-
-    Args:
-        server: None before the first round.
-    """
-    known = [] if server is None else _of_noise(server)
-    return [
-        *known,
-        f"Policy: {policy!r}: {policy.participation.describe()}",
-        (
-            f"Rounds: at most {counted(per_round, 'client')} each, and every sum is divided by {per_round}"
-            if server is None
-            else f"Rounds: at most {counted(server.asked_per_round, 'client')} each, and every sum is divided"
-            f" by {per_round}; {counted(server.min_replies, 'answer')} at least for a release"
-        ),
-        identity.sentence,
-        "A new run, or the one in the state directory" if server is None else _where(server),
-    ]
-
-
-def _of_noise(server: Server) -> Iterable[str]:
-    mechanism, unit = server.mechanism, server.mechanism.unit
+def of_run(server: Server, identity: ClientIdentity) -> Iterable[str]:
+    """Describe what is guaranteed and enforced: a line each."""
+    mechanism, unit, policy = server.mechanism, server.mechanism.unit, server.policy
     noise, updates = server.lengths()
     yield (
         f"Guarantee: ({round_up(mechanism.epsilon())}, {mechanism.delta:.3g})-differential privacy for one"
@@ -52,17 +29,19 @@ def _of_noise(server: Server) -> Iterable[str]:
         f"Noise: {noise:.3g} clip norms long in the sum of all rounds, whose updates add up to {updates:g} at"
         " most"
     )
-
-
-def _where(server: Server) -> str:
-    steps = server.mechanism.steps
+    yield f"Policy: {policy!r}: {policy.participation.describe()}"
+    yield (
+        f"Rounds: at most {counted(server.asked_per_round, 'client')} each, and every sum is divided"
+        f" by {server.clients_per_round}; {counted(server.min_replies, 'answer')} at least for a release"
+    )
+    yield identity.sentence
     kept = (
         f"state in {server.folder}"
         if server.folder is not None
         else "no state directory: when this process ends, so does the run, and its ledger is forgotten"
     )
-    return (
-        f"Horizon: {server.step} of {counted(steps, 'round')} released,"
+    yield (
+        f"Horizon: {server.step} of {counted(mechanism.steps, 'round')} released,"
         f" {counted(server.layout.dimension, 'parameter')}; {kept}"
     )
 

@@ -54,8 +54,8 @@ class MechanismChoice:
         positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
         default_delta(population) if self.delta is None else fraction("delta", self.delta)
 
-    def check_supply(self, policy: ParticipationPolicy, clients_per_round: int) -> None:
-        """Refuse rounds that the population cannot fill, where both are known.
+    def remarks(self, policy: ParticipationPolicy, clients_per_round: int) -> Iterable[str]:
+        """Refuse rounds that the population cannot fill; yield warnings of others.
 
         Raises:
             ValueError: with the arithmetic.
@@ -63,9 +63,6 @@ class MechanismChoice:
         if self.rounds is not None and self.population is not None:
             asked = asked_per_round(clients_per_round, self.over_selection)
             policy.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)
-
-    def remarks(self, policy: ParticipationPolicy) -> Iterable[str]:
-        """Return warnings, where the number of rounds is known."""
         rounds = self.mechanism.steps if isinstance(self.mechanism, Mechanism) else self.rounds
         if rounds is not None and (remark := policy.remark(rounds)) is not None:
             yield remark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
@@ -30,7 +31,6 @@ from anechoic.federated.store import check_folder
 from anechoic.flower.exchange import ClientWait, MessageExchange
 from anechoic.flower.identity import ClientIdentity, Roll
 from anechoic.flower.log_lines import of_round, of_run, of_start
-from anechoic.flower.loop import EvaluateFn, RoundLoop
 from anechoic.flower.mechanism_choice import MechanismChoice
 from anechoic.flower.records import arrays_of, record_of
 from anechoic.flower.rounds import FlowerRound
@@ -40,6 +40,8 @@ from anechoic.runs.state_file import Key
 from anechoic.sampling.base import counted
 
 _log = getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class CorrelatedFedOpt(Strategy):
@@ -134,8 +136,7 @@ class CorrelatedFedOpt(Strategy):
         self._design = MechanismChoice(
             mechanism, rounds, population, epsilon, delta, memory_budget, over_selection, optimizer, keep
         )
-        self._design.check_supply(policy, self.clients_per_round)
-        for remark in self._design.remarks(policy):
+        for remark in self._design.remarks(policy, self.clients_per_round):
             _log.warning("%s", remark)
         _check_absolute("state", state)
         if state is not None:
@@ -252,7 +253,6 @@ class CorrelatedFedOpt(Strategy):
     def _ask(
         self, server: Server, look: Callable[[], Mapping[ClientId, int]]
     ) -> tuple[OpenRound, Mapping[ClientId, int]]:
-        """Ask those who are there; where too few of them may take part, wait until others are."""
         if self._roll is None:
             self._roll = Roll(server)
         there = self._waiting.for_enough(look)
@@ -305,11 +305,10 @@ class CorrelatedFedOpt(Strategy):
         return None
 
     def summary(self) -> None:
-        """Log what is guaranteed and enforced, and where the run is."""
-        *lines, last = of_run(self.server, self.policy, self.clients_per_round, self.identity)
-        for line in lines:
+        """Log what is guaranteed and enforced, and where the run is; what is known before the first round."""
+        known = [f"Policy: {self.policy!r}", self.identity.sentence]
+        for line in known if self.server is None else of_run(self.server, self.identity):
             _log.info("\t├──> %s", line)
-        _log.info("\t└──> %s", last)
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -349,12 +348,37 @@ class CorrelatedFedOpt(Strategy):
         self.summary()
         for line in of_start(server, last):
             _log.warning("%s", line)
-        run = RoundLoop(
-            self, server, grid, self._exchange, self._waiting, train_config or ConfigRecord(), evaluate_fn
-        )
-        result = run.until(last)
-        self.stopped = run.stopped
+        began, result = time.monotonic(), Result(arrays=record_of(server.model))
+        if server.step == 0:
+            _evaluate(evaluate_fn, 0, result)
+        self.stopped = None
+        self._waiting.begin()
+        while server.step < last and self.stopped is None:
+            current = server.step + 1
+            _log.info("[ROUND %d/%d]", current, last)
+            arrays = self._train(current, result.arrays, train_config or ConfigRecord(), grid)
+            if arrays is not None:
+                self._waiting.begin()
+                result.arrays = arrays
+                _evaluate(evaluate_fn, current, result)
+        if server.step < last:
+            _log.warning("Stopped after %d of %d rounds: %s", server.step, last, self.stopped)
+        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         return result
+
+    def _train(
+        self, current: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> ArrayRecord | None:
+        """One round; the model where it is released. Else `stopped` says why there is no other, if so."""
+        try:
+            asked = self.configure_train(current, arrays, config, grid)
+        except TooFewClients as error:
+            self.stopped = str(error)
+            return None
+        released, _ = self.aggregate_train(current, self._exchange(grid, list(asked)))
+        if released is None and not self._waiting.after_short():
+            self.stopped = f"too few clients answered in {self._waiting.patience:g} seconds (patience)"
+        return released
 
     def _last_round(self, num_rounds: int | None) -> int:
         steps = self._opened().mechanism.steps
@@ -366,6 +390,13 @@ class CorrelatedFedOpt(Strategy):
                 " plan it for so many, before the run begins."
             )
         return num_rounds
+
+
+def _evaluate(evaluate_fn: EvaluateFn | None, current: int, result: Result) -> None:
+    found = None if evaluate_fn is None else evaluate_fn(current, result.arrays)
+    if found is not None:
+        _log.info("\t└──> round %d: %s", current, dict(found))
+        result.evaluate_metrics_serverapp[current] = found
 
 
 def _check_absolute(name: str, path: Any) -> None:

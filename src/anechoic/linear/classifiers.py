@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -12,14 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from anechoic._validate import Array, at_least
 from anechoic.linear.descent import logistic_clip_norm
-from anechoic.linear.fitting import FitProblem, class_residuals, fit_by_descent, probabilities
+from anechoic.linear.fitting import FitProblem, class_residuals, probabilities
 from anechoic.linear.privacy import (
     CLASSES_READ,
     PrivateLinear,
-    counted,
-    given_classes,
     units_of,
-    warn_of_noise,
     warn_of_selection,
 )
 from anechoic.units.batch import Indices
@@ -112,20 +110,24 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
         X, y = self._checked(X, y)
         check_classification_targets(y)
         units, penalty = units_of(unit_ids, len(X)), _strength(self.C)
-        public = given_classes(self.classes)
+        if self.classes is None:
+            warnings.warn(
+                "which classes there are was read from y, and is not covered by the guarantee: give"
+                " classes=[…] where that is private.",
+                stacklevel=2,
+            )
         names, codes = coded(y, self.classes)
         outputs = 1 if len(names) == 2 else len(names)
         scale = self._scale(X.shape[1])
         problem = FitProblem(X, codes, class_residuals(codes, outputs), scale, penalty / len(X))
         slower, curvature = (BINARY, 0.25) if outputs == 1 else (1.0, 0.5)
-        count, entries = counted(len(X), units), outputs * scale.dimension
         more: dict[str, Any] = {"slower": slower, "curvature": curvature, "flatter": True}
-        asked = self._asked(units, count, entries, logistic_clip_norm, **more)
-        fitted = fit_by_descent(asked, problem, outputs, units, self._keys, self._book, warn_of_noise)
+        asked = self._asked(units, len(X), outputs * scale.dimension, logistic_clip_norm, **more)
+        weights, found, keys = self._descended(asked, problem, outputs, units)
         self.classes_ = names  # not before: a fit that is refused leaves the model as it was
-        self.coef_, self.intercept_ = scale.coefficients(fitted.weights)
-        self.plan_, self.n_iter_ = fitted.planned.plan, fitted.planned.mechanism.steps
-        self._released(fitted.planned.mechanism, fitted.keys, *(() if public else (CLASSES_READ,)))
+        self.coef_, self.intercept_ = scale.coefficients(weights)
+        self.plan_, self.n_iter_ = found.plan, found.mechanism.steps
+        self._released(found.mechanism, keys, *((CLASSES_READ,) if self.classes is None else ()))
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -138,7 +140,6 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
 
 
 def _strength(inverse: float) -> float:
-    """Of the penalty, 1 / C >= 0."""
     if not (isinstance(inverse, (int, float, np.number)) and not isinstance(inverse, bool) and inverse > 0):
         raise ValueError(f"C={inverse!r} must be > 0, or infinity for no penalty.")
     return at_least("1 / C", 1.0 / float(inverse))

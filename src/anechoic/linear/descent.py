@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,16 @@ from scipy.special import lambertw
 from anechoic._validate import Array
 from anechoic.accounting.accountant import adjacency_factor
 from anechoic.accounting.gaussian import gaussian_mu
-from anechoic.batches.base import Batches, batches_of
-from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError
 from anechoic.linear.scaling import INTERCEPT
-from anechoic.linear.sums import RankOneSums
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
-from anechoic.noise.grid import MOST
+from anechoic.noise.grid import MOST, Integers
 from anechoic.planning.advice import Advice, advice_for, advice_of
 from anechoic.planning.compare import STRATEGIES, plan
 from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.result import Plan, mechanism_in
 from anechoic.planning.update import UpdateRule, with_schedule
-from anechoic.units.ownership import Units
 
 #: Largest multiplications of a fit: batches become smaller beyond them.
 WORK = 3e9
@@ -243,68 +238,34 @@ def with_advice(asked: FitRequest, mechanism: Mechanism) -> DescentPlan:
     return DescentPlan(mechanism, None, advice, predicted, asked)
 
 
-def batches_for(mechanism: Mechanism, units: Units | None, key: bytes) -> Batches:
-    """Batches of rows, or of units with their rows."""
-    inner = batches_of(mechanism.sampling, key)
-    return inner if units is None else UnitBatches(units, inner, key, secret=mechanism.amplified)
-
-
-class Descent:
-    """Heavy ball on noisy mean gradients; one release a step.
+def descend(
+    mechanism: Mechanism,
+    rates: Array,
+    sum_of: Callable[[int, Array], Integers],
+    *,
+    outputs: int,
+    penalty: Array,
+    key: bytes,
+    momentum: float = MOMENTUM,
+) -> Array:
+    """Heavy ball on noisy mean gradients, one release a step; returns the weights, shape (outputs, m).
 
     Args:
         mechanism: on a grid.
         rates: of the steps, shape (n,).
-        shape: of the weights, (outputs, m).
-        momentum: in [0, 1).
+        sum_of: from a step and the weights to the exact sum of its batch, shape (outputs, m).
         penalty: lambda of lambda / 2 times the squared weights, shape (m,). It needs no noise.
         key: of the noise, 32 bytes.
+        momentum: in [0, 1).
     """
-
-    def __init__(
-        self,
-        mechanism: Mechanism,
-        rates: Array,
-        shape: tuple[int, int],
-        *,
-        momentum: float,
-        penalty: Array,
-        key: bytes,
-    ) -> None:
-        self.weights, self._velocity = np.zeros(shape), np.zeros(shape)
-        self._mechanism, self._rates, self._momentum, self._penalty = mechanism, rates, momentum, penalty
-        self._stream = mechanism.stream(shape[0] * shape[1], key=key)
-        self._state = self._stream.init()
-
-    def step(self, sum_of: Callable[[Array], Any]) -> None:
-        """One release and one update.
-
-        Args:
-            sum_of: from the weights to the exact sum of the batch, shape (outputs, m).
-
-        Raises:
-            HorizonError: after the last step of the mechanism; `sum_of` is not called then.
-        """
-        t = self._state.step
-        row, self._state = self._stream.next(self._state)
-        total = sum_of(self.weights).reshape(-1)
-        mean = self._mechanism.grid.release(total, row).reshape(self.weights.shape)
-        self._velocity = self._momentum * self._velocity + self._rates[t] * mean
+    weights = velocity = np.zeros((outputs, len(penalty)))
+    stream = mechanism.stream(weights.size, key=key)
+    state = stream.init()
+    for t, rate in enumerate(rates):
+        row, state = stream.next(state)
+        total = sum_of(t, weights).reshape(-1)
+        mean = mechanism.grid.release(total, row).reshape(weights.shape)
+        velocity = momentum * velocity + rate * mean
         # the penalty at the end of the step: no rate is too large for it
-        held = 1.0 + self._rates[t] / (1.0 - self._momentum) * self._penalty
-        self.weights = (self.weights - self._velocity) / held
-
-
-def descend(descent: Descent, sums: RankOneSums, batches: Batches, steps: int, units: Units | None) -> Array:
-    """All steps of a fit; returns the weights, shape (outputs, m)."""
-    for t in range(steps):
-        if units is None:
-            places = batches.batch(t)
-            whole = len(places) == sums.rows.count  # of distinct rows: the order of a sum is all the same
-            descent.step(partial(sums.of_rows, places=None if whole else places))
-            continue
-        batch = batches.unit_batch(t)
-        if batch is None:
-            raise MismatchError("batches of units do not say which rows are whose.")
-        descent.step(partial(sums.of_units, batch=batch))
-    return descent.weights
+        weights = (weights - velocity) / (1.0 + rate / (1.0 - momentum) * penalty)
+    return weights

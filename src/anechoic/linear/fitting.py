@@ -1,4 +1,4 @@
-"""Fit a model: from checked arrays to weights and the mechanism that they were released under."""
+"""Fit a model: its loss on checked arrays, and exact sums of gradients over batches of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from scipy.special import exp2, expit
 
 from anechoic._validate import Array
-from anechoic.linear.descent import MOMENTUM, Descent, DescentPlan, FitRequest, batches_for, descend, planned
+from anechoic.batches.base import batches_of
+from anechoic.batches.of_units import UnitBatches
 from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
-from anechoic.linear.keys import FitKeys
 from anechoic.linear.scaling import FeatureScale
 from anechoic.linear.sums import RankOneSums, Residuals
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.noise.grid import MOST
+from anechoic.noise.grid import MOST, Integers
 from anechoic.units.batch import Indices
 from anechoic.units.ownership import Units
 
@@ -39,21 +39,6 @@ class FitProblem:
     residuals: Residuals
     scale: FeatureScale
     penalty: float
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """Result of a fit.
-
-    Attributes:
-        weights: on the scale of rows, shape (outputs, m).
-        planned: its mechanism, plan and rates.
-        keys: of it.
-    """
-
-    weights: Array
-    planned: DescentPlan
-    keys: FitKeys
 
 
 def class_residuals(codes: Indices, outputs: int) -> Residuals:
@@ -96,37 +81,20 @@ def row_bits(grid_bits: int) -> int:
     return min(grid_bits // 2, MOST_BITS)
 
 
-def sums_of(mechanism: Mechanism, problem: FitProblem) -> RankOneSums:
-    """Exact sums over the rows of a problem."""
-    bits = mechanism.grid_bits or MOST
+def batch_sums(
+    mechanism: Mechanism, problem: FitProblem, units: Units | None, key: bytes
+) -> Callable[[int, Array], Integers]:
+    """Exact sums over batches of rows, or of units with their rows, by a step and the weights."""
+    bits, inner = mechanism.grid_bits or MOST, batches_of(mechanism.sampling, key)
     rows = IntegerRows.of(problem.features, row_bits(bits), problem.scale.rows)
-    return RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
+    sums = RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
+    if units is not None:
+        batches = UnitBatches(units, inner, key, secret=mechanism.amplified)
+        return lambda t, weights: sums.of_units(weights, batches.unit_batch(t))
 
+    def of_rows(t: int, weights: Array) -> Integers:
+        places = inner.batch(t)
+        whole = len(places) == rows.count  # of distinct rows: the order of a sum is all the same
+        return sums.of_rows(weights, None if whole else places)
 
-def fit_by_descent(
-    asked: FitRequest,
-    problem: FitProblem,
-    outputs: int,
-    units: Units | None,
-    keys_for: Callable[[FitProblem, Units | None, DescentPlan], FitKeys],
-    book: Callable[[Mechanism], None],
-    warn: Callable[[DescentPlan, int], None],
-) -> FitResult:
-    """Plan, warn before the data are read, charge the book before there is any noise, and descend."""
-    found = planned(asked)
-    warn(found, asked.dimension)
-    keys = keys_for(problem, units, found)
-    sums = sums_of(found.mechanism, problem)
-    batches = batches_for(found.mechanism, units, keys.sampling)
-    book(found.mechanism)
-    penalty = np.full(problem.scale.dimension, float(problem.penalty))
-    penalty[problem.scale.features :] = 0.0
-    descent = Descent(
-        found.mechanism,
-        found.rates(),
-        (outputs, problem.scale.dimension),
-        momentum=MOMENTUM,
-        penalty=penalty,
-        key=keys.noise,
-    )
-    return FitResult(descend(descent, sums, batches, found.mechanism.steps, units), found, keys)
+    return of_rows

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.linear.descent import FitRequest
 from anechoic.linear.integer_rows import blocks
 from anechoic.linear.scaling import INTERCEPT, FeatureScale
@@ -129,19 +128,9 @@ def moments_mechanism(asked: FitRequest) -> Mechanism:
     )
 
 
-def check_units(units: Units | None) -> None:
-    """Refuse units whose mean is not that of their own rows.
-
-    Raises:
-        UnsupportedError: naming the remedy.
-    """
-    if units is None:
-        return
-    if units.shared or units.combine != "mean" or units.max_examples is not None:
-        raise UnsupportedError(
-            'solver="moments" takes the mean over the rows of each unit: rows with several owners,'
-            ' combine="sum" and max_examples need solver="descent".'
-        )
+def are_means(units: Units | None) -> bool:
+    """Whether each unit counts by the mean of its own rows, all of them: what moments can take."""
+    return units is None or (not units.shared and units.combine == "mean" and units.max_examples is None)
 
 
 def fit_by_moments(
@@ -154,10 +143,6 @@ def fit_by_moments(
     key: bytes,
 ) -> Array:
     """Release the moments of targets in [-1, 1] and solve; returns weights, shape (1, m)."""
-    if mechanism.steps != 1 or mechanism.grid_bits != sums.bits or mechanism.clip_norm != 1.0:
-        raise MismatchError(
-            f"moments are released once, with clip_norm=1 and grid_bits={sums.bits}: leave the mechanism out."
-        )
     total = sums.of_rows(features, targets) if units is None else sums.of_units(features, targets, units)
     stream = mechanism.stream(sums.dimension, key=key)
     row, _ = stream.next(stream.init())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -18,15 +18,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import MismatchError
-from anechoic.linear.descent import DescentPlan, FitRequest
-from anechoic.linear.fitting import FitProblem
+from anechoic.linear.descent import DescentPlan, FitRequest, descend, planned
+from anechoic.linear.fitting import FitProblem, batch_sums
 from anechoic.linear.keys import FitKeys, HiddenKey, keys_of
-from anechoic.linear.scaling import FeatureScale, scale_of
+from anechoic.linear.scaling import FeatureScale, checked_bounds
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
 from anechoic.statement.formats import Format, render
-from anechoic.statement.statement import Statement, statement_of
+from anechoic.statement.statement import statement_of
 from anechoic.statement.theorem import PROOFS
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
@@ -92,7 +92,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
     # -- before the fit ------------------------------------------------------------------------
 
     def _checked(self, features: Any, targets: Any, **more: Any) -> tuple[Array, Any]:
-        """Features, shape (N, d), in C order, and targets, both finite."""
         if issparse(features):
             raise TypeError(
                 "Sparse data was passed for X, but dense data is required, since each row is clipped as a"
@@ -110,9 +109,10 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         return X, y
 
     def _asked(
-        self, units: Units | None, count: int, entries: int, automatic: Callable[[float], float], **more: Any
+        self, units: Units | None, rows: int, entries: int, automatic: Callable[[float], float], **more: Any
     ) -> FitRequest:
-        """The arguments, checked, for so many rows or units; `automatic` is the clip norm by the noise."""
+        """The arguments, checked, for so many rows; `automatic` is the clip norm by the noise."""
+        count = rows if units is None else units.count
         one_of("adjacency", self.adjacency, ("zero_out", "replace_one", "add_or_remove"))
         if not isinstance(self.book, BudgetBook | None):
             raise ValueError(
@@ -136,7 +136,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         delta = default_delta(count) if self.delta is None else fraction("delta", self.delta)
         epsilon = positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives 0.")
         for doubt in filter(None, (weak_delta(delta, count, unit), odd_epsilon(epsilon))):
-            warnings.warn(f"{doubt}.", UserWarning, stacklevel=3)
+            warnings.warn(f"{doubt}.", stacklevel=3)
         given = not (isinstance(self.clip_norm, str) and self.clip_norm == "auto")
         asked = FitRequest(
             epsilon=epsilon,
@@ -155,7 +155,26 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         return asked if given else replace(asked, clip_norm=automatic(asked.noise))
 
     def _scale(self, features: int) -> FeatureScale:
-        return scale_of(self.feature_bounds, features, self.fit_intercept)
+        bounds = self.feature_bounds
+        if bounds is not None:
+            bounds = checked_bounds("feature_bounds", bounds, features)
+        return FeatureScale(features, bounds, bool(self.fit_intercept))
+
+    # -- the fit -------------------------------------------------------------------------------
+
+    def _descended(
+        self, asked: FitRequest, problem: FitProblem, outputs: int, units: Units | None
+    ) -> tuple[Array, DescentPlan, FitKeys]:
+        """Plan, warn before the data are read, charge the book before there is any noise, and descend."""
+        found = planned(asked)
+        warn_of_noise(found, asked.dimension)
+        keys = self._keys(problem, units, found)
+        sum_of = batch_sums(found.mechanism, problem, units, keys.sampling)
+        self._book(found.mechanism)
+        penalty = np.full(problem.scale.dimension, float(problem.penalty))
+        penalty[problem.scale.features :] = 0.0
+        noise: dict[str, Any] = {"outputs": outputs, "penalty": penalty, "key": keys.noise}
+        return descend(found.mechanism, found.rates(), sum_of, **noise), found, keys
 
     def _keys(self, problem: FitProblem, units: Units | None, found: DescentPlan) -> FitKeys:
         """Of a fit, which is a function of all parameters and of the data: keys from a seed depend on both.
@@ -201,7 +220,6 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
     # -- after it ------------------------------------------------------------------------------
 
     def _released(self, mechanism: Mechanism, keys: FitKeys, *caveats: str) -> None:
-        """Note what the fitted model was released under."""
         self.mechanism_, self.delta_ = mechanism, mechanism.delta
         self.epsilon_ = float(mechanism.epsilon())
         self._keys_secret, self._caveats = keys.secret, caveats
@@ -219,15 +237,13 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
             ValueError: for another format.
         """
         check_is_fitted(self, "mechanism_")
-        return render(self._stated(), format, out=out, proofs=proofs)
-
-    def _stated(self) -> Statement:
         found = statement_of(self.mechanism_)
         duties = found.duties
         if not self._keys_secret:
             duties = tuple(_SEEDED if duty == KEYS else duty for duty in duties)
         caveats = (*self._caveats, _ROWS, _SELECTION)
-        return replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
+        stated = replace(found, duties=duties, not_covered=(*found.not_covered, *caveats))
+        return render(stated, format, out=out, proofs=proofs)
 
 
 def warn_of_noise(planned: DescentPlan, dimension: int) -> None:
@@ -241,7 +257,6 @@ def warn_of_noise(planned: DescentPlan, dimension: int) -> None:
             f"so few {mechanism.unit}s say next to nothing at epsilon={mechanism.epsilon():.3g}: the noise is"
             f" {ratio:.1f} times as long as their mean gradient can be. Expect a model near chance; at about"
             f" {needed:,} {mechanism.unit}s or {ratio:.1f} times this epsilon it begins to learn.",
-            UserWarning,
             stacklevel=4,
         )
 
@@ -266,14 +281,12 @@ def warn_of_selection() -> None:
             "a search over parameters: every fit is a release of its own, and the choice of the best is"
             " outside of the guarantee that each states. anechoic.select chooses among private fits and says"
             " what that costs ('Selecting by trial' in the documentation).",
-            UserWarning,
             stacklevel=4,
         )
     elif inside:
         warnings.warn(
             "cross-validation: a row is in all fits but one, whose guarantees add up, and scores of private"
             " rows are not noised: keep them to yourself, or validate on public data.",
-            UserWarning,
             stacklevel=4,
         )
 
@@ -291,32 +304,3 @@ def units_of(unit_ids: Any, rows: int) -> Units | None:
     if units.examples != rows:
         raise MismatchError(f"unit_ids has {units.examples} labels for {rows} rows: give one a row.")
     return units
-
-
-def counted(rows: int, units: Units | None) -> int:
-    """N, of what is protected."""
-    return rows if units is None else units.count
-
-
-def given_classes(classes: Sequence[Any] | None) -> bool:
-    """Whether classes are public; says so where they are not."""
-    if classes is None:
-        warnings.warn(
-            "which classes there are was read from y, and is not covered by the guarantee: give classes=[…]"
-            " where that is private.",
-            UserWarning,
-            stacklevel=4,
-        )
-    return classes is not None
-
-
-def given_target_bounds(bounds: Any) -> None:
-    """Say what it means that there are none; targets are not looked at."""
-    if bounds is None:
-        warnings.warn(
-            "target_bounds is not given: targets are taken as they are, and should be of about unit size. Far"
-            " larger ones are clipped row by row, and the model is then useless, though as private. Give"
-            " target_bounds=(lowest, highest), public ones; (-1, 1) where targets are scaled already.",
-            UserWarning,
-            stacklevel=4,
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,16 +11,14 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model._base import LinearModel
 
 from anechoic._validate import Array, at_least, one_of
+from anechoic.errors import UnsupportedError
 from anechoic.linear.descent import FitRequest, planned, squares_clip_norm, wants_mechanism, with_advice
-from anechoic.linear.fitting import FitProblem, fit_by_descent, number_residuals
+from anechoic.linear.fitting import FitProblem, number_residuals
 from anechoic.linear.keys import FitKeys
-from anechoic.linear.moments import MomentSums, check_units, entry_noise, fit_by_moments, moments_mechanism
+from anechoic.linear.moments import MomentSums, are_means, entry_noise, fit_by_moments, moments_mechanism
 from anechoic.linear.privacy import (
     PrivateLinear,
-    counted,
-    given_target_bounds,
     units_of,
-    warn_of_noise,
     warn_of_selection,
 )
 from anechoic.linear.scaling import FeatureScale, TargetScale
@@ -57,17 +56,23 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         target = TargetScale.of(self.target_bounds)
         scaled = target.scaled(np.asarray(y, dtype=np.float64))
         problem = FitProblem(X, scaled, number_residuals(scaled), scale, penalty / len(X))
-        count, more = counted(len(X), units), {"slower": SLOWER, "curvature": 1.0}
-        asked = self._asked(units, count, scale.dimension, squares_clip_norm, **more)
-        solver, errors = self._chosen(asked, scale, target, units)
-        given_target_bounds(self.target_bounds)
+        more = {"slower": SLOWER, "curvature": 1.0}
+        asked = self._asked(units, len(X), scale.dimension, squares_clip_norm, **more)
+        solver, errors = self._chosen(asked, scale, units)
+        if self.target_bounds is None:  # targets are not looked at
+            warnings.warn(
+                "target_bounds is not given: targets are taken as they are, and should be of about unit size."
+                " Far larger ones are clipped row by row, and the model is then useless, though as private."
+                " Give target_bounds=(lowest, highest), public ones; (-1, 1) where targets are scaled"
+                " already.",
+                stacklevel=3,
+            )
         if solver == "moments":
             weights, mechanism, keys = self._by_moments(asked, problem, units)
             plan, steps = None, 1
         else:
-            fitted = fit_by_descent(asked, problem, 1, units, self._keys, self._book, warn_of_noise)
-            weights, mechanism, keys = fitted.weights, fitted.planned.mechanism, fitted.keys
-            plan, steps = fitted.planned.plan, mechanism.steps
+            weights, found, keys = self._descended(asked, problem, 1, units)
+            mechanism, plan, steps = found.mechanism, found.plan, found.mechanism.steps
         # not before: a fit that is refused leaves the model as it was
         self.plan_, self.n_iter_ = plan, steps
         self.solver_, self.predicted_errors_ = solver, errors
@@ -77,19 +82,22 @@ class PrivateRegressor(RegressorMixin, LinearModel, PrivateLinear):  # type: ign
         self._released(mechanism, keys)
 
     def _chosen(
-        self, asked: FitRequest, scale: FeatureScale, target: TargetScale, units: Units | None
+        self, asked: FitRequest, scale: FeatureScale, units: Units | None
     ) -> tuple[str, dict[str, float]]:
         """(solver, predicted squared errors of both, of targets in [-1, 1])."""
         solver = one_of("solver", self.solver, SOLVERS)
-        bounded = scale.bounds is not None and target.low is not None
+        bounded = scale.bounds is not None and self.target_bounds is not None
         if solver == "moments" and not bounded:
             raise ValueError(
                 'solver="moments" without feature_bounds and target_bounds: nothing would bound what a row'
                 " adds to the sums. Give both, public ones."
             )
-        if solver == "moments":
-            check_units(units)
-        plain = units is None or not (units.shared or units.combine != "mean" or units.max_examples)
+        plain = are_means(units)
+        if solver == "moments" and not plain:
+            raise UnsupportedError(
+                'solver="moments" takes the mean over the rows of each unit: rows with several owners,'
+                ' combine="sum" and max_examples need solver="descent".'
+            )
         if solver != "auto" or not bounded or not plain or not wants_mechanism(asked):
             return ("descent" if solver == "auto" else solver), {}
         found = planned(asked)

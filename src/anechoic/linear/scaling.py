@@ -102,26 +102,20 @@ class FeatureScale:
         return found, constant - found @ self.centre
 
 
-def scale_of(bounds: Any, features: int, intercept: bool) -> FeatureScale:
-    """Of `feature_bounds`, as given.
-
-    Raises:
-        ValueError: as `checked_bounds`.
-    """
-    checked = None if bounds is None else checked_bounds("feature_bounds", bounds, features)
-    return FeatureScale(features, checked, bool(intercept))
-
-
 @dataclass(frozen=True)
 class TargetScale:
     """From targets to numbers in [-1, 1], where bounds are given; else as they are.
 
-    Args:
-        low, high: bounds, or None both.
+    Attributes:
+        low, high: bounds.
+        centre: what becomes 0.
+        unit: how far from the centre what becomes 1 lies.
     """
 
-    low: float | None = None
-    high: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    centre: float = 0.0
+    unit: float = 1.0
 
     @classmethod
     def of(cls, bounds: Any) -> TargetScale:
@@ -132,20 +126,9 @@ class TargetScale:
         """
         if bounds is None:
             return cls()
-        low, high = checked_bounds("target_bounds", bounds, 1)
-        return cls(float(low[0]), float(high[0]))
-
-    @property
-    def centre(self) -> float:
-        """What becomes 0."""
-        return 0.0 if self.low is None or self.high is None else (self.low + self.high) / 2.0
-
-    @property
-    def unit(self) -> float:
-        """How far from the centre what becomes 1 lies."""
-        return 1.0 if self.low is None or self.high is None else (self.high - self.low) / 2.0
+        low, high = (float(one[0]) for one in checked_bounds("target_bounds", bounds, 1))
+        return cls(low, high, (low + high) / 2.0, (high - low) / 2.0)
 
     def scaled(self, targets: Array) -> Array:
         """Entry by entry, shape as given."""
-        inside = targets if self.low is None else np.clip(targets, self.low, self.high)
-        return np.asarray((inside - self.centre) / self.unit)
+        return np.asarray((np.clip(targets, self.low, self.high) - self.centre) / self.unit)

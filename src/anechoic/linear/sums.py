@@ -120,7 +120,6 @@ class RankOneSums:
         return total.reshape(weights.shape)
 
     def _gradients(self, scores: Callable[[Array, Array], Array], places: Indices) -> Array:
-        """Of single rows, shape (rows, outputs * m)."""
         integers, units = self.rows.integers[places].astype(np.float64), self.rows.units[places]
         with np.errstate(all="ignore"):
             scaled = self.residuals(scores(integers, units), places) * units

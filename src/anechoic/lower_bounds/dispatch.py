@@ -1,8 +1,4 @@
-"""Lower bounds of the loss of any mechanism, each with its theorem and the class it covers.
-
-For prefix sums and one participation there are closed forms. `lower_bound` gives the best bound that is
-cheap for any workload and loss.
-"""
+"""The best lower bound of the loss of any mechanism that is cheap for any workload and loss."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from anechoic.lower_bounds.one_participation import (
     row_bounds,
     row_sizes,
 )
-from anechoic.lower_bounds.patterns import listed_bound
+from anechoic.lower_bounds.patterns import CAUCHY, listed_bound
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several_participations import cheap_bound
 from anechoic.participation import Cyclic, MinSep, OncePerEpoch, Patterns
@@ -87,8 +83,7 @@ def bound_under(participation: Participation, workload: Workload, kind: LossNorm
         value *= math.sqrt(n / period) * (1 - MARGIN)
         found.append(Bound(value, "nuclear norm of the weighted A over sqrt(period)"))
     if isinstance(kind, str) and kind != "rms" and (n <= FFT_UP_TO or workload.is_prefix_sum):
-        theorem = "sum of a row of A over a pattern (Cauchy-Schwarz)"
-        found.append(Bound(_largest_pattern_sum(workload, participation, period), theorem))
+        found.append(Bound(_largest_pattern_sum(workload, participation, period), CAUCHY))
     return max(found, key=lambda bound: bound.value, default=None)
 
 

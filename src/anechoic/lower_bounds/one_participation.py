@@ -107,7 +107,6 @@ def nuclear_bounds(workload: Workload, kind: LossNorm) -> list[Bound]:
 
 
 def _circulant_bound(workload: Workload, kind: LossNorm) -> Bound:
-    """The best of a few weights v of the columns (and w of the rows, for "max")."""
     n = workload.n
     a, rates = workload.coefficients, workload.rates
     is_max = isinstance(kind, str) and kind == "max"

@@ -14,6 +14,7 @@ from anechoic._validate import Array
 from anechoic.algebra.nuclear import MARGIN
 from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import padded
+from anechoic.lower_bounds.one_participation import row_sizes
 from anechoic.lower_bounds.result import Bound
 from anechoic.lower_bounds.several_participations import LONG, SMALL, maximal_patterns, scaled_bound
 from anechoic.participation import Patterns
@@ -48,9 +49,7 @@ def listed_bound(workload: Workload, participation: Patterns, kind: LossNorm) ->
 
 def _of_last_row(workload: Workload, participation: Patterns) -> Bound:
     """|sum_j A[n-1, j] s_j| <= ||B[n-1]|| sens for signs s on a pattern."""
-    unit = np.zeros(workload.n)
-    unit[-1] = 1.0
-    sizes = np.abs(workload.adjoint_multiply(unit))
+    sizes = row_sizes(workload, workload.n - 1)
     value = max(float(sizes[list(pattern)].sum()) for pattern in participation.patterns(workload.n))
     return Bound(value * (1 - MARGIN), CAUCHY)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import singledispatch
 
 import numpy as np
@@ -18,7 +17,6 @@ from anechoic.errors import UnsupportedError
 from anechoic.losses.norms import LossNorm, row_weights
 from anechoic.lower_bounds.dual import (
     EPS,
-    Multiplier,
     ParticipationDual,
     cycles,
     nuclear_bound,
@@ -44,25 +42,23 @@ PARAMETERS = 2**16  # numbers in the factors of overlapping patterns
 SMALL, TINY = 256, 64
 
 
-def dual_ascent_bound(workload: Array, weights: Array | None, begin: Multiplier, rounds: int) -> Bound:
-    """The bound after at most some rounds of L-BFGS from a multiplier; fewer where it has stopped to grow."""
-    dual = ParticipationDual(workload, begin.patterns, weights)
-
-    def stalled(reached: list[float]) -> bool:
-        return len(reached) > rounds or (len(reached) > 4 and reached[-1] < reached[-4] * (1 + STILL))
-
-    point = dual.best(dual.pack(begin), stalled, rounds=max(1, rounds))
-    return Bound(nuclear_bound(workload, point.weights, point.multiplier), NUCLEAR, EVERY)
-
-
 def scaled_bound(workload: Array, weights: Array | None, patterns: NDArray[np.intp], rounds: int) -> Bound:
-    """The same from the start of these patterns, for squares beyond the range of floats too."""
+    """The bound after at most some rounds of L-BFGS; fewer where it has stopped to grow.
+
+    For squares beyond the range of floats too.
+    """
     unit = 2.0 ** (math.frexp(float(np.abs(workload).max()))[1] - 1)
     if 1.0 / MODERATE < unit < MODERATE:
         unit = 1.0
     a = workload / unit
-    found = dual_ascent_bound(a, weights, start(a, weights, patterns), rounds)
-    return replace(found, value=min(found.value * unit, float(np.finfo(np.float64).max)))
+    dual = ParticipationDual(a, patterns, weights)
+
+    def stalled(reached: list[float]) -> bool:
+        return len(reached) > rounds or (len(reached) > 4 and reached[-1] < reached[-4] * (1 + STILL))
+
+    point = dual.best(dual.pack(start(a, weights, patterns)), stalled, rounds=max(1, rounds))
+    value = nuclear_bound(a, point.weights, point.multiplier) * unit
+    return Bound(min(value, float(np.finfo(np.float64).max)), NUCLEAR, EVERY)
 
 
 def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
@@ -85,7 +81,7 @@ def full_batch_bound(workload: Workload, weights: Array | None) -> Bound:
             p *= squares @ (1.0 / norms)
             p /= p.sum()
     else:
-        value = _column_norms(a, weights)
+        value = float(np.sqrt(np.square(a).T @ weights).sum())
     return Bound(value * (1 - 4 * (n + 8) * EPS), DIAGONAL, EVERY)
 
 
@@ -156,7 +152,3 @@ def _(participation: MinSep, n: int) -> NDArray[np.intp]:
     spacing = max(1, (last + 1) * count**2 // PARAMETERS)
     combs = np.arange(0, last + 1, spacing)[:, None] + b * np.arange(count)
     return np.where(combs < n, combs, -1)
-
-
-def _column_norms(a: Array, weights: Array) -> float:
-    return float(np.sqrt(np.square(a).T @ weights).sum())

@@ -99,7 +99,6 @@ def block_function(state: Any, turned: Callable[[Any, int], Any]) -> Any:
 
 
 def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
-    """Four quarter rounds at once, in place where that is possible."""
     a += b
     d ^= a
     d = _rotated(d, 16)
@@ -115,7 +114,6 @@ def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]
 
 
 def _rotated(x: Any, bits: int) -> Any:
-    """Each word turned to the left by so many bits."""
     right = x >> (32 - bits)
     right &= 2**bits - 1
     right |= x << bits

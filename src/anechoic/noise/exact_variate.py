@@ -73,14 +73,10 @@ class FurtherDraws:
         width = 64 * self.stream.block_words
         found, blocks = 0, -(-count // width)
         for index in range(blocks):
-            for word in self._block(coordinate, attempt, purpose, index):
+            low = np.array([attempt << 32 | purpose << 24 | index], dtype=np.uint64)
+            for word in self.stream.at(np.array([coordinate], dtype=np.uint64), low)[0].tolist():
                 found = found << 64 | word
         return found >> (width * blocks - count)
-
-    def _block(self, coordinate: int, attempt: int, purpose: int, index: int) -> list[int]:
-        low = np.array([attempt << 32 | purpose << 24 | index], dtype=np.uint64)
-        words: list[int] = self.stream.at(np.array([coordinate], dtype=np.uint64), low)[0].tolist()
-        return words
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,6 @@ def _curve(number: int, exponent: int) -> Decimal:
 
 
 def _on_grid(value: float) -> int:
-    """value * 2**50, an integer."""
     return int(value * 2.0**GRID_BITS)
 
 

@@ -91,7 +91,6 @@ def rounded_filter(recurrence: Recurrence, std: float, dimension: int = 1) -> Ro
 
 
 def _filter_of(filters: dict[type, Any], recurrence: Recurrence) -> Any:
-    """The class of the filter for a recurrence of one of these kinds."""
     kinds = type(recurrence).__mro__
     for kind in kinds:
         if kind in filters:

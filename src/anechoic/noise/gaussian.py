@@ -165,7 +165,6 @@ class _Scratch(threading.local):
             read(_ZEROS[:size], self._buffer[: size + BLOCK_BYTES - 1])
 
     def put(self, data: bytes) -> None:
-        """Words that were read elsewhere."""
         self._buffer[: len(data)] = data
 
     def variates(self, table: NDArray[np.float64], count: int) -> NDArray[np.float64]:
@@ -180,7 +179,6 @@ class _Scratch(threading.local):
         return np.multiply(values, steps, out=values)
 
     def missing(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Places of NaN."""
         return np.flatnonzero(np.isnan(values, out=self._flags[: len(values)]))
 
 

@@ -226,6 +226,5 @@ def float_excess(count: float, *, unit: float = 2.0**-24, clipping: float = 2.0*
 
 
 def _ratio(peak: float, clip_norm: float) -> float:
-    """peak / clip_norm, or infinity."""
     with np.errstate(over="ignore"):
         return float(np.float64(peak) / np.float64(clip_norm))

@@ -10,7 +10,6 @@ number of threads or the backend. Weights are rounded to that precision first. A
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,10 +18,8 @@ from numpy.typing import NDArray
 
 from anechoic._validate import Array
 from anechoic.noise.fresh import FreshRows
-from anechoic.noise.gaussian import FreshRow, available_threads, in_blocks
+from anechoic.noise.gaussian import FreshRow, in_blocks
 
-PRECISIONS = ("float32", "float64")
-_ALIGNMENT = 64
 _CHUNK = 2**15  # columns that are summed at a time: 128 KiB of float32
 _TILE = 2**12  # columns at most whose whole memory is summed several times,
 _TILE_BYTES = 2**19  # and how much of it may be: it stays in a core's own cache
@@ -116,64 +113,6 @@ class NumpyColumns:
 Plan = Callable[[NumpyColumns], None]
 
 
-class NumpyArrays:
-    """Rows of a stream, shape (m,), and its memory, shape (rows, m), as NumPy's arrays."""
-
-    backend = "numpy"
-
-    def __init__(self, dtype: Any) -> None:
-        try:
-            name = np.dtype(np.float32 if dtype is None else dtype).name
-        except TypeError:
-            name = ""
-        self.precision = checked_precision(dtype, name)
-        self._dtype = np.dtype(self.precision)
-
-    def empty(self, *shape: int) -> NDArray[Any]:
-        """Uninitialised memory."""
-        return aligned_empty(shape, self.precision)
-
-    def check_row(self, row: Any, dimension: int) -> NDArray[Any]:
-        """`row` if a stream may write into it; ValueError otherwise."""
-        if not isinstance(row, np.ndarray) or row.shape != (dimension,) or row.dtype != self._dtype:
-            raise ValueError(f"out must be a NumPy array of shape ({dimension},) and type {self.precision}.")
-        if not (row.flags.c_contiguous and row.flags.writeable):
-            raise ValueError("out must be contiguous and writeable.")
-        return row
-
-    def run(self, plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows) -> None:
-        """Do the plan for all columns, on the threads that there are."""
-        run_on_numpy(plan, memory, row, fresh, available_threads())
-
-    def export(self, rows: NDArray[Any], *, copy: bool) -> NDArray[Any]:
-        """Plain array on the CPU with the contents of `rows`."""
-        return rows.copy() if copy else rows
-
-    def load(self, exported: Any, rows: NDArray[Any]) -> None:
-        """rows[...] = exported; ValueError where type, shape or precision differ."""
-        if not isinstance(exported, np.ndarray):
-            raise ValueError(f"rows is a {type(exported).__name__}, not a NumPy array.")
-        if exported.dtype != self._dtype or exported.shape != rows.shape:
-            raise ValueError(
-                f"rows is {exported.dtype} of shape {exported.shape}, not {self.precision} of {rows.shape}."
-            )
-        rows[...] = exported
-
-
-def checked_precision(dtype: Any, name: str) -> str:
-    """`name` if it is one of PRECISIONS.
-
-    Raises:
-        ValueError: otherwise.
-    """
-    if name not in PRECISIONS:
-        raise ValueError(
-            f"dtype={dtype!r} must be float32 or float64: in lower precision rounding errors would build up "
-            "in the stream's memory. Cast the emitted rows instead."
-        )
-    return name
-
-
 def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: FreshRows, threads: int) -> None:
     """Do the plan block by block."""
 
@@ -181,17 +120,6 @@ def run_on_numpy(plan: Plan, memory: NDArray[Any], row: NDArray[Any], fresh: Fre
         plan(NumpyColumns(memory[:, part], row[part], fresh, part.start))
 
     in_blocks(work, len(row), threads)
-
-
-def aligned_empty(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
-    """Uninitialised array that starts at a multiple of 64 bytes, which is a little faster.
-
-    NumPy asks the kernel for huge pages, which spares a long row most page faults.
-    """
-    size = math.prod(shape) * np.dtype(precision).itemsize
-    raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size].view(precision).reshape(shape)
 
 
 def _chunks(length: int) -> list[slice]:

@@ -21,9 +21,12 @@ from anechoic.algebra.trees import height_at
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """Base: n steps, the past forgotten every `period` steps, row t multiplied by `gains[t]`.
+    """Base of the recurrences. Let x be the row before its gain and z the fresh i.i.d. row.
 
-    Let x be the row before its gain and z the fresh i.i.d. row.
+    Args:
+        n: steps, >= 1.
+        gains: factor of each emitted row, shape (n,); None for ones.
+        period: steps after which the past is forgotten; None for never.
     """
 
     n: int
@@ -99,9 +102,7 @@ class Autoregressive(_Windowed):
     `row(s)`, for s = local(t), gives C[s, s], C[s, s-1], …: min(window, s + 1) entries.
 
     Args:
-        n: steps, >= 1.
-        gains: factor of each emitted row, shape (n,); None for ones.
-        period: steps after which the past is forgotten; None for never.
+        n, gains, period: see `Recurrence`.
         window: entries of a row of C, >= 1.
         stationary: whether all rows are one, shifted.
     """
@@ -114,9 +115,7 @@ class MovingAverage(_Windowed):
     `row(s)`, for s = local(t), gives C^-1[s, s], C^-1[s, s-1], …: min(window, s + 1) entries.
 
     Args:
-        n: steps, >= 1.
-        gains: factor of each emitted row, shape (n,); None for ones.
-        period: steps after which the past is forgotten; None for never.
+        n, gains, period: see `Recurrence`.
         window: entries of a row of C^-1, >= 1.
         stationary: whether all rows are one, shifted.
     """
@@ -169,11 +168,9 @@ class _States(Recurrence):
         return len(self._usual.entry)
 
     def step(self, s: int) -> StackStep:
-        """What step s = local(t) does."""
         return self._steps[min(s, 1)]
 
     def depth(self, s: int) -> int:
-        """Rows before step s."""
         return self.rows if s else 0
 
 
@@ -182,9 +179,7 @@ class Buffered(_States):
     """$x_t = z_t - sum_i scale_i m_i$, then $m_i <- decay_i m_i + x_t$, from m = 0 (Algorithm 2.2).
 
     Args:
-        n: steps, >= 1.
-        gains: factor of each emitted row, shape (n,); None for ones.
-        period: steps after which the past is forgotten; None for never.
+        n, gains, period: see `Recurrence`.
         scale: shape (buffers,).
         decay: shape (buffers,), in [0, 1).
     """

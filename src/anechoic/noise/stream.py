@@ -13,8 +13,7 @@ from anechoic.noise.filter_choice import BYTES, select_filter
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import AES, CIPHERS
 from anechoic.noise.recurrence import Recurrent
-from anechoic.noise.rounding.rows import IntegerArrays
-from anechoic.noise.torch_arrays import make_arrays
+from anechoic.noise.torch_arrays import IntegerArrays, make_arrays
 
 FORMAT = 1
 
@@ -272,7 +271,6 @@ class NoiseStream:
         return made, NoiseState(self, t, memory)
 
     def _check_left(self, state: NoiseState, count: int) -> None:
-        """Refuse a state that is another stream's, or was used, or has not so many rows left."""
         if state._stream is not self:
             raise ValueError("this state belongs to another stream: use the one that made or restored it.")
         state._living()

@@ -55,6 +55,5 @@ class PrivateTable:
 
 
 def _sum(rows: Iterable[tuple[Any, ...]]) -> int:
-    """Sum the digests of rows, in any order."""
     digests = (hashlib.sha256(repr(row).encode()).digest() for row in rows)
     return sum(int.from_bytes(digest, "little") for digest in digests) % _MODULUS

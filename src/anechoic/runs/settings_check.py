@@ -120,7 +120,6 @@ def difference(written: str, given: str) -> str:
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """List all entries, however deep, by the names on the way to them."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         inner = _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {}

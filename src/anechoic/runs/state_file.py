@@ -221,7 +221,6 @@ class StateFile:
         self.openings = list({int(first): bytes(salt) for first, salt in self._openings}.items())
 
     def _read(self, said: Mapping[str, Any], key: bytes | None) -> None:
-        """Read the key, and all tables."""
         if key is None and "key" not in said:
             raise MismatchError(
                 f"state file {self.path} does not hold its key: give the key that the {self.KIND} was begun"
@@ -285,7 +284,6 @@ class StateFile:
         self.kept, self._fault = self.made, ""
 
     def _count(self) -> None:
-        """Count the steps that are on disk."""
         if self.counter is not None:
             self.counter.done(self.steps)
 
@@ -307,7 +305,6 @@ class StateFile:
             raise
 
     def _seal(self) -> None:
-        """Write the authentication tag of all tables."""
         for name, value in (("link", self.chain.link), ("tag", self._tag()), ("written", str(_now()))):
             self._set(name, value)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +12,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, lower_triangular, positive_int, rows_of, steps_within
 from anechoic.algebra import banded
 from anechoic.noise.recurrence import Autoregressive, Recurrence
-from anechoic.strategies.base import SquareStrategy, Strategy, Structure
+from anechoic.strategies.base import SquareStrategy, StoredArray, Strategy, Structure, store_fields
 
 
 @serializable
@@ -53,8 +52,7 @@ class Banded(SquareStrategy):
             raise ValueError(
                 f"columns[{j}, {i}]={columns[j, i]} must be 0: row {j + i} lies under the last of n={n} rows."
             )
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "columns", columns)
+        store_fields(self, n=n, columns=columns)
 
     @classmethod
     def from_dense(cls, matrix: ArrayLike) -> Banded:
@@ -68,9 +66,7 @@ class Banded(SquareStrategy):
         bands = 1 + int((filled[:, 0] - filled[:, 1]).max(initial=0))
         return cls(len(array), banded.from_dense(array, bands))
 
-    @property
-    def _c(self) -> Array:
-        return cast("Array", self.columns)
+    _c = StoredArray("columns")
 
     @cached_property
     def structure(self) -> Structure:

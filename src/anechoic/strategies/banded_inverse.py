@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import cast
 
 import numpy as np
 import scipy
@@ -17,7 +16,7 @@ from anechoic._validate import Array, decaying, finite_array, fraction, positive
 from anechoic.algebra import toeplitz
 from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import MovingAverage, Recurrence
-from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.base import SquareStrategy, StoredArray, Structure, store_fields
 from anechoic.strategies.blt import BLT
 from anechoic.strategies.toeplitz import BandedToeplitz, power_coefficients
 from anechoic.workloads.base import Workload, checked_workload
@@ -66,8 +65,7 @@ class BandedInverse(SquareStrategy):
             raise ValueError(
                 f"inverse_coefficients has {len(inverse)} entries but n={n}: drop those beyond step n."
             )
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "inverse_coefficients", inverse)
+        store_fields(self, n=n, inverse_coefficients=inverse)
 
     @classmethod
     def square_root(cls, workload: Workload, bands: int) -> BandedInverse:
@@ -128,9 +126,7 @@ class BandedInverse(SquareStrategy):
         decay = decaying("decay", decay, remedy="1 is output perturbation, strategies.Output.")
         return cls(n, np.array([1.0, -decay])[:n])
 
-    @property
-    def _inverse(self) -> Array:
-        return cast("Array", self.inverse_coefficients)
+    _inverse = StoredArray("inverse_coefficients")
 
     @property
     def bands(self) -> int:

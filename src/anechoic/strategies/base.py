@@ -17,6 +17,23 @@ from anechoic.noise.recurrence import Recurrence
 from anechoic.noise.stream import NoiseStream
 
 
+class StoredArray:
+    """View of a field that was given as anything like an array, and is one since."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, owner: object, kind: type | None = None) -> Array:
+        found: Array = getattr(owner, self._field)
+        return found
+
+
+def store_fields(owner: object, **fields: Any) -> None:
+    """Set fields of a frozen dataclass that is being made, to what was checked."""
+    for name, value in fields.items():
+        object.__setattr__(owner, name, value)
+
+
 @dataclass(frozen=True)
 class Structure:
     """Properties of C that were derived from its numbers. Theorems are chosen by these, never by type.

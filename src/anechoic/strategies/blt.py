@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +13,7 @@ from anechoic._validate import Array, finite_array, positive_int, steps_within
 from anechoic.algebra import exponentials as blt_sums
 from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import Buffered, Recurrence
-from anechoic.strategies.base import SequenceStrategy, Structure
+from anechoic.strategies.base import SequenceStrategy, StoredArray, Structure, store_fields
 
 
 @serializable
@@ -44,9 +43,7 @@ class BLT(SequenceStrategy):
             )
         if len(np.unique(decay)) < len(decay):
             raise ValueError(f"decay={decay.tolist()} has equal entries: merge them by adding their scales.")
-        object.__setattr__(self, "n", positive_int("n", self.n))
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "decay", decay)
+        store_fields(self, n=positive_int("n", self.n), scale=scale, decay=decay)
 
     @classmethod
     def from_poles(cls, n: int, decay: ArrayLike, inverse_decay: ArrayLike) -> BLT:
@@ -117,13 +114,8 @@ class BLT(SequenceStrategy):
             return BLT(self.n, -blt_sums.inverse_poles(alpha, lam)[0], hat)
         return BLT(self.n, -1.0 / (alpha / np.square(hat[:, None] - lam)).sum(axis=1), hat)
 
-    @property
-    def _alpha(self) -> Array:
-        return cast("Array", self.scale)
-
-    @property
-    def _lambda(self) -> Array:
-        return cast("Array", self.decay)
+    _alpha = StoredArray("scale")
+    _lambda = StoredArray("decay")
 
     @cached_property
     def structure(self) -> Structure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike
 from anechoic._serialize import serializable
 from anechoic._validate import LARGEST, SMALLEST, Array, finite_array, rows_of, scale_rows, steps_within
 from anechoic.noise.recurrence import Recurrence
-from anechoic.strategies.base import Strategy, Structure, Wrapper
+from anechoic.strategies.base import StoredArray, Strategy, Structure, Wrapper, store_fields
 
 
 @serializable
@@ -47,13 +46,9 @@ class ColumnScaled(Wrapper):
                     f"{what} reach from {low} to {high}, but must lie between {SMALLEST} and {LARGEST} for"
                     " their squares to be computed: scale the strategy, which changes no loss."
                 )
-        object.__setattr__(self, "n", base.n)
-        object.__setattr__(self, "base", base)
-        object.__setattr__(self, "scales", array)
+        store_fields(self, n=base.n, base=base, scales=array)
 
-    @property
-    def _d(self) -> Array:
-        return cast("Array", self.scales)
+    _d = StoredArray("scales")
 
     @property
     def rows(self) -> int:

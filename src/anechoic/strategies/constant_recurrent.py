@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +12,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_float, positive_int, steps_within
 from anechoic.algebra.systems import PowerSums, power_sums, realisation, sequence
 from anechoic.noise.recurrence import Recurrence, StateSpace
-from anechoic.strategies.base import SequenceStrategy, Structure
+from anechoic.strategies.base import SequenceStrategy, StoredArray, Structure, store_fields
 from anechoic.strategies.blt import BLT
 
 # Up to this many steps, signs and monotony are read off the coefficients.
@@ -69,29 +68,18 @@ class ConstantRecurrent(SequenceStrategy):
                 f"transition has spectral radius {radius}, which must be below 1: a state that does not fade"
                 " is a prefix sum. Use Output, or scale the transition."
             )
-        object.__setattr__(self, "n", positive_int("n", self.n))
-        object.__setattr__(self, "readout", readout)
-        object.__setattr__(self, "transition", transition)
-        object.__setattr__(self, "input", finite_array("input", self.input, length=d))
-        object.__setattr__(
-            self, "first", positive_float("first", self.first, remedy="It is the diagonal of C.")
-        )
+        entry = finite_array("input", self.input, length=d)
+        first = positive_float("first", self.first, remedy="It is the diagonal of C.")
+        store_fields(self, n=positive_int("n", self.n), readout=readout, transition=transition)
+        store_fields(self, input=entry, first=first)
         with np.errstate(over="ignore", invalid="ignore"):
             norm = self.largest_column_norm()
         if not np.isfinite(norm):
             raise ValueError(f"the coefficients of this strategy overflow: the column norm is {norm}.")
 
-    @property
-    def _u(self) -> Array:
-        return cast("Array", self.readout)
-
-    @property
-    def _a(self) -> Array:
-        return cast("Array", self.transition)
-
-    @property
-    def _v(self) -> Array:
-        return cast("Array", self.input)
+    _u = StoredArray("readout")
+    _a = StoredArray("transition")
+    _v = StoredArray("input")
 
     @classmethod
     def from_rational(cls, n: int, numerator: ArrayLike, denominator: ArrayLike) -> ConstantRecurrent:

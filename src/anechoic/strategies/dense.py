@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike
 from anechoic._serialize import serializable
 from anechoic._validate import Array, lower_triangular, rows_of, steps_within
 from anechoic.noise.recurrence import Autoregressive, Recurrence
-from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.base import SquareStrategy, StoredArray, Structure, store_fields
 
 
 @serializable
@@ -32,12 +31,9 @@ class Dense(SquareStrategy):
 
     def __init__(self, matrix: ArrayLike, n: int | None = None) -> None:
         array = lower_triangular(matrix, n, "C must be lower-triangular; take `from_factorization`.")
-        object.__setattr__(self, "n", len(array))
-        object.__setattr__(self, "matrix", array)
+        store_fields(self, n=len(array), matrix=array)
 
-    @property
-    def _c(self) -> Array:
-        return cast("Array", self.matrix)
+    _c = StoredArray("matrix")
 
     @cached_property
     def structure(self) -> Structure:

@@ -11,17 +11,16 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
-from typing import cast
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
-from anechoic._validate import Array, finite_array, fraction, positive_int
+from anechoic._validate import finite_array, fraction, positive_int
 from anechoic.algebra import exponentials, generating
 from anechoic.strategies.banded_inverse import BandedInverse
-from anechoic.strategies.base import Strategy
+from anechoic.strategies.base import StoredArray, Strategy, store_fields
 from anechoic.strategies.blt import BLT
 from anechoic.strategies.blt_rational import root_fractions
 from anechoic.strategies.toeplitz import BandedToeplitz, Toeplitz
@@ -76,8 +75,7 @@ class EndlessBLT(Endless):
 
     def __post_init__(self) -> None:
         one = BLT(1, self.scale, self.decay)
-        object.__setattr__(self, "scale", one.scale)
-        object.__setattr__(self, "decay", one.decay)
+        store_fields(self, scale=one.scale, decay=one.decay)
 
     def at(self, n: int) -> BLT:
         return BLT(n, self.scale, self.decay)
@@ -113,9 +111,7 @@ class EndlessBands(Endless):
         band = finite_array("coefficients", self.coefficients)
         object.__setattr__(self, "coefficients", BandedToeplitz(len(band), band).band)
 
-    @property
-    def _c(self) -> Array:
-        return cast("Array", self.coefficients)
+    _c = StoredArray("coefficients")
 
     def at(self, n: int) -> BandedToeplitz:
         return BandedToeplitz(n, self._c[: positive_int("n", n)])
@@ -192,9 +188,7 @@ class EndlessInverse(Endless):
                 " number of steps."
             )
 
-    @property
-    def _r(self) -> Array:
-        return cast("Array", self.coefficients)
+    _r = StoredArray("coefficients")
 
     def at(self, n: int) -> BandedInverse:
         return BandedInverse(n, self._r[: positive_int("n", n)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +13,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, finite_array, positive_int
 from anechoic.algebra import toeplitz
 from anechoic.algebra.circle import away_from_one, circle
+from anechoic.strategies.base import StoredArray, store_fields
 from anechoic.strategies.endless import Endless
 from anechoic.strategies.toeplitz import Toeplitz
 
@@ -55,16 +55,14 @@ class MixtureRoot(Endless):
             raise ValueError(f"weight[{j}]={weight[j]} must be > 0: leave out parts without weight.")
         scaled = weight / weight.sum()
         scaled.setflags(write=False)
-        object.__setattr__(self, "decay", decay)
-        object.__setattr__(self, "weight", scaled)
+        store_fields(self, decay=decay, weight=scaled)
 
-    @property
-    def _parts(self) -> tuple[Array, Array]:
-        return cast("tuple[Array, Array]", (self.weight, self.decay))
+    _weight = StoredArray("weight")
+    _decay = StoredArray("decay")
 
     def mixture(self, n: int) -> Array:
         """First n coefficients of C^2: the workload of which C is the square root, shape (n,)."""
-        weight, decay = self._parts
+        weight, decay = self._weight, self._decay
         out = np.empty(positive_int("n", n))
         step = max(1, BLOCK // len(decay))
         for start in range(0, n, step):
@@ -74,14 +72,14 @@ class MixtureRoot(Endless):
 
     def at(self, n: int) -> Toeplitz:
         root = toeplitz.sqrt(self.mixture(n), n)
-        if self._parts[1].min() < 0:
+        if self._decay.min() < 0:
             return Toeplitz(n, root)
         # rounding must not hide that they fall and stay positive: theorems of sensitivity ask for it
         return Toeplitz(n, np.minimum.accumulate(np.maximum(root, 0.0)))
 
     @cached_property
     def limiting_norm(self) -> float:
-        weight, decay = self._parts
+        weight, decay = self._weight, self._decay
         gap = 1.0 - decay
 
         def modulus(angles: Array) -> Array:
@@ -92,4 +90,4 @@ class MixtureRoot(Endless):
         return math.sqrt(float(points.mean(modulus(points.angles))[0])) * (1.0 + ROUNDING)
 
     def describe(self) -> str:
-        return f"root of a mixture of {len(self._parts[0])} geometric sequences (without horizon)"
+        return f"root of a mixture of {len(self._weight)} geometric sequences (without horizon)"

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from anechoic._serialize import serializable
 from anechoic._validate import Array, steps_within
 from anechoic.noise.recurrence import Autoregressive, MovingAverage, Recurrence
-from anechoic.strategies.base import SquareStrategy, Structure, warn_dense
+from anechoic.strategies.base import SquareStrategy, Structure, store_fields, warn_dense
 from anechoic.strategies.dense import Dense
 from anechoic.workloads.base import Workload, checked_workload
 
@@ -36,8 +36,7 @@ class Output(SquareStrategy):
         checked_workload(workload)
         if n is not None and n != workload.n:
             raise ValueError(f"n={n} differs from the workload's {workload.n} steps.")
-        object.__setattr__(self, "n", workload.n)
-        object.__setattr__(self, "workload", workload)
+        store_fields(self, n=workload.n, workload=workload)
 
     @property
     def _a(self) -> Workload:
@@ -45,7 +44,6 @@ class Output(SquareStrategy):
 
     @cached_property
     def _as_dense(self) -> Dense:
-        """C written out, for workloads without a Toeplitz factor."""
         warn_dense(self.n, "Output of a workload without a Toeplitz factor")
         return Dense(self._a.to_dense())
 

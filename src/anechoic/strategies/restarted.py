@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from anechoic._serialize import serializable
 from anechoic._validate import Array, positive_int, rows_of, steps_within
 from anechoic.noise.recurrence import Recurrence
-from anechoic.strategies.base import Strategy, Structure, Wrapper
+from anechoic.strategies.base import Strategy, Structure, Wrapper, store_fields
 
 
 @serializable
@@ -47,13 +47,10 @@ class Restarted(Wrapper):
                 f"base forgets its past every {period} steps, which do not divide its {base.n}: a restarted"
                 " strategy can be restarted in multiples of its own blocks only."
             )
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "base", base)
-        object.__setattr__(self, "times", times)
+        store_fields(self, n=n, base=base, times=times)
 
     @cached_property
     def _last(self) -> Strategy:
-        """The strategy of the last block, which may be cut short."""
         steps = self.n - (self.times - 1) * self.base.n
         return self.base if steps == self.base.n else self.base.truncate(steps)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self, cast
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from anechoic.algebra import generating, toeplitz
 from anechoic.algebra.generating import GeneratingFunction
 from anechoic.errors import UnsupportedError
 from anechoic.noise.recurrence import Autoregressive, Recurrence
-from anechoic.strategies.base import SquareStrategy, Structure
+from anechoic.strategies.base import SquareStrategy, StoredArray, Structure, store_fields
 from anechoic.workloads.base import Workload, checked_workload
 
 MOST_STEPS = 2**27  # whose coefficients are held, in about 1 GB
@@ -32,16 +32,13 @@ class _ToeplitzStrategy(SquareStrategy):
         band = finite_array("coefficients", self.band)
         if band[0] <= 0:
             raise ValueError(f"coefficients[0]={band[0]} must be > 0: it is the diagonal of C.")
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "band", band)
+        store_fields(self, n=n, band=band)
         self._check_length(len(band))
 
     def _check_length(self, length: int) -> None:
         raise NotImplementedError  # pragma: no cover - abstract
 
-    @property
-    def _c(self) -> Array:
-        return cast("Array", self.band)
+    _c = StoredArray("band")
 
     @cached_property
     def structure(self) -> Structure:

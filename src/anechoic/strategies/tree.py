@@ -14,7 +14,7 @@ from anechoic._serialize import serializable
 from anechoic._validate import Array, positive_int, rows_of, steps_within
 from anechoic.algebra import trees
 from anechoic.noise.recurrence import Nested, Recurrence
-from anechoic.strategies.base import Strategy, Structure
+from anechoic.strategies.base import Strategy, Structure, store_fields
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,12 +24,11 @@ class KAryTree(Strategy):
     branching: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", positive_int("n", self.n))
-        object.__setattr__(self, "branching", positive_int("branching", self.branching, minimum=2))
+        branching = positive_int("branching", self.branching, minimum=2)
+        store_fields(self, n=positive_int("n", self.n), branching=branching)
 
     @property
     def _leaves(self) -> int:
-        """Steps of the whole tree."""
         return self.n
 
     @abstractmethod

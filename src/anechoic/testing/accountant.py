@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
+from scipy.special import logsumexp
 
 from anechoic._validate import Array
 from anechoic.accounting import Verified
 from anechoic.accounting.accountant import Accountant
 from anechoic.accounting.monte_carlo.verified import GROWTH
 from anechoic.statement.theorem import Theorem
-from anechoic.testing._compare import Contract, require
+from anechoic.testing._compare import Contract, require, rule
 from anechoic.testing.draws import check_draws, drawn_steps
 
 DELTAS = (1e-2, 1e-4, 1e-6)
@@ -22,44 +23,6 @@ KEYS, SAMPLES = 24, 20_000  # runs whose patterns are counted, and releases that
 SIGMA = 5.0  # standard deviations of the simulation that are forgiven
 SLACK = 0.03  # of delta: frequencies of patterns stand for their probabilities
 CLOSE = 0.02  # relative: how far "about the least noise" may miss the epsilon that was asked for
-
-
-class AccountantContract(Contract[Accountant]):
-    """Tests of an accountant, for pytest: inherit it in a class named Test…, and give `accountants`.
-
-    Give one of a single step, one of correlated noise if it is covered, and every adjacency.
-
-    Attributes:
-        std: a noise std, in clip norms, at which epsilon is about 1.
-        seed: of the simulation.
-    """
-
-    gives = "accountants"
-    std = 1.0
-
-    def accountants(self) -> Iterable[Accountant]:
-        """The accountants to test, of few steps and some hundreds of units."""
-        raise NotImplementedError(
-            "give accountants(): the accountants to test, one of a single step among them."
-        )
-
-    def test_it_says_what_proves_it(self) -> None:
-        self._each(check_sentences)
-
-    def test_epsilon_falls_with_delta_and_with_noise(self) -> None:
-        self._each(lambda accountant: check_monotone(accountant, self.std))
-
-    def test_the_noise_that_is_found_gives_epsilon(self) -> None:
-        self._each(lambda accountant: check_noise(accountant, self.std))
-
-    def test_who_is_in_is_drawn_by_the_key(self) -> None:
-        self._each(lambda accountant: check_draws(accountant.sampling))
-
-    def test_epsilon_is_not_below_what_simulated_runs_show(self) -> None:
-        self._each(lambda accountant: check_sound(accountant, self.std, seed=self.seed))
-
-    def test_its_term_of_a_composition_is_not_below_one_run(self) -> None:
-        self._each(lambda accountant: check_term(accountant, self.std))
 
 
 def check_sentences(accountant: Accountant) -> None:
@@ -105,7 +68,7 @@ def check_noise(accountant: Accountant, std: float) -> None:
         require(accountant, less > asked, f"{rule}; half of that noise gives {less} already")
 
 
-def check_sound(accountant: Accountant, std: float, *, seed: int = 0) -> None:
+def check_sound(accountant: Accountant, std: float, seed: int = 0) -> None:
     """At the epsilon of the accountant, delta is not below that of simulated runs.
 
     A unit whose contributions are all 1 takes part as it does in the batches that the library draws; the
@@ -155,6 +118,32 @@ def _patterns(accountant: Accountant) -> tuple[Array, Array]:
 
 def _log_density(y: Array, means: Array, weights: Array) -> Array:
     """log of the mixture of N(mean, 1) at the columns of y, up to a constant; shape (samples,)."""
-    exponents = means.T @ y - 0.5 * np.square(means).sum(axis=0)[:, None] + np.log(weights)[:, None]
-    largest = exponents.max(axis=0)
-    return np.asarray(largest + np.log(np.exp(exponents - largest).sum(axis=0)))
+    exponents = means.T @ y - 0.5 * np.square(means).sum(axis=0)[:, None]
+    return np.asarray(logsumexp(exponents, axis=0, b=weights[:, None]))
+
+
+class AccountantContract(Contract[Accountant]):
+    """Tests of an accountant, for pytest: inherit it in a class named Test…, and give `accountants`.
+
+    Give one of a single step, one of correlated noise if it is covered, and every adjacency.
+
+    Attributes:
+        std: a noise std, in clip norms, at which epsilon is about 1.
+        seed: of the simulation.
+    """
+
+    gives = "accountants"
+    std = 1.0
+
+    def accountants(self) -> Iterable[Accountant]:
+        """The accountants to test, of few steps and some hundreds of units."""
+        raise NotImplementedError(
+            "give accountants(): the accountants to test, one of a single step among them."
+        )
+
+    test_it_says_what_proves_it = rule(check_sentences)
+    test_epsilon_falls_with_delta_and_with_noise = rule(check_monotone, "std")
+    test_the_noise_that_is_found_gives_epsilon = rule(check_noise, "std")
+    test_who_is_in_is_drawn_by_the_key = rule(lambda accountant: check_draws(accountant.sampling))
+    test_epsilon_is_not_below_what_simulated_runs_show = rule(check_sound, "std", "seed")
+    test_its_term_of_a_composition_is_not_below_one_run = rule(check_term, "std")

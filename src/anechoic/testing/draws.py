@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import rel_entr
 
 from anechoic._validate import Array
 from anechoic.batches.base import batches_of
@@ -85,7 +86,4 @@ def _log_tail(counts: Array, keys: int) -> Array:
     p = counts.mean(axis=0) / keys
     p = np.minimum(p + 3.0 * np.sqrt(p * (1.0 - p) / (keys * units)), 1.0)  # the mean is an estimate
     q = counts / keys
-    with np.errstate(divide="ignore", invalid="ignore"):
-        divergence = np.where(q > 0, q * np.log(q / p), 0.0)
-        divergence += np.where(q < 1, (1.0 - q) * np.log((1.0 - q) / (1.0 - p)), 0.0)
-    return np.asarray(np.where(q > p, -keys * divergence, 0.0))
+    return np.asarray(np.where(q > p, -keys * (rel_entr(q, p) + rel_entr(1.0 - q, 1.0 - p)), 0.0))

@@ -47,7 +47,7 @@ def check_error(strategy: Strategy) -> None:
         close(strategy, found.of(weights), mean, f"{name}, weighted")
 
 
-def check_sensitivity(strategy: Strategy, *, seed: int = 0) -> None:
+def check_sensitivity(strategy: Strategy, seed: int = 0) -> None:
     """`sensitivity` is not below the supremum over patterns and dimensions, nor above it where it says exact.
 
     All patterns are tried, of the strategy cut to a few steps where it has more; where these are not many,

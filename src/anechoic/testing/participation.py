@@ -14,48 +14,10 @@ from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.testing._compare import Contract, check_same_text, json_round_trip, require
+from anechoic.testing._compare import WrittenContract, require, rule
 from anechoic.testing.guarantee import compare_sensitivity
 
 STEPS = (1, 2, 3, 6)  # lengths of the runs that are tried, with every subset of their steps
-
-
-class ParticipationContract(Contract[Participation]):
-    """Tests of a participation, for pytest: inherit it in a class named Test…, and give `participations`.
-
-    Give those whose rule shows within 6 steps, and the least and the largest that your constructor takes.
-
-    Attributes:
-        serialized: whether participations must survive a round trip through JSON.
-        seed: of the strategies whose sensitivity is compared.
-    """
-
-    gives = "participations"
-
-    def participations(self) -> Iterable[Participation]:
-        """The participations to test, whose rule shows within 6 steps."""
-        raise NotImplementedError(
-            "give participations(): the participations to test, whose rule shows within 6 steps."
-        )
-
-    def test_patterns_are_sets_of_steps_and_counted(self) -> None:
-        self._each(check_patterns)
-
-    def test_what_is_allowed_is_part_of_a_pattern(self) -> None:
-        self._each(check_allowed)
-
-    def test_accounts_admit_what_is_allowed(self) -> None:
-        self._each(check_accounts)
-
-    def test_the_contained_cycles_are_allowed(self) -> None:
-        self._each(check_contained_period)
-
-    def test_sensitivity_is_never_below_the_supremum(self) -> None:
-        self._each(lambda participation: check_registered_sensitivity(participation, seed=self.seed))
-
-    def test_json_and_back_changes_nothing(self) -> None:
-        if self.serialized:
-            self._each(check_participation_written)
 
 
 def check_patterns(participation: Participation) -> None:
@@ -125,7 +87,7 @@ def check_contained_period(participation: Participation) -> None:
             require(participation, allowed[pattern], rule)
 
 
-def check_registered_sensitivity(participation: Participation, *, seed: int = 0) -> None:
+def check_registered_sensitivity(participation: Participation, seed: int = 0) -> None:
     """Its `sensitivity` is not below the supremum over its patterns, nor above where it says exact.
 
     A participation without a theorem of its own is refused by name.
@@ -140,13 +102,6 @@ def check_registered_sensitivity(participation: Participation, *, seed: int = 0)
                 require(participation, named, rule)
                 continue
             compare_sensitivity(strategy, participation, participation, seed=seed)
-
-
-def check_participation_written(participation: Participation) -> None:
-    """JSON and back gives an equal participation."""
-    again = json_round_trip(participation)
-    require(participation, again == participation, "JSON changed the participation")
-    check_same_text(participation, again)
 
 
 def _subsets(participation: Participation, n: int) -> Iterator[tuple[tuple[int, ...], bool]]:
@@ -165,3 +120,28 @@ def _strategies(n: int, seed: int) -> Iterator[Strategy]:
     yield BandedToeplitz(n, [1.0, -0.6][: min(n, 2)])
     yield Dense(np.tril(rng.uniform(0.1, 1.0, (n, n))))
     yield Dense(np.tril(rng.standard_normal((n, n))) + 2.0 * np.eye(n))
+
+
+class ParticipationContract(WrittenContract[Participation]):
+    """Tests of a participation, for pytest: inherit it in a class named Test…, and give `participations`.
+
+    Give those whose rule shows within 6 steps, and the least and the largest that your constructor takes.
+
+    Attributes:
+        serialized: whether participations must survive a round trip through JSON.
+        seed: of the strategies whose sensitivity is compared.
+    """
+
+    gives = "participations"
+
+    def participations(self) -> Iterable[Participation]:
+        """The participations to test, whose rule shows within 6 steps."""
+        raise NotImplementedError(
+            "give participations(): the participations to test, whose rule shows within 6 steps."
+        )
+
+    test_patterns_are_sets_of_steps_and_counted = rule(check_patterns)
+    test_what_is_allowed_is_part_of_a_pattern = rule(check_allowed)
+    test_accounts_admit_what_is_allowed = rule(check_accounts)
+    test_the_contained_cycles_are_allowed = rule(check_contained_period)
+    test_sensitivity_is_never_below_the_supremum = rule(check_registered_sensitivity, "seed")

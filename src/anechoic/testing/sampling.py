@@ -14,50 +14,12 @@ from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.testing._compare import Contract, check_refused, check_same_text, json_round_trip, require
+from anechoic.testing._compare import WrittenContract, check_refused, require, rule
 from anechoic.testing.draws import check_draws
 
 KEYS = 48  # runs whose batches are looked at
 SIGMA = 6.0  # standard deviations that a mean over runs may be off
 SPREAD = (0.3, 2.6)  # of a variance of sizes over `KEYS` runs, to that of independent units
-
-
-class SamplingContract(Contract[Sampling]):
-    """Tests of a sampling scheme, for pytest: inherit it in a class named Test…, and give `schemes`.
-
-    Give at least one step, an odd number of steps, and examples that the batch size does not divide.
-
-    Attributes:
-        serialized: whether schemes must survive a round trip through JSON.
-    """
-
-    gives = "schemes"
-
-    def schemes(self) -> Iterable[Sampling]:
-        """The schemes to test, of few steps and some dozens of examples."""
-        raise NotImplementedError("give schemes(): the schemes to test, one of a single step among them.")
-
-    def test_the_record_says_what_every_scheme_says(self) -> None:
-        self._each(check_record)
-
-    def test_truncate_is_the_scheme_of_the_first_steps(self) -> None:
-        self._each(check_leading_steps)
-
-    def test_batches_keep_the_participation(self) -> None:
-        self._each(check_batches)
-
-    def test_batches_have_the_promised_sizes(self) -> None:
-        self._each(check_sizes)
-
-    def test_who_is_in_is_drawn_by_the_key(self) -> None:
-        self._each(check_draws)
-
-    def test_it_is_accounted_for_or_refused_by_name(self) -> None:
-        self._each(check_accounted)
-
-    def test_json_and_back_changes_nothing(self) -> None:
-        if self.serialized:
-            self._each(check_scheme_written)
 
 
 def check_record(sampling: Sampling) -> None:
@@ -181,13 +143,6 @@ def check_accounted(sampling: Sampling) -> None:
     )
 
 
-def check_scheme_written(sampling: Sampling) -> None:
-    """JSON and back gives an equal scheme."""
-    again = json_round_trip(sampling)
-    require(sampling, again == sampling, "JSON changed the scheme")
-    check_same_text(sampling, again)
-
-
 def _batches(sampling: Sampling, number: int) -> Batches | None:
     """Of run `number`; None where the scheme has none, which it must be refused for by name."""
     try:
@@ -201,3 +156,26 @@ def _batches(sampling: Sampling, number: int) -> Batches | None:
 def _sizes(sampling: Sampling, number: int) -> list[int]:
     batches = batches_of(sampling, number.to_bytes(32, "big"))
     return [len(batches.batch(t)) for t in range(sampling.steps)]
+
+
+class SamplingContract(WrittenContract[Sampling]):
+    """Tests of a sampling scheme, for pytest: inherit it in a class named Test…, and give `schemes`.
+
+    Give at least one step, an odd number of steps, and examples that the batch size does not divide.
+
+    Attributes:
+        serialized: whether schemes must survive a round trip through JSON.
+    """
+
+    gives = "schemes"
+
+    def schemes(self) -> Iterable[Sampling]:
+        """The schemes to test, of few steps and some dozens of examples."""
+        raise NotImplementedError("give schemes(): the schemes to test, one of a single step among them.")
+
+    test_the_record_says_what_every_scheme_says = rule(check_record)
+    test_truncate_is_the_scheme_of_the_first_steps = rule(check_leading_steps)
+    test_batches_keep_the_participation = rule(check_batches)
+    test_batches_have_the_promised_sizes = rule(check_sizes)
+    test_who_is_in_is_drawn_by_the_key = rule(check_draws)
+    test_it_is_accounted_for_or_refused_by_name = rule(check_accounted)

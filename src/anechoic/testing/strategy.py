@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from anechoic.strategies.base import Strategy
 from anechoic.testing import guarantee, matrix, noise
-from anechoic.testing._compare import Contract
+from anechoic.testing._compare import WrittenContract, rule
 
 
-class StrategyContract(Contract[Strategy]):
+class StrategyContract(WrittenContract[Strategy]):
     """Tests of a strategy class, for pytest: inherit it in a class named Test…, and give `strategies`.
 
         class TestMine(StrategyContract):
@@ -30,42 +30,17 @@ class StrategyContract(Contract[Strategy]):
         """The strategies to test, small enough for dense algebra."""
         raise NotImplementedError("give strategies(): the strategies to test, n = 1 and an odd n among them.")
 
-    def test_the_matrix_is_lower_triangular_or_has_a_left_inverse(self) -> None:
-        self._each(matrix.check_dense)
-
-    def test_multiply_and_solve_agree_with_dense_algebra(self) -> None:
-        self._each(lambda strategy: matrix.check_algebra(strategy, self._rng()))
-
-    def test_the_structure_is_true(self) -> None:
-        self._each(matrix.check_structure)
-
-    def test_norms_of_columns_and_combs(self) -> None:
-        self._each(matrix.check_norms)
-
-    def test_truncate_is_the_strategy_of_the_first_steps(self) -> None:
-        self._each(lambda strategy: matrix.check_truncate(strategy, self._rng()))
+    test_the_matrix_is_lower_triangular_or_has_a_left_inverse = rule(matrix.check_dense)
+    test_multiply_and_solve_agree_with_dense_algebra = rule(matrix.check_algebra, "seed")
+    test_the_structure_is_true = rule(matrix.check_structure)
+    test_norms_of_columns_and_combs = rule(matrix.check_norms)
+    test_truncate_is_the_strategy_of_the_first_steps = rule(matrix.check_truncate, "seed")
+    test_wrong_arguments_are_refused = rule(matrix.check_refusals)
+    test_the_recurrence_makes_the_noise = rule(noise.check_recurrence, "seed")
+    test_the_stream_emits_the_noise = rule(noise.check_stream)
+    test_the_decoder_times_the_strategy_is_the_workload = rule(guarantee.check_decoder)
+    test_error_agrees_with_dense_algebra = rule(guarantee.check_error)
+    test_sensitivity_is_never_below_the_supremum = rule(guarantee.check_sensitivity, "seed")
 
     def test_each_parameter_has_another_value_than_its_default(self) -> None:
         matrix.check_varied(list(self.strategies()))
-
-    def test_wrong_arguments_are_refused(self) -> None:
-        self._each(matrix.check_refusals)
-
-    def test_json_and_back_changes_nothing(self) -> None:
-        if self.serialized:
-            self._each(matrix.check_serialized)
-
-    def test_the_recurrence_makes_the_noise(self) -> None:
-        self._each(lambda strategy: noise.check_recurrence(strategy, self._rng()))
-
-    def test_the_stream_emits_the_noise(self) -> None:
-        self._each(noise.check_stream)
-
-    def test_the_decoder_times_the_strategy_is_the_workload(self) -> None:
-        self._each(guarantee.check_decoder)
-
-    def test_error_agrees_with_dense_algebra(self) -> None:
-        self._each(guarantee.check_error)
-
-    def test_sensitivity_is_never_below_the_supremum(self) -> None:
-        self._each(lambda strategy: guarantee.check_sensitivity(strategy, seed=self.seed))

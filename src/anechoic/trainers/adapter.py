@@ -57,7 +57,6 @@ class TrainerAdapter:
         return self._run
 
     def _check_first(self) -> None:
-        """Refuse a second run."""
         if self._run is not None:
             raise UnsupportedError(
                 f"{self._begins} was called twice: a run has the steps that its mechanism was planned for."

@@ -174,7 +174,6 @@ class PrivateStrategy(TrainerAdapter, SingleDeviceStrategy):
         return closure_loss
 
     def _loss_of(self, module: Any, batch: Any) -> Tensor:
-        """Return the loss of the module's training_step on one row."""
         found = module.training_step(batch, *self._in_hand[1])
         loss = found.get("loss") if isinstance(found, dict) else found
         if not isinstance(loss, Tensor):

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("sklearn", reason="anechoic[sklearn] installs it")
 
 from anechoic.audit.bounds import mu_by_threshold
-from anechoic.linear.descent import Descent
+from anechoic.linear.descent import descend
 from anechoic.linear.fitting import class_residuals
 from anechoic.linear.integer_rows import IntegerRows
 from anechoic.linear.moments import MomentSums
@@ -49,13 +49,12 @@ def test_an_attack_on_descent_shows_no_more_than_mu_and_nearly_all_of_it(outputs
     direction = sums.of_rows(np.zeros((outputs, 3)), np.array([20])).ravel().astype(float)
 
     def score(present, i):
-        descent = Descent(
-            made, np.full(3, 1e-9), (outputs, 3), momentum=0.0, penalty=np.zeros(3), key=key(present, i)
-        )
         places = np.arange(21 if present else 20)
-        for _ in range(3):
-            descent.step(lambda weights: sums.of_rows(weights, places))
-        return -float(descent.weights.ravel() @ direction)
+        weights = descend(
+            *(made, np.full(3, 1e-9), lambda t, weights: sums.of_rows(weights, places)),
+            outputs=outputs, penalty=np.zeros(3), key=key(present, i), momentum=0.0,
+        )  # fmt: skip
+        return -float(weights.ravel() @ direction)
 
     found = bounds(score)
     # of so many runs about .8 of mu is shown, .05 more or less

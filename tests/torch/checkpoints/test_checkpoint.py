@@ -14,7 +14,7 @@ import torch
 from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError, ReplayError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import AES, CHACHA
-from anechoic.noise.torch_arrays import TorchArrays
+from anechoic.noise.torch_arrays import RowArrays
 from anechoic.runs import atomic_files, ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
@@ -437,14 +437,14 @@ def test_a_run_moves_from_the_noise_of_a_device_to_the_cpu(grid_bits, tmp_path, 
     monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: CHACHA)
     expected = train(start(mech=mech), 5)
     other_process()
-    ours = TorchArrays.__init__
+    ours = RowArrays.__init__
 
-    def as_on_a_device(self, dtype, device):
-        ours(self, dtype, device)
-        self._on_cpu = False
+    def as_on_a_device(self, backend, kind, device):
+        ours(self, backend, kind, device)
+        self._on_cpu = backend != "torch"
 
     with monkeypatch.context() as there:
-        there.setattr(TorchArrays, "__init__", as_on_a_device)
+        there.setattr(RowArrays, "__init__", as_on_a_device)
         run = start(mech=mech)
         train(run, 3)
         run.engine.save_checkpoint(path=path)

@@ -71,7 +71,6 @@ class _Ring(Filter[W]):
         return first > 0, [(begin, end) for begin, end in runs if begin < end]
 
     def _group(self, t: int) -> int:
-        """Steps in the group that begins with step t."""
         return min(self.ahead, self._recurrence.horizon - self._recurrence.local(t), self._recurrence.n - t)
 
 
@@ -174,7 +173,6 @@ class RegeneratedFilter(Filter[Autoregressive | MovingAverage]):
         return only_fresh(*row.tolist())
 
     def _lagged(self, s: int) -> Array:
-        """C^-1[s, s], C^-1[s, s-1], …"""
         if isinstance(self._recurrence, MovingAverage):
             return self._recurrence.row(s)
         if not self._recurrence.stationary:

@@ -280,7 +280,6 @@ class _Combination:
                 value += np.einsum("i,ij->j", weights, here[first : first + len(weights)], out=term)
 
     def note(self, memory: Array) -> None:
-        """Write down what sums were made."""
         if self._made is None:
             return
         for k in range(len(self._made)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -60,9 +61,17 @@ class _Window(RoundedFilter[W]):
     def _diagonal(self, t: int) -> Fraction:
         return Fraction(float(self._recurrence.row(self._recurrence.local(t))[0]))
 
-    def fills(self, t: int) -> int | None:
-        """Slot of the ring that row t takes; None where no row is kept."""
-        return self._recurrence.local(t) % self._window if self._window else None
+    def keeping(self, t: int, *, fresh: bool) -> Callable[[Block], dict[int, float]]:
+        """How a block is remembered: its fresh entries or its rounded ones, in the slot of row t."""
+        if not self._window:
+            return lambda block: {}
+        slot = self._recurrence.local(t) % self._window
+
+        def remember(block: Block) -> dict[int, float]:
+            block.memory[slot] = block.own if fresh else block.rounded
+            return {slot: block.largest_own if fresh else block.largest}
+
+        return remember
 
     def sums_ahead(self, t: int) -> SumsAhead | None:
         """What steps t, t + 1, … have in common."""
@@ -115,14 +124,7 @@ class RoundedAutoregressive(_Window[Autoregressive]):
         return numerators, [c.denominator * g.numerator * below for c, g in zip(entries, before, strict=True)]
 
     def plan(self, t: int) -> RowPlan:
-        lead, slot = Fraction(self._std) * self.gain(t) / self._diagonal(t), self.fills(t)
-
-        def remember(block: Block) -> dict[int, float]:
-            if slot is None:
-                return {}
-            block.memory[slot] = block.rounded
-            return {slot: block.largest}
-
+        lead, remember = Fraction(self._std) * self.gain(t) / self._diagonal(t), self.keeping(t, fresh=False)
         return RowPlan(lead, self.by_slot(t)[0], remember, ahead=self.sums_ahead(t))
 
 
@@ -140,14 +142,7 @@ class RoundedMovingAverage(_Window[MovingAverage]):
         return [w.numerator for w in weights], [w.denominator for w in weights]
 
     def plan(self, t: int) -> RowPlan:
-        lead, slot = self._diagonal(t) * Fraction(self._std) * self.gain(t), self.fills(t)
-
-        def remember(block: Block) -> dict[int, float]:
-            if slot is None:
-                return {}
-            block.memory[slot] = block.own
-            return {slot: block.largest_own}
-
+        lead, remember = self._diagonal(t) * Fraction(self._std) * self.gain(t), self.keeping(t, fresh=True)
         weights, lags = self.by_slot(t)
         past = tuple((t - j, weight) for j, weight in zip(lags, weights.exact, strict=True))
         return RowPlan(lead, weights, remember, past, ahead=self.sums_ahead(t))
