@@ -87,6 +87,8 @@ class GradientSource(ABC):
     #: What to do where rows mix.
     remedy: ClassVar[str] = REMEDY
 
+    #: By what part of the clip norm the norm of one contribution may exceed it, at most.
+    excess = 0.0
     module: Any
     criterion: Any = None
 
@@ -110,11 +112,6 @@ class GradientSource(ABC):
     def means(self) -> bool:
         """Whether backward() is called on means over rows."""
         return self.setup.loss_reduction == "mean"
-
-    @property
-    def excess(self) -> float:
-        """By what part of the clip norm the norm of one contribution may exceed it, at most."""
-        return self.clipping.excess
 
     # -- a step --------------------------------------------------------------------------------
 

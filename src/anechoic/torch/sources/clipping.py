@@ -43,7 +43,7 @@ class Clipping:
     """Clip contributions and sum them.
 
     Guarantee: a clipped contribution has a norm of at most the clip norm over all parameters together,
-    whatever the parts and gamma are.
+    whatever the parts and gamma are. What rounding adds to a sum is `anechoic.noise.grid.float_excess`.
 
     Args:
         clip_norm: > 0, of one contribution over all parameters together.
@@ -70,14 +70,6 @@ class Clipping:
             )
         if self.gamma is not None and not 0 < self.gamma < float("inf"):
             raise ValueError(f"gamma={self.gamma!r} must be positive and finite.")
-
-    @property
-    def excess(self) -> float:
-        """Relative excess of a clipped contribution over the clip norm: none.
-
-        What rounding adds to a sum of several is `anechoic.noise.grid.float_excess`.
-        """
-        return 0.0
 
     @property
     def name(self) -> str:
@@ -118,13 +110,8 @@ class Clipping:
         return torch.where(sound, factors, torch.zeros_like(norms))
 
     def sums(self, samples: list[Tensor], limits: RowLimits = None) -> list[Tensor]:
-        """Clip contributions and return their sums, one tensor a parameter, without the first axis.
-
-        Args:
-            samples, limits: see `add`.
-        """
-        totals = self.nothing([sample[:1].reshape(sample.shape[1:]) for sample in samples if len(sample)])
-        totals = totals or self.nothing([s.new_zeros(s.shape[1:]) for s in samples])
+        """Clip contributions and return their sums; see `add`."""
+        totals = self.nothing([s.new_empty(s.shape[1:]) for s in samples])
         self.add(totals, samples, limits)
         return totals
 

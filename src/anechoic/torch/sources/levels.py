@@ -246,18 +246,10 @@ class Autocast:
         return torch.autocast(self._device, dtype=self._dtype, cache_enabled=False)
 
 
-def merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
-    """`before`, with the rows that are `kept` from `made`."""
-    return [
-        torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
-        for b, m in zip(before, made, strict=True)
-    ]
-
-
-def like_first(tensor: Tensor, kept: Tensor) -> Tensor:
-    """A tensor of rows, of which the first one that is kept stands for those that are not."""
-    there = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
-    return torch.where(there, tensor, tensor[int(kept.nonzero()[0])])
+def only(kept: Tensor, tensor: Tensor, other: Tensor | None = None) -> Tensor:
+    """A tensor of rows, with `other` (zeros) in the place of those that are not `kept`; the shape stays."""
+    rows = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
+    return torch.where(rows, tensor, tensor.new_zeros(()) if other is None else other)
 
 
 def is_batched(tensor: Tensor) -> bool:

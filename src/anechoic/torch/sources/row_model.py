@@ -39,9 +39,6 @@ class RowModel:
         batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
 
     Attributes:
-        called: what it is, in messages.
-        places: of its parameters.
-        recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
         decides: whether it was seen to decide something by its data.
         asks: whether it was seen to ask for gradients of what it computes.
@@ -128,10 +125,7 @@ class RowModel:
             self._look_at_axes(given, axes, tensors)
             reasons = []
             for value in (0, 1):  # ids and lengths
-                made = [
-                    t if a is None else made_up(t, a, slots, value)
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
+                made = made_up(tensors, axes, slots, value)
                 try:
                     with undisturbed(self.module):
                         before = marks_of(self.module)
@@ -147,10 +141,7 @@ class RowModel:
                     reasons.append(error)
             seen: list[dict[str, Tensor]] = []
             for value in (0, 1):
-                made = [
-                    t if a is None else made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
-                ]
-                arguments, keywords = filled(given, made)
+                arguments, keywords = filled(given, made_up(tensors, axes, 1, value))
                 seeded()
                 try:
                     with undisturbed(self.module):
@@ -178,11 +169,7 @@ class RowModel:
         shapes = []
         for count in (2, 3):
             for value in (0, 1):
-                made = [
-                    t if a is None else made_up(t, a, count, value)
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
-                arguments, keywords = filled(given, made)
+                arguments, keywords = filled(given, made_up(tensors, axes, count, value))
                 try:
                     with undisturbed(self.module):
                         found = tensors_in(self.module(*arguments, **keywords))
@@ -215,7 +202,7 @@ class RowModel:
         )
 
 
-def made_up(tensor: Tensor, axis: int, count: int, value: int) -> Tensor:
-    shape = list(tensor.shape)
-    shape[axis] = count
-    return torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)
+def made_up(tensors: list[Tensor], axes: list[int | None], count: int, value: int) -> list[Tensor]:
+    """`count` rows of one value in the place of those that tensors have on their axes."""
+    pairs = zip(tensors, axes, strict=True)
+    return [t if a is None else t.new_full((*t.shape[:a], count, *t.shape[a + 1 :]), value) for t, a in pairs]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
-from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, fault_of, label_of, plain
 from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWrapper, SourceSetup, register
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_model import RowModel
@@ -172,11 +172,9 @@ class RowsSource(GradientSource):
                 " return what follows from them; put the module that made the input into the model; do it"
                 " after optimizer.step() (a generator's turn); or detach() it."
             )
-        label = tensor.label if type(tensor) is LabelledTensor and tensor.batch is batch else None
+        label = label_of(tensor)
         if type(tensor) is LabelledTensor and tensor.batch is not batch:
             label = Mixing("a tensor of an earlier batch")
-        mark = mark_of(plain(tensor))
-        label = label if mark is None else mark[0]
         if label is None:
             own = dimension if tensor.dim() > dimension else 0
             if not tensor.dim():
@@ -227,16 +225,12 @@ class RowsSource(GradientSource):
         made = []
         for leaf, axis in zip(call.leaves, call.passes.axes, strict=True):
             own, gradient = OnAxis(axis or 0), leaf.grad
-            label = gradient.label if type(gradient) is LabelledTensor and gradient.batch is batch else None
-            if label not in (None, own) and batch.rows > 1:
-                why = label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
+            if why := fault_of(gradient, own, batch):
                 raise GuaranteeError(
                     f"the gradient of one row's outputs depends on other rows. {why}. {REMEDY}."
                 )
-            if gradient is not None:
-                made.append(plain(gradient).detach().movedim(own.axis, 0))
-            else:
-                made.append(torch.zeros_like(plain(leaf)).movedim(own.axis, 0))
+            found = torch.zeros_like(leaf.raw) if gradient is None else plain(gradient).detach()
+            made.append(found.movedim(own.axis, 0))
         return made if any(leaf.grad is not None for leaf in call.leaves) else []
 
     def discard_sums(self) -> None:

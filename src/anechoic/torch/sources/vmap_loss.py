@@ -123,8 +123,7 @@ class LossModel(RowModel):
 
     def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
         """Refuse a loss that has a gradient though its arguments have none."""
-        made = [t if a is None else made_up(t, a, 1, 0) for t, a in zip(tensors, axes, strict=True)]
-        self.module.shifts, (arguments, keywords) = {}, filled(given, made)
+        self.module.shifts, (arguments, keywords) = {}, filled(given, made_up(tensors, axes, 1, 0))
         with suppress(*FAILS), torch.enable_grad():
             self.tried = not self.module(*arguments, **keywords).requires_grad
         self.module.shifts = self.places[0][0]

@@ -14,22 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.labels import Label, LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
+from anechoic.torch.labels import Label, LabelledBatch, LabelledTensor, Mixing, OnAxis, label_of, plain
 from anechoic.torch.sources.ghost.layers import SHARING, BackwardCall, Embedding, holds, layer_kind
-from anechoic.torch.structure import Idle
 
 OTHERWISE = "use grad_sample_mode='rows'"
 
 
 class NotedCall(NamedTuple):
-    """One call of a layer, which backward() came through.
-
-    Attributes:
-        layer: what was called.
-        given: its input.
-        backprop: the gradient at its output.
-        expected: the label of the output.
-    """
+    """One call of a layer, which backward() came through: `expected` is the label of its output."""
 
     layer: nn.Module
     given: Tensor
@@ -46,13 +38,6 @@ class NotedCall(NamedTuple):
         # over features that are rows the output is no row's
         return "" if isinstance(self.expected, OnAxis) else f"an input of shape {shape} whose rows it mixes"
 
-    def pulled_fault(self) -> str:
-        """Why the gradient at its output is not of single rows, or ""."""
-        label = label_of(self.backprop)
-        if label is None or label == self.expected:
-            return ""
-        return label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
-
     def by_rows(self, rows: int) -> BackwardCall:
         """The tensors without labels, rows first."""
         found = []
@@ -66,12 +51,6 @@ class NotedCall(NamedTuple):
                 one = one.flatten(label.axis + 1, label.axis + 2)
             found.append(one)
         return BackwardCall(self.layer, *found)
-
-
-def label_of(tensor: Tensor) -> Label:
-    """The label of a tensor now; what was written to its memory counts."""
-    mark = mark_of(plain(tensor))
-    return mark[0] if mark is not None else tensor.label if type(tensor) is LabelledTensor else None
 
 
 class BackpropRecorder(torch.autograd.Function):
@@ -98,18 +77,15 @@ class BackpropRecorder(torch.autograd.Function):
 class Hook:
     """A bound method as a hook, as long as its owner is there; in a copy of the model it does nothing."""
 
-    def __init__(self, method: Any) -> None:
-        self._method = WeakMethod(method)
+    def __init__(self, method: Any = None) -> None:
+        self._method = None if method is None else WeakMethod(method)
 
     def __call__(self, *given: Any) -> Any:
-        method = self._method()
+        method = self._method and self._method()
         return None if method is None else method(*given)
 
-    def __deepcopy__(self, memo: Any) -> Idle:
-        return Idle()
-
     def __reduce__(self) -> Any:
-        return Idle, ()
+        return Hook, ()
 
 
 def hooked(layer: nn.Module, before: Any, after: Any, *, within: bool) -> list[Any]:

@@ -226,11 +226,8 @@ class _Normalisation(LayerKind):
         x = call.given
         if not x.numel():
             return x
-        return (
-            self._function(call.layer, x.flatten(0, 1)).reshape(x.shape)
-            if self._channels
-            else (self._function(call.layer, x))
-        )
+        images = x.flatten(0, 1) if self._channels else x
+        return self._function(call.layer, images).reshape(x.shape)
 
     def _summed(self, call: BackwardCall, factor: Tensor | None) -> Tensor:
         """Backprops (times `factor`) summed over all axes but rows and those of the parameter."""
@@ -244,26 +241,10 @@ class _Normalisation(LayerKind):
         return split.sum(1, dtype=torch.float64)
 
 
-def _layer_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
-
-
-def _rms_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.rms_norm(x, layer.normalized_shape, None, layer.eps)
-
-
 def _own_rms_norm(layer: Any, x: Tensor) -> Tensor:
     """As transformers' models have it: in float32."""
     wide = x.to(torch.float32)
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + layer.variance_epsilon)).to(x.dtype)
-
-
-def _group_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.group_norm(x, layer.num_groups, None, None, layer.eps)
-
-
-def _instance_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.instance_norm(x, None, None, None, None, True, 0.0, layer.eps)
 
 
 class Embedding(LayerKind):
@@ -284,12 +265,17 @@ class Embedding(LayerKind):
         def weight() -> RowGradients:
             rows = len(calls[0].given)
             lines = joined([call.given.reshape(rows, math.prod(call.given.shape[1:])) for call in calls], 1)
-            values = joined([positions(call.backprop) for call in calls], 1)
-            if layer.padding_idx is not None:
-                values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
+            values = joined([self._of_words(layer, call) for call in calls], 1)
             return SparseGradients(lines.long(), values, layer.weight.shape[0])
 
         return {"weight": weight}
+
+    def _of_words(self, layer: Any, call: BackwardCall) -> Tensor:
+        """What each word adds to its line: (rows, words, width)."""
+        left_out = (
+            torch.zeros_like(call.given) if layer.padding_idx is None else call.given == layer.padding_idx
+        )
+        return positions(call.backprop.masked_fill(left_out.bool().unsqueeze(-1), 0))
 
 
 class EmbeddingBag(Embedding):
@@ -301,20 +287,7 @@ class EmbeddingBag(Embedding):
     def own(self, layer: Any, x: Tensor) -> int:
         return 1
 
-    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
-        layer: Any = calls[0].layer
-
-        def weight() -> RowGradients:
-            rows = len(calls[0].given)
-            lines = joined([call.given.reshape(rows, math.prod(call.given.shape[1:])) for call in calls], 1)
-            values = joined([self._of_words(layer, call) for call in calls], 1)
-            return SparseGradients(lines.long(), values, layer.weight.shape[0])
-
-        return {"weight": weight}
-
-    @staticmethod
-    def _of_words(layer: Any, call: BackwardCall) -> Tensor:
-        """What each word adds to its line: (rows, words of all its bags, width)."""
+    def _of_words(self, layer: Any, call: BackwardCall) -> Tensor:
         words = call.given
         counts = torch.ones_like(words) if layer.padding_idx is None else words != layer.padding_idx
         shares = counts.double()
@@ -325,18 +298,18 @@ class EmbeddingBag(Embedding):
         return positions(made.masked_fill((shares == 0).unsqueeze(-1), 0))
 
 
+_instance_norm = _Normalisation(lambda of, x: F.instance_norm(x, eps=of.eps), channels=True)
 #: The allow-list. A subclass is another class, whose forward pass may be another.
 KINDS: dict[type[nn.Module], LayerKind] = {
     nn.Linear: _Linear(),
     nn.Embedding: Embedding(),
     nn.EmbeddingBag: EmbeddingBag(),
-    nn.LayerNorm: _Normalisation(_layer_norm, channels=False),
-    nn.RMSNorm: _Normalisation(_rms_norm, channels=False),
-    nn.GroupNorm: _Normalisation(_group_norm, channels=True),
-    **dict.fromkeys(
-        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-        _Normalisation(_instance_norm, channels=True),
+    nn.LayerNorm: _Normalisation(
+        lambda of, x: F.layer_norm(x, of.normalized_shape, eps=of.eps), channels=False
     ),
+    nn.RMSNorm: _Normalisation(lambda of, x: F.rms_norm(x, of.normalized_shape, eps=of.eps), channels=False),
+    nn.GroupNorm: _Normalisation(lambda of, x: F.group_norm(x, of.num_groups, eps=of.eps), channels=True),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _instance_norm),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _Convolution()),
 }
 #: Classes of other people's packages, which need not be installed, by module and name.
