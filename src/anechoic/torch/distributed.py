@@ -30,11 +30,7 @@ def running_ranks() -> int:
 
 
 class Ranks:
-    """The ranks of a run in torch.distributed's default group; or one process alone.
-
-    Attributes:
-        rank, count: this process, and how many there are.
-    """
+    """The `count` ranks of a run in torch.distributed's default group, of which this is `rank`."""
 
     def __init__(self) -> None:
         self.count = running_ranks()

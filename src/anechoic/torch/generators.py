@@ -91,9 +91,7 @@ def seeded(seed: bytes) -> Iterator[None]:
 def fix(seed: bytes, numpy: Any, *, cuda: bool) -> None:
     """Fill every generator from 32 bytes; torch's whole state, as torch.manual_seed keeps 32 bits of a seed.
 
-    Args:
-        numpy: a `numpy.random.MT19937`, which takes the place of the global one: its state stays as it is.
-        cuda: those of GPUs in use, too.
+    `numpy`, a `numpy.random.MT19937`, takes the place of the global one, whose state stays as it is.
     """
     check_layout()
     drawn = derive(seed, "generators", size=4 * WORDS + 72)

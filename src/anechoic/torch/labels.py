@@ -67,10 +67,8 @@ Label = OnAxis | OfRow | OfSome | OverRows | Mixing | None
 class LabelledBatch:
     """A delivered batch, until its step(): how many rows, and what backward() was called on.
 
-    Args:
-        rows: how many.
-        means: whether backward() is to be called on a mean over rows, or on a sum.
-        parameters: of the model, which a loss must not reach past its outputs.
+    With `means` that is to be a mean over rows, else a sum. It must not reach `parameters` past the outputs
+    of the model.
 
     Attributes:
         live: whether its tensors are followed still.
@@ -269,19 +267,12 @@ _MARKED: set[ref[MemoryMark]] = set()
 
 @dataclass(frozen=True, eq=False)
 class MemoryMark:
-    """What was written into memory that other tensors may see.
-
-    Attributes:
-        label: OnAxis of any tensor, or what holds for all of the memory.
-        batch: whose rows.
-        stride: from a row to the next one in memory; 0 without an axis.
-        first: where something of row 0 is.
-    """
+    """What was written into memory that other tensors may see."""
 
     label: Label
     batch: LabelledBatch
-    stride: int
-    first: int
+    stride: int  #: from a row to the next one in memory; 0 without an axis
+    first: int  #: where something of row 0 is
 
 
 def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:

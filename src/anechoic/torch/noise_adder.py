@@ -33,7 +33,6 @@ class NoiseAdder(NonPicklable):
     has it in the journal.
 
     Attributes:
-        journal: told of every release before it is returned, or None.
         agreed: whether all ranks are about to make the same release, and wait for this one's sums.
         storage: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """

@@ -120,42 +120,6 @@ def test_what_a_row_gives_has_the_same_bits_whatever_the_others_are(slots):
 # -- losses --------------------------------------------------------------------------------------------
 
 
-MIXING = {
-    "a target beside a column": lambda out, y: ((out[:, :1] - y.float()) ** 2).mean(),
-    "each against each": lambda out, y: F.cross_entropy(out @ out.T, torch.arange(len(out))),
-    "centred outputs": lambda out, y: F.cross_entropy(out - out.mean(0), y),
-    "the root of a mean": lambda out, y: F.cross_entropy(out, y).sqrt(),
-    "the mean of the positive ones": lambda out, y: out[out > 0].mean(),
-}
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_a_loss_that_mixes_rows_is_refused_and_the_batch_can_be_done_again(name):
-    run = start(mech=mechanism(steps=5), keys=False)
-    x, y = next(iter(run.loader))
-    MIXING[name](run.module(x), y).backward()
-    with pytest.raises(GuaranteeError, match="the loss mixes rows|depends on other rows"):
-        run.optimizer.step()
-    assert run.engine.releases == 0
-    run.optimizer.zero_grad()
-    step(run, (x, y))
-    assert run.engine.releases == 1
-
-
-def test_a_loss_that_mixes_from_some_step_on_is_refused_then():
-    run = start(mech=mechanism(steps=5), keys=False)
-    for number, (x, y) in enumerate(run.loader):
-        run.optimizer.zero_grad()
-        out = run.module(x)
-        F.cross_entropy(out - out.mean(0) if number == 3 else out, y).backward()
-        if number == 3:
-            with pytest.raises(GuaranteeError, match="the loss mixes rows"):
-                run.optimizer.step()
-            return
-        run.optimizer.step()
-    pytest.fail("four batches were to come")
-
-
 def test_terms_of_another_model_and_other_ways_back_are_refused():
     run, other = start(keys=False), nn.Linear(2, 1)
     x, y = next(iter(run.loader))

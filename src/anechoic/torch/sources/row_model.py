@@ -31,12 +31,7 @@ logger = logging.getLogger("anechoic")
 
 
 class RowModel:
-    """A model that is run row by row.
-
-    Args:
-        module: the plain one.
-        parameters: those whose gradients are wanted, in this order.
-        batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
+    """A model that is run row by row, and its parameters whose gradients are wanted, in this order.
 
     Attributes:
         loops: why rows were last taken one after another; "" while vmap runs the model.
@@ -59,11 +54,11 @@ class RowModel:
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
-        self._names = [names[id(p)] for p in parameters]
+        self.names = [names[id(p)] for p in parameters]
 
     def weights(self) -> dict[str, Tensor]:
         """The parameters by name, as they are now."""
-        return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
+        return {name: p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
 
     @contextmanager
     def runnable(self) -> Iterator[None]:
@@ -75,10 +70,6 @@ class RowModel:
                 handle = layer.register_forward_pre_hook(zero_state, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
-
-    def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
-        """In the order of the parameters."""
-        return [found[name] for name in self._names]
 
     def forget_rows(self, layer: nn.Module, before: dict[str, Any]) -> None:
         """Put back attributes in which a call left something of rows, which the next batch would see."""
@@ -112,8 +103,7 @@ class RowModel:
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
 
-        Args:
-            given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
+        Of `given` types and shapes are looked at; arguments are those of `RowPasses`.
         """
         self.tried = self.looking = True
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
@@ -184,11 +174,7 @@ class RowModel:
                 self._axes += (differing[0] if known else None,)
 
     def axis(self, place: int, tensor: Tensor) -> int | None:
-        """The axis of length 1 that stands for the batch in an output of one row; None without an axis.
-
-        Raises:
-            UnsupportedError: if there is none.
-        """
+        """The axis of length 1 that stands for the batch in an output of one row; None without an axis."""
         if not tensor.dim():
             return None
         known = self._axes[place] if place < len(self._axes) else None

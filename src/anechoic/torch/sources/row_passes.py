@@ -83,11 +83,7 @@ class RowPasses:
         self._after: Callable[[], None] | None = None
 
     def run(self) -> list[Tensor]:
-        """Outputs of all rows, rows first.
-
-        Raises:
-            Exception: what the model raised, if it did for every row.
-        """
+        """Outputs of all rows, rows first; raises what the model raised, if it did for every row."""
         module = self._model.module
         # each pass begins with what the model was before the call, which is one call of it, however many
         own = [(layer, dict(layer.__dict__)) for layer in module.modules()]
@@ -227,7 +223,7 @@ class RowPasses:
         model = self._model
         if model.loops:
             return self._alone(inputs, left)
-        level = RowLevel(self._slots, draws=True)
+        level = RowLevel(self._slots)
         decisions = BranchFollower(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
 
@@ -296,7 +292,7 @@ class RowPasses:
                 continue
             with level.entered():
                 back = pull([level.put(c) for c in given], retain_graph=False)[0]
-                made = level.taken(model.gradients(back))
+                made = level.taken(back[name] for name in model.names)
             totals = [only(kept, m, t) for m, t in zip(made, totals, strict=True)] if totals else made
         self._passes[chunk] = []
         if not totals:

@@ -60,29 +60,17 @@ class RowsModule(ModelWrapper):
 
 
 class PendingCall:
-    """A call of the model whose outputs were handed out.
-
-    Attributes:
-        passes: the call, row by row.
-        leaves: its outputs, where backward() ends.
-        cotangents: gradients of each row's own loss at its outputs, rows first; none before step().
-    """
+    """A call of the model whose outputs were handed out as `leaves`, where backward() ends."""
 
     def __init__(self, passes: RowPasses, leaves: list[LabelledTensor]) -> None:
         self.passes, self.leaves = passes, leaves
+        #: gradients of each row's own loss at its outputs, rows first; none before step()
         self.cotangents: list[Tensor] = []
 
 
 @register("rows")
 class RowsSource(GradientSource):
-    """One gradient a row, chunk by chunk; see this module.
-
-    An example whose gradient is not finite contributes zero.
-
-    Attributes:
-        memory: bytes of gradients held at once; at least one row.
-        batch: the one in hand, whose tensors are followed.
-    """
+    """One gradient a row, chunk by chunk; an example whose gradient is not finite contributes zero."""
 
     mode = "rows"
     memory = MEMORY

@@ -40,12 +40,7 @@ class VmapLossSource(RowsSource):
         self.criterion = torch.compiler.disable(self.loss)
 
     def loss(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The mean (or sum) of the losses of the rows; for other data than the batch in hand, the user's.
-
-        Raises:
-            UnsupportedError: for a tensor without one row an example, or a loss of a row that is no number.
-            GuaranteeError: for a criterion that reaches trainable parameters.
-        """
+        """The mean (or sum) of the losses of the rows; for other data than the batch in hand, the user's."""
         batch, delivery = self.batch, self.ledger.in_hand
         given = mapped((arguments, keywords), lambda t: getattr(t, "of_rows", t))
         tensors = tensors_in(given)
@@ -117,7 +112,7 @@ class LossModel(RowModel):
         own = {str(i): (t, a) for i, (t, a) in enumerate(zip(tensors, axes, strict=True)) if t.requires_grad}
         zeros = {i: nn.Parameter(torch.zeros_like(plain(t).narrow(a, 0, 1))) for i, (t, a) in own.items()}
         self.module.shifts = zeros
-        self.parameters, self._names = [*zeros.values()], [*zeros]
+        self.parameters, self.names = [*zeros.values()], [*zeros]
         self.places = [(zeros, name, name) for name in zeros]
         return [a for _, a in own.values()]
 

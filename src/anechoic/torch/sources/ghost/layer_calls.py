@@ -97,21 +97,12 @@ def hooked(layer: nn.Module, before: Any, after: Any, *, within: bool) -> list[A
 
 
 class LayerCalls:
-    """Note the calls of the trainable layers of a module.
-
-    Args:
-        module: plain module, of which every trainable parameter belongs to one layer on the list.
-        parameters: the trainable ones.
-        batch_first: whether rows come before positions in what has no label.
+    """Note the calls of the trainable layers of a module; one that is not on the list is refused by name.
 
     Attributes:
-        batch: in hand.
-        inside: whether the model works on it, so that layers are noted; they are in its backward() too.
+        inside: whether the model works on the batch, so layers are noted; they are in its backward() too.
         layers: for each the names of its trainable parameters and their ids.
         anchor: no parameter, and makes autograd come by.
-
-    Raises:
-        UnsupportedError: naming the layer that is not on the list, and why.
     """
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], *, batch_first: bool) -> None:
@@ -186,11 +177,7 @@ def _counts(places: Tensor) -> bool:
 
 
 def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[nn.Module, dict[str, int]]:
-    """The layers that hold `parameters`: for each the names of its own and their ids.
-
-    Raises:
-        UnsupportedError: if one is not on the list, or a parameter belongs to several.
-    """
+    """The layers that hold `parameters`: for each the names of its own and their ids."""
     wanted = {id(p) for p in parameters}
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     found: dict[nn.Module, dict[str, int]] = {}

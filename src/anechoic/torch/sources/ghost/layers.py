@@ -30,12 +30,9 @@ from anechoic.torch.sources.ghost.factored_gradients import (
 
 
 class BackwardCall(NamedTuple):
-    """One call of a layer in a backward pass.
+    """One call of a layer in a backward pass: its input, and the gradient at its output.
 
-    Attributes:
-        layer: what was called.
-        given: its input, shape (rows, …, *axes of one position): rows first, positions between.
-        backprop: the gradient at its output, in the same form.
+    Both have shape (rows, …, *axes of one position): rows first, positions between.
     """
 
     layer: Any
@@ -139,18 +136,14 @@ class _Convolution(LayerKind):
             a = [_channels_last(call.backprop[rows], groups) for call in calls]
             return joined(x, 2), joined(a, 2)
 
-        def weight() -> RowGradients:
-            return OuterProducts(make, sizes, restore, budget)
-
         def restore(made: Tensor) -> Tensor:
-            split = made.reshape(outputs, *kernel, per_group)
-            return split.movedim(-1, 1)
+            return made.reshape(outputs, *kernel, per_group).movedim(-1, 1)
 
         def bias() -> RowGradients:
             flat = [call.backprop.flatten(start_dim=3) for call in calls]
             return PlainGradients(total([part.sum(dim=(1, 3), dtype=torch.float64) for part in flat]))
 
-        return {"weight": weight, "bias": bias}
+        return {"weight": lambda: OuterProducts(make, sizes, restore, budget), "bias": bias}
 
 
 def _channels_last(backprop: Tensor, groups: int) -> Tensor:
@@ -197,12 +190,7 @@ def _padding(layer: Any) -> list[int]:
 
 
 class _Normalisation(LayerKind):
-    """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x.
-
-    Args:
-        function: (layer, x) -> x'.
-        channels: whether one weight is that of a channel, the axis behind that of the images.
-    """
+    """y = weight * x' + bias with x' = function(layer, x); with `channels` a weight is that of a channel."""
 
     def __init__(self, function: Callable[[Any, Tensor], Tensor], *, channels: bool) -> None:
         self._function, self._channels = function, channels
@@ -214,13 +202,10 @@ class _Normalisation(LayerKind):
         return x.dim() - 1 if self._channels else layer.weight.dim()
 
     def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
-        def weight() -> RowGradients:
-            return PlainGradients(total([self._summed(call, self._normalised(call)) for call in calls]))
-
-        def bias() -> RowGradients:
-            return PlainGradients(total([self._summed(call, None) for call in calls]))
-
-        return {"weight": weight, "bias": bias}
+        return {
+            "weight": lambda: PlainGradients(total([self._summed(c, self._normalised(c)) for c in calls])),
+            "bias": lambda: PlainGradients(total([self._summed(c, None) for c in calls])),
+        }
 
     def _normalised(self, call: BackwardCall) -> Tensor:
         x = call.given
@@ -272,10 +257,10 @@ class Embedding(LayerKind):
 
     def _of_words(self, layer: Any, call: BackwardCall) -> Tensor:
         """What each word adds to its line: (rows, words, width)."""
-        left_out = (
-            torch.zeros_like(call.given) if layer.padding_idx is None else call.given == layer.padding_idx
-        )
-        return positions(call.backprop.masked_fill(left_out.bool().unsqueeze(-1), 0))
+        made = call.backprop
+        if layer.padding_idx is not None:
+            made = made.masked_fill((call.given == layer.padding_idx).unsqueeze(-1), 0)
+        return positions(made)
 
 
 class EmbeddingBag(Embedding):
