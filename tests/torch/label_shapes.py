@@ -140,13 +140,11 @@ def images_to(*layers, size):
     return lambda: nn.Sequential(*(layer() for layer in layers), nn.Flatten(), nn.Linear(size, 3))
 
 
-relu, X, T, V, W = nn.ReLU, lambda: rows(6), lambda: rows(6, 4), lambda: rows(5, 8), ids
+relu, X, T, V = nn.ReLU, lambda: rows(6), lambda: rows(6, 4), lambda: rows(5, 8)
 conv = lambda a, b, k, **o: lambda: nn.Conv2d(a, b, k, **o)  # noqa: E731
 last = lambda m, x: m.h(m.g(x)[0][:, -1])  # noqa: E731
-first = lambda x: (x,)  # noqa: E731
 rnn = lambda kind, out=5, **o: net(last, g=lambda: kind(4, 5, batch_first=True, **o), h=linear(out, 3))  # noqa: E731
 number = lambda: normal(B)  # noqa: E731
-of_tokens = lambda: ids(5)  # noqa: E731
 
 #: Name: (model, inputs, targets, loss), each but the last to be called.
 SHAPES = {

@@ -136,11 +136,9 @@ class LabelledBatch:
 
     def _reaches_others(self, root: LabelledTensor) -> bool:
         """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
-        own, leaves = (
-            set(map(id, self.parameters)),
-            (getattr(n, "variable", None) for n in nodes([root.grad_fn])),
-        )
-        return any(type(t) is not LabelledTensor and id(t) not in own for t in leaves if t is not None)
+        own = set(map(id, self.parameters))
+        leaves = [node.variable for node in nodes([root.grad_fn]) if hasattr(node, "variable")]
+        return bool([t for t in leaves if type(t) is not LabelledTensor and id(t) not in own])
 
 
 def _marks(tensors: Any) -> list[tuple[int, int]]:

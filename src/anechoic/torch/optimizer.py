@@ -189,11 +189,11 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def _admit_what_was_loaded(self) -> None:
         """Check a state that was loaded into the plain optimizer before make_private, as one after it."""
-        groups = self.original_optimizer.param_groups
-        if self.run is not None and any(STAMP in group for group in groups):
-            self._with_history("admit", None, {"param_groups": groups})
-            for group in groups:
-                group.pop(STAMP, None)
+        stamped = [group for group in self.param_groups if STAMP in group]
+        if stamped and self.run is not None:
+            self._with_history("admit", None, {"param_groups": self.param_groups})
+            for group in stamped:
+                del group[STAMP]
 
     def __repr__(self) -> str:
         return repr(self.original_optimizer)

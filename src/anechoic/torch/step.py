@@ -116,7 +116,8 @@ class OptimizerUpdate:
 
     def put(self, gradients: list[Tensor]) -> None:
         """Write released gradients into p.grad, of which the update is due."""
-        changed = any(p.grad is not None and p.grad is g() and p.grad._version != v for p, g, v in self._seen)
+        same = [(grad, version) for p, held, version in self._seen if (grad := held()) is p.grad]
+        changed = [grad for grad, version in same if grad is not None and grad._version != version]
         if changed and not self._said:
             self._said = True
             logger.warning(

@@ -78,15 +78,16 @@ def filled(value: Any, tensors: list[Any]) -> Any:
     return mapped(value, lambda _: next(given))
 
 
-def nodes(roots: Iterable[Any]) -> Iterator[Any]:
-    """The nodes of a graph of autograd from `roots` on, each once."""
-    seen, todo = {None}, list(roots)
+def nodes(roots: Iterable[Any]) -> set[Any]:
+    """The nodes of a graph of autograd from `roots` on."""
+    seen, todo = set(), [*roots]
     while todo:
         node = todo.pop()
-        if node not in seen:
+        if node is not None and node not in seen:
             seen.add(node)
-            yield node
-            todo += (before for before, _ in node.next_functions)
+            for before, _ in node.next_functions:
+                todo.append(before)
+    return seen
 
 
 def bits(tensor: Tensor) -> Tensor:

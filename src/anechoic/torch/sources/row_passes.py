@@ -292,7 +292,7 @@ class RowPasses:
                 continue
             with level.entered():
                 back = pull([level.put(c) for c in given], retain_graph=False)[0]
-                made = level.taken(back[name] for name in model.names)
+                made = level.taken([back[name] for name in model.names])
             totals = [only(kept, m, t) for m, t in zip(made, totals, strict=True)] if totals else made
         self._passes[chunk] = []
         if not totals:

@@ -23,7 +23,7 @@ from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWra
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_model import RowModel
 from anechoic.torch.sources.row_passes import RowPasses
-from anechoic.torch.structure import full_precision, tensors_in
+from anechoic.torch.structure import tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -198,7 +198,7 @@ class RowsSource(GradientSource):
         used = [(call, given) for call, given in found if given]
         for call, given in used:
             call.cotangents = given
-        with torch.no_grad(), full_precision(self.device.type):
+        with torch.no_grad():
             totals = self.clipping.nothing(self.parameters)
             for rows, vectors in self._chunks([call for call, _ in used], delivery):
                 whole = delivery.units is None
