@@ -70,8 +70,8 @@ bench: $(READY) ## speed of the noise step and of a training step
 bench-peer: $(READY) $(PEER)/.ready ## our optimisers beside JAX Privacy's, in one run (about 15 minutes)
 	$(BIN)/python benchmarks/optimize.py --peer $(PEER)/bin/python --plot docs/images/optimize.svg $(ARGS)
 
-tables: $(READY) ## the published tables, computed again into docs/tables.md (about 15 minutes)
-	$(BIN)/python benchmarks/tables.py --out docs/tables.md $(ARGS)
+tables: $(READY) ## the published tables, computed again into docs/papers.md (about 15 minutes)
+	$(BIN)/python benchmarks/tables.py --out docs/papers.md $(ARGS)
 
 figures: $(READY) ## the papers' figures: the monograph's into docs/images/monograph, the others' into figures/
 	$(BIN)/python benchmarks/figures.py $(ARGS)

@@ -49,7 +49,7 @@ def table(repeats: int) -> list[dict[str, Any]]:
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """The table of docs/audit.md."""
+    """All statistics in Markdown; docs/audit.md has one of each fault."""
     lines = [
         "| fault | statistic | found | allowed | without the fault | caught | power at least |",
         "|---|---|---|---|---|---|---|",

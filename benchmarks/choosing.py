@@ -1,6 +1,6 @@
 """plan() against a search over every number of bands, in 60 settings: python benchmarks/choosing.py
 
-    python benchmarks/choosing.py --out docs/measured.md     # the table between the marks of that page
+    python benchmarks/choosing.py --ratios 117 --epochs 1 10 --out docs/measured.md  # between its marks
     python benchmarks/choosing.py --ratios 20 --epochs 1 10  # a part of the grid
 
 A cell is a setting (N, B, epochs, epsilon). The search computes loss * sigma for the best column-normalised
@@ -39,7 +39,7 @@ EPSILONS = (0.25, 1.0, 3.0, 8.0, 16.0)
 MARKS = ("<!-- grid -->", "<!-- end of grid -->")
 HEAD = (
     "| N | B | epochs | ε | best b | loss·σ | plan() takes | sampling | plan / search | same class |"
-    " vs Poisson | s |"
+    " vs DP-SGD | s |"
 )
 
 

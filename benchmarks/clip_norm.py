@@ -1,6 +1,6 @@
 """Accuracy over the clip norm, rate times clip norm kept: python benchmarks/clip_norm.py
 
-Digits of scikit-learn, as in `benchmarks/adam.py`: 1,500 rows, a hidden layer of 32, batches of 30, five
+Digits of scikit-learn, the task `digits` of the grid: 1,500 rows, a hidden layer of 32, batches of 30, five
 passes, SGD with momentum 0.9, delta 1e-5, the plan's mechanism. The rate is that of `plan.advice` over the
 clip norm; "at the rate of clip norm 1" leaves it. "no noise" has a millionth of the noise. Accuracy on the
 other 297 rows, mean over seeds.
@@ -13,26 +13,31 @@ import hashlib
 import logging
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from adam import BATCH, DELTA, PASSES, ROWS, data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import anechoic as an
 from anechoic.torch import PrivacyEngine
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
+from adaptive.tasks import digits
+
+TASK = digits(Path())
+
 
 def planned(epsilon: float) -> Any:
     """The plan of a run at clip norm 1."""
     return an.plan(
-        examples=ROWS,
-        batch_size=BATCH,
-        epochs=PASSES,
+        examples=TASK.examples,
+        batch_size=TASK.batch_size,
+        epochs=TASK.epochs,
         epsilon=epsilon,
-        delta=DELTA,
+        delta=TASK.delta,
         optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0, momentum=0.9),
         random_sampling=True,
     )
@@ -40,7 +45,7 @@ def planned(epsilon: float) -> Any:
 
 def trained(mechanism: Any, rate: float, clipping: str, seed: int, name: str) -> float:
     """Accuracy on the other rows."""
-    x, y, other, digits = data()
+    x, y, other, targets = TASK.data
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     # keys follow from the seed, so that figures can be reproduced: a run that protects anyone passes none
@@ -49,18 +54,18 @@ def trained(mechanism: Any, rate: float, clipping: str, seed: int, name: str) ->
     private, optimizer, loader = PrivacyEngine(noise_key=keys[0], sampling_key=keys[1]).make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9),
-        data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True),
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=TASK.batch_size, shuffle=True),
         mechanism=mechanism,
         max_grad_norm=mechanism.clip_norm,
         clipping=clipping,
     )
-    for _ in range(PASSES):
+    for _ in range(TASK.epochs):
         for rows, labels in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(private(rows), labels).backward()
             optimizer.step()
     with torch.no_grad():
-        return float((model(other).argmax(-1) == digits).float().mean())
+        return float((model(other).argmax(-1) == targets).float().mean())
 
 
 def main() -> int:

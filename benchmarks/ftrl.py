@@ -244,7 +244,7 @@ def measure(task: Task, seeds: int) -> tuple[Panel, ...]:
 
 
 def words(task: Task, seeds: int) -> tuple[str, ...]:
-    """What the page says."""
+    """Return what is to be said of the figure."""
     ball, sparse = (geometry for geometry, _ in GEOMETRIES)
     middle = task.dimensions[-1 if task.name == "flights" else 1]
     setting = (
@@ -287,8 +287,7 @@ def main() -> None:
         measure(task, options.seeds),
         remarks=remarks,
     )
-    for file in figure.write(options.out):
-        print(file)
+    print(figure.text(), *figure.write(options.out), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""What a plan should minimise, by training: python benchmarks/grid.py --data-dir DIR --out grid.jsonl
+"""What privacy costs a model, by arm, at each arm's best learning rate: python benchmarks/grid.py --out FILE
 
-    python benchmarks/grid.py mlp --quick                     # one task, minutes: what `make bench` runs
-    python benchmarks/grid.py --out grid.jsonl                # all of it, days of one core
-    python benchmarks/grid.py --out grid.jsonl --tables       # of what is in --out, without training
+    python benchmarks/grid.py --out benchmarks/records/grid.jsonl            # resumable: hours of one core
+    python benchmarks/grid.py --out benchmarks/records/grid.jsonl --tables   # of what is there, no training
+    python benchmarks/grid.py --quick                                        # one cell, a minute
+    python benchmarks/grid.py --claim 300                                    # predictions only, minutes
 
-Tasks of `adaptive/tasks.py`, those of 120 steps in three passes and those of one pass of 1,024 steps; batches
-in a fixed order, or drawn as each mechanism draws them; SGD, momentum .9 and Adam under several schedules.
-Every arm has a plan of its own (`adaptive/objectives.py`: no noise, independent noise, the plan for plain
-sums, weights of the last iterate, a discount) and its own learning rate, the best of powers of two with worse
-ones to either side; then each is trained at the best rate of independent noise too. Metric of the last
-iterate on test examples: accuracy, or the area under the ROC curve for flights.
+Cells, in the order of `cells`: a task of `adaptive/tasks.py`, epsilon, batches in a fixed order or drawn, an
+optimizer and a schedule. Arms: DP-SGD (Poisson sampling; in a fixed order it is what these batches would have
+if they might be drawn in secret), the best of it and of banded noise under cyclic Poisson sampling,
+independent noise in the same scheme (drawn: random allocation), the plan, no noise, and the plan by
+`make_private_with_epsilon` at the rate of its advice. Every arm has six learning
+rates, two apart, and more until none has its best one at an end. That the best is chosen on test examples
+flatters all arms alike. Metric: accuracy of the last iterate, or the area under the ROC curve.
 
-Arms whose plan takes the same mechanism are trained once. Each result is a line of --out: a run that was
-stopped goes on where it was. The noise is drawn by NumPy: this is a study of utility, not a release.
+Noise is drawn by NumPy but in the engine: this is a study of utility, not a release.
 """
 
 from __future__ import annotations
@@ -21,77 +22,118 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import get_args
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the studies stand beside the benchmarks
-from adaptive.cells import Results, best_rate, complete
-from adaptive.objectives import INDEPENDENT, NOISELESS, PLANS, SCHEDULES, Optimizer, Run
-from adaptive.objectives_table import advice, summary, table
-from adaptive.tasks import LONG_TASKS, TASKS
+from adaptive.cells import Arm, Cell, Order, Results
+from adaptive.claim import claim
+from adaptive.table import tables
+from adaptive.tasks import TASKS
 
-ALL = {**LONG_TASKS, **TASKS}
-QUICK = {
-    "epsilons": [1.0],
-    "optimizers": ["momentum"],
-    "schedules": ["cooldown"],
-    "plans": ["independent", "sums", "default"],
-    "seeds": 2,
-}
+ORDERS: tuple[Order, ...] = ("fixed", "drawn")
+EPSILONS = (1.0, 3.0, 0.3, 8.0)
+MOMENTUM, ADAM = ("momentum", "cooldown"), ("Adam", "constant")
+LATER = tuple(product(("SGD", "momentum", "Adam", "AdamW"), ("cooldown", "constant")))
+ARMS: tuple[Arm, ...] = ("DP-SGD", "independent", "default", "no noise")
+QUICK = [Cell("digits", 3.0, "fixed", *ADAM, arm) for arm in (*ARMS, "engine")]
 
 
-def train(results: Results, run: Run, seeds: int) -> str:
-    """An arm at its own best rate and at that of independent noise; what is to be said of it."""
-    planned = run.plan not in (INDEPENDENT, NOISELESS)
-    if planned and run.row.mechanism == replace(run, plan=INDEPENDENT).row.mechanism:
-        return "takes independent noise"
-    inside = complete(results, run.key, run.trained, run.guess, seeds)
-    if alone := results.of(replace(run, plan=INDEPENDENT).key):
-        results.train(run.key, [best_rate(alone)], run.trained, seeds)
-    return "" if inside else "the best rate lies at an end"
+def group(
+    task: str, epsilon: float, optimizer: str, schedule: str, *, engine: bool = False
+) -> Iterator[Cell]:
+    orders = ORDERS if task != "flights" else ORDERS[:1]
+    for arm, order in product(ARMS, orders):
+        yield Cell(task, epsilon, order, optimizer, schedule, arm)
+    if len(orders) > 1:
+        yield Cell(task, epsilon, "drawn", optimizer, schedule, "banded")
+    if engine:
+        yield Cell(task, epsilon, "fixed", optimizer, schedule, "engine")
+
+
+def cells(results: Results) -> Iterator[Cell]:
+    """The most telling ones first."""
+    for epsilon in (2.0, 3.0, 8.0, 0.5):
+        yield from group("mlp", epsilon, *MOMENTUM, engine=epsilon == 2.0)
+    for task, epsilon in product(("digits", "mlp"), (3.0, 2.0)):
+        yield from group(task, epsilon, *ADAM, engine=True)
+    for epsilon in (0.3, 1.0, 0.1, 3.0):
+        yield from group("flights", epsilon, *MOMENTUM)
+    yield from slopes(results)
+    yield from clips()
+    small = ("digits", "table", "softmax")
+    for task, epsilon, way in product(small, EPSILONS, (MOMENTUM, ADAM)):
+        yield from group(task, epsilon, *way)
+    for task, way in product(("digits", "softmax"), LATER):
+        yield from group(task, 3.0, *way)
+    for task in ("cnn", "transformer"):
+        yield from group(task, 3.0, *MOMENTUM)
+    for way, task, epsilon in product(LATER, (*small, "mlp", "cnn", "transformer"), EPSILONS):
+        yield from group(task, epsilon, *way)
+
+
+def slopes(results: Results) -> Iterator[Cell]:
+    """The same mechanisms with more and less noise, and clipping to a norm that nothing reaches.
+
+    And independent noise, made so small that its predicted error is that of the plan.
+    """
+    for task, epsilon in (("mlp", 2.0), ("digits", 3.0)):
+        for order, scale in product(ORDERS, (1.0, 0.5, 0.7, 1.4)):
+            yield Cell(task, epsilon, order, *MOMENTUM, "default", scale=scale)
+        for order in ORDERS:
+            cell = Cell(task, epsilon, order, *MOMENTUM, "independent")
+            yield cell
+            ratio = results.predicted(replace(cell, arm="default")) / results.predicted(cell)
+            yield replace(cell, scale=round(ratio, 3))
+        for scale in (1.0, 0.5, 0.7, 1.4):
+            yield Cell(task, epsilon, "drawn", *MOMENTUM, "DP-SGD", scale=scale)
+        yield Cell(task, epsilon, "fixed", *MOMENTUM, "no noise", clip=1e6)
+
+
+def clips() -> Iterator[Cell]:
+    settings = (("digits", 1.0), ("digits", 8.0), ("mlp", 1.0), ("table", 1.0), ("softmax", 1.0))
+    for (task, epsilon), power in product(settings, (0, -4, -2, 2, 4)):
+        yield Cell(task, epsilon, "drawn", *MOMENTUM, "default", clip=2.0**power)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", default=list(ALL), help=f"of {', '.join(ALL)}")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0, 8.0])
-    parser.add_argument("--orders", nargs="+", choices=("fixed", "drawn"), default=["fixed", "drawn"])
-    parser.add_argument("--optimizers", nargs="+", choices=get_args(Optimizer), default=get_args(Optimizer))
-    parser.add_argument("--schedules", nargs="+", choices=tuple(SCHEDULES), default=list(SCHEDULES))
-    parser.add_argument("--plans", nargs="+", choices=tuple(PLANS), default=list(PLANS))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}")
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, default=Path("data/fashion-mnist"))
     parser.add_argument("--out", type=Path, help="a file in a temporary folder if not given")
-    parser.add_argument("--quick", action="store_true", help="a small part of it")
+    parser.add_argument("--minutes", type=float, default=480.0, help="begin no cell after so many")
+    parser.add_argument("--quick", action="store_true", help="one cell of all arms")
     parser.add_argument("--tables", action="store_true", help="of what is in --out, without training")
-    parser.set_defaults(**(QUICK if "--quick" in sys.argv else {}))
+    parser.add_argument("--claim", type=int, metavar="SETTINGS", help="banded, amplified, beside DP-SGD")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if unknown := set(options.tasks) - set(ALL):
-        parser.error(f"task {sorted(unknown)[0]!r} is unknown: choose from {', '.join(ALL)}.")
-    results = Results(options.out or Path(tempfile.mkdtemp()) / "grid.jsonl")
-    runs = [
-        Run(task, epsilon, order == "drawn", optimizer, schedule, plan)
-        for task in [ALL[name](options.data_dir) for name in options.tasks]
-        for epsilon, order, optimizer, schedule, plan in product(
-            options.epsilons,
-            options.orders,
-            options.optimizers,
-            options.schedules,
-            sorted(options.plans, key=lambda name: name != INDEPENDENT),
-        )
-    ]
-    for run in [] if options.tables else runs:
-        began = time.monotonic()
-        said = train(results, run, options.seeds)
-        words = " ".join(str(value) for name, value in run.key.items() if name != "size")
-        print(f"{words}: {time.monotonic() - began:.0f} s {said}".rstrip(), file=sys.stderr, flush=True)
-    print(table(results, runs), summary(results, runs), advice(results, runs), sep="\n\n")
+    if unknown := set(options.tasks) - set(TASKS):
+        parser.error(f"task {sorted(unknown)[0]!r} is unknown: choose from {', '.join(TASKS)}.")
+    if options.claim:
+        print(claim(options.claim))
+        return 0
+    results = Results(options.out or Path(tempfile.mkdtemp()) / "grid.jsonl", options.data_dir)
+    began = time.monotonic()
+    for cell in [] if options.tables else QUICK if options.quick else cells(results):
+        if cell.task in options.tasks and time.monotonic() - began < 60.0 * options.minutes:
+            at = time.monotonic()
+            results.complete(cell, options.seeds, alike(results, cell))
+            print(f"{cell}: {time.monotonic() - at:.0f} s", file=sys.stderr, flush=True)
+    print(tables(results))
     return 0
+
+
+def alike(results: Results, cell: Cell) -> list[float]:
+    """The best rate of independent noise in the same scheme, or that of clip norm 1."""
+    if cell.arm != "default":
+        return []
+    other = replace(cell, clip=1.0) if cell.clip != 1.0 else replace(cell, arm="independent", scale=1.0)
+    return [results.best(other)] if results.of(other) else []
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The published tables, computed again and beside what is printed: python benchmarks/tables.py [--up-to N]
 
-    make tables                              # everything up to n = 4096, written to docs/tables.md
-    python benchmarks/tables.py --up-to 8192 --out docs/tables.md --json tables.json
+    make tables                              # everything up to n = 4096, written to docs/papers.md
+    python benchmarks/tables.py --up-to 8192 --out docs/papers.md --json tables.json
 
 Every number is the loss of a strategy that this library returned, by `anechoic.loss`, with the lower bound of
 its optimiser where there is one. A cell differs where the printed one is not reproduced to its last digit.
@@ -217,7 +217,7 @@ def markdown(cells: list[Cell]) -> str:
         rows = list(dict.fromkeys(cell.row for cell in mine))
         by_place = {(cell.row, cell.column): cell for cell in mine}
         bounds = any(cell.lower_bound is not None for cell in mine)
-        parts += [f"## {name}", ""]
+        parts += [f"### {name}", ""]
         first = "n" if bounds else "strategy"
         parts.append("| " + " | ".join([first, *columns, *(["certified ≥"] if bounds else [])]) + " |")
         parts.append("|" + "---|" * (len(columns) + 1 + bounds))

@@ -21,6 +21,7 @@ extensions = [
     "reference",
     "docstrings",
     "mathml",
+    "notebooks",
     "llms",
 ]
 exclude_patterns = ["_site", "images/**/*.md"]
@@ -30,36 +31,26 @@ highlight_language = "none"  # a block without a language is output, or several 
 #: Landing page -> the pages under it, in this order, or groups of them by their captions. Pages stay plain
 #: Markdown, so their menu stands here. A page that nobody lists comes at the end of the guides.
 navigation = {
-    "index": ["start", "guides", "concepts", "api/index", "evidence"],
-    "start": ["from-opacus", "faq", "notebooks/*"],
-    "guides": {
-        "Time order": ["choosing", "app"],
-        "Training": [
-            "training",
-            "clip-norm",
-            "users",
-            "resuming",
-            "selecting",
-            "logging",
-            "speed",
-        ],
-        "Pretrained models": ["fine-tuning", "vision", "frameworks"],
-        "Tables": ["linear", "releases"],
-        "Streams": ["streaming", "streaming-operators", "offices", "engines"],
-        "Federated": ["federated", "flower"],
-        "Research": ["theory", "extending"],
-        "Review": ["reviewer", "budget", "audit"],
+    "index": ["start", "training", "streaming", "choosing", "reviewer", "api/index"],
+    "start": ["why", "from-opacus", "faq", "notebooks/*"],
+    "training": {
+        "Your script": ["sharp-edges", "users", "clip-norm", "selecting", "resuming", "logging", "speed"],
+        "Models": ["vision", "fine-tuning", "frameworks"],
+        "Without PyTorch": ["linear"],
     },
-    "concepts": [
-        "notation",
-        "guarantees",
-        "what-epsilon-means",
-        "sharp-edges",
-        "statement",
-        "mechanisms",
-        "proofs/README",
-        "project/contributing",
-    ],
+    "streaming": {
+        "Streams": ["streaming-operators"],
+        "Federated": ["federated", "flower"],
+        "Several runs": ["budget"],
+    },
+    "choosing": {
+        "Mechanisms": ["mechanisms", "theory", "notation"],
+        "Evidence": ["measured", "compare", "papers", "errata"],
+    },
+    "reviewer": {
+        "Review": ["managers", "audit", "proofs/README"],
+        "Project": ["project/contributing", "project/changelog"],
+    },
     "proofs/README": [
         "proofs/sensitivity",
         "proofs/noise",
@@ -68,40 +59,23 @@ navigation = {
         "proofs/streams",
         "proofs/budget",
     ],
-    "evidence": [
-        "compare",
-        "measured",
-        "tables",
-        "gallery",
-        "coverage",
-        "coverage-papers",
-        "errata",
-        "federated-study",
-        "project/changelog",
-    ],
 }
-unlisted = "guides"
+unlisted = "training"
 #: What a page is called in a menu, where its title is too long for one.
 short_titles = {
     "start": "Start",
-    "api/index": "API",
-    "choosing": "Choosing a mechanism",
-    "app": "The planner",
-    "selecting": "Selecting by trial",
-    "clip-norm": "The clip norm",
-    "vision": "Vision models",
-    "logging": "Logging",
-    "speed": "Speed and memory",
-    "frameworks": "Training frameworks",
+    "training": "Training",
     "streaming": "Streams",
-    "engines": "Many machines",
+    "choosing": "Mechanisms",
+    "reviewer": "Review",
+    "api/index": "API",
+    "selecting": "Selecting by trial",
+    "frameworks": "Training frameworks",
     "federated": "Federated learning",
     "flower": "Flower",
-    "extending": "Adding your own",
-    "federated-study": "Federated study",
 }
 #: Pages whose ```python blocks are run while the site is built; what they print stands below them.
-executed = ["start", "notebooks/*"]
+executed = ["start", "why", "notebooks/*"]
 
 # -- Markdown and notebooks ----------------------------------------------------------------------
 

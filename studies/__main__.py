@@ -109,8 +109,7 @@ def papers(options: argparse.Namespace) -> None:
         return
     for name in options.names or EXHIBITS:
         found = exhibit(name, data=options.data_dir, folder=options.out / f"{name}-runs")
-        for file in found.write(options.out):
-            print(file, flush=True)
+        print(found.text(), *found.write(options.out), sep="\n", flush=True)
 
 
 def parser_of_all() -> argparse.ArgumentParser:

@@ -114,14 +114,14 @@ def streams():
         "count": (streaming.Count(), np.zeros(300)),
         "sum": (streaming.Sum(1.5, 2), vectors),
         "mean": (streaming.Mean(-1, 2), vectors[:, 0]),
-        "distribution": (streaming.Distribution([0, 0.3, 0.6, 0.9], noise="domain"), vectors[:, 0]),
+        "distribution": (streaming.Distribution([0, 0.3, 0.6, 0.9]), vectors[:, 0]),
     }
     for name, (statistic, batch) in statistics.items():
         made = mechanism(STRATEGIES["banded-mixed"])
         stream = streaming.Stream({"it": statistic}, mechanism=made, key=KEY)
         released = stream.steps([batch[step::6] for step in range(6)])
         yield f"stream {name}", digest(*(release["it"].raw for release in released))
-    yield "decoder of 64 buckets", digest(streaming.Distribution(range(65), noise="domain").decoder)
+    yield "decoder of 64 buckets", digest(streaming.Distribution(range(65)).decoder)
 
 
 def rounds():

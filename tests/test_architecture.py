@@ -30,7 +30,7 @@ STOREYS = [
     {"lower_bounds", "plots", "mechanism", "testing"},
     {"optimize", "audit", "theory"},
     {"planning", "extend", "selection", "budget"},
-    {"torch", "federated", "flower", "streaming", "linear"},
+    {"torch", "federated", "flower", "functional", "streaming", "linear"},
     {"app", "demo", "engines", "trainers"},
     {"cli", "__main__"},
 ]

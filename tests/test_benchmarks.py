@@ -47,8 +47,8 @@ def adaptive(monkeypatch):
     return lambda name: importlib.import_module(f"adaptive.{name}")
 
 
-@pytest.mark.parametrize("widths", [(5, 3), (5, 4, 3)])
-def test_clipped_gradients_of_layers_are_those_of_single_examples(adaptive, widths):
+@pytest.mark.parametrize(("widths", "clip"), [((5, 3), 1.0), ((5, 4, 3), 0.5)])
+def test_clipped_gradients_of_layers_are_those_of_single_examples(adaptive, widths, clip):
     tasks, g = adaptive("tasks"), torch.Generator().manual_seed(1)
     shapes = tuple(shape for i, o in pairwise(widths) for shape in ((i, o), (o,)))
     logits = tasks._softmax if len(widths) == 2 else tasks._mlp
@@ -57,6 +57,26 @@ def test_clipped_gradients_of_layers_are_those_of_single_examples(adaptive, widt
     theta = torch.randn(2, 3, task.dimension, generator=g)
     there = torch.ones(2, 6)
     there[1, 4:] = 0.0
-    found = task.clipped_sum(theta, x, y, there)
-    each = replace(task, layers=False).clipped_sum(theta, x, y, there)
+    found = task.clipped_sum(theta, x, y, there, clip)
+    each = replace(task, layers=False).clipped_sum(theta, x, y, there, clip)
     assert torch.allclose(found, each, atol=1e-5) and found.norm(dim=-1).max() > 1.0
+
+
+def test_a_grid_that_was_stopped_goes_on_and_grows_until_the_best_rate_is_inside(adaptive, tmp_path):
+    cells, path = adaptive("cells"), tmp_path / "grid.jsonl"
+    cell = cells.Cell("digits", 3.0, "fixed", "SGD", "constant", "no noise")
+
+    def results():
+        made = cells.Results(path, tmp_path)
+        made._train = lambda cell, rates, seeds: made._write(
+            {**vars(cell), "plan": {"advised": 0.0}, "rates": rates, "seeds": seeds}
+            | {"metrics": [[-abs(rate - 64.0)] * len(seeds) for rate in rates]}
+        )
+        made.complete(cell, 2)
+        return made
+
+    found = results()
+    assert found.best(cell) == pytest.approx(64.0) and not found.at_end(cell)
+    before = path.read_text()
+    path.write_text(before + '{"cut')
+    assert results().of(cell).keys() == found.of(cell).keys() and path.read_text() == before

@@ -38,7 +38,9 @@ def test_plan_prints_the_table_and_the_reason(capsys):
     code, out, err = run(capsys, *given.split())
     assert (code, err) == (0, "")
     assert "→" in out and "Identity" in out and "Chosen:" in out
-    assert "CyclicPoisson" in out
+    assert "CyclicPoisson" in out and "--why has the reasons." in out and "σ is" not in out
+    code, out, err = run(capsys, *given.split(), "--why")
+    assert "σ is the noise std" in out and "Every row keeps epsilon = 1" in out and "--why" not in out
 
 
 @pytest.mark.slow
@@ -58,11 +60,11 @@ def test_plan_without_random_sampling_saves_a_mechanism_that_explain_reads(capsy
 def test_plan_takes_a_promise_a_memory_budget_and_several_batch_sizes(capsys):
     given = "--batch-size 50 100 --steps 40 --epsilon 2 --delta 1e-5 --min-sep 16 --max-participations 2"
     given += " --dimension 1_000_000 --memory-budget 32MB --unit client --adjacency replace_one"
-    code, out, _ = run(capsys, *PLAN[:3], *given.split(), "--clip-norm", "0.5", "--all")
+    code, out, _ = run(capsys, *PLAN[:3], *given.split(), "--clip-norm", "0.5", "--all", "--why")
     assert code == 0 and "External" in out and "BLT" in out
-    assert "participations of one unit are at least 16 steps apart" in out
-    assert "8 bands" not in out  # 32 MB hold 8 rows of a million floats; 16 would not fit
-    assert "bands=8" in out and "bands=16" not in out
+    assert "participations of one unit are at least 16 steps apart" in " ".join(out.split())
+    table = out.split("\n\n")[0]
+    assert "bands=8" in table and "bands=16" not in table  # 32 MB hold 8 rows of a million floats, and not 16
     batch_sizes = {line.split()[-7] for line in out.splitlines() if " External " in line}
     assert len(batch_sizes) > 0 and " 50 " in out and " 100 " in out
 
@@ -226,14 +228,38 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert done.returncode == 0
 
 
+def test_a_budget_is_granted_and_shown_without_polars(tmp_path):
+    book = str(tmp_path / "b.db")
+    code = f"""
+import os, sys
+sys.modules["polars"] = None
+os.environ["KEY"] = "ab" * 32
+from anechoic import cli
+where, grant = [{book!r}, "--key-env", "KEY"], ["--epsilon", "1", "--delta", "1e-6"]
+assert cli.main(["budget", "grant", {book!r}, "flights", *grant, *where[1:]]) == 0
+assert cli.main(["budget", "show", *where]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.count("'flights': (1.0, 1e-06) per example") == 2, done.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "stream"])
+def test_help_begins_with_an_example_that_is_read_and_a_sentence(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    usage, blank, sentence, *_ = out.splitlines()
+    assert code == 0 and usage.startswith(f"usage: anechoic {command} --") and blank == ""
+    assert sentence[0].isupper() and sentence.endswith(".")
+    parser.parser_of_all().parse_args(usage.removeprefix("usage: anechoic ").split())
+
+
 @pytest.mark.slow
 def test_plan_takes_every_name_optimizer_and_noise_multiplier_of_the_library(capsys):
     assert parser.STRATEGIES == STRATEGIES
     setting = ["plan", "--examples", "200", "--batch-size", "20", "--delta", "1e-5", "--no-random-sampling"]
-    assert cli.main([*setting, "--epochs", "1", "2", "--epsilon", "4", "--optimizer", "adam"]) == 0
+    assert cli.main([*setting, "--epochs", "1", "2", "--epsilon", "4", "--optimizer", "adam", "--why"]) == 0
     printed = capsys.readouterr().out
     assert "Adam divides by the noise of a step" in " ".join(printed.split())
-    assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5"]) == 0
+    assert cli.main([*setting, "--epochs", "2", "--noise-multiplier", "1.5", "--why"]) == 0
     assert "every row keeps it" in " ".join(capsys.readouterr().out.split())
     setting += ["--epochs", "2", "--epsilon", "4", "--momentum", "0.9"]
     assert cli.main([*setting, "--optimizer", "adam"]) == 2

@@ -1,7 +1,4 @@
-"""The worked strategy of docs/extending.md, run as it stands; tests/test_outside_nouns.py runs the rest."""
-
-import re
-from pathlib import Path
+"""The worked strategy of docs/mechanisms.md, run as it stands; tests/test_outside_nouns.py runs the rest."""
 
 import pytest
 
@@ -10,19 +7,18 @@ from anechoic.planning import user_choices
 from anechoic.testing._compare import ContractError
 from anechoic.testing.matrix import check_varied
 from tests.contracts import check_strategy
+from tests.rules.pages import blocks, text_of
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-DEFINED = [block for block in BLOCKS if re.search(r"^(class|def) ", block, flags=re.MULTILINE)]
-SHOWN = [block for block in BLOCKS if block not in DEFINED]
+#: A strategy, its contract, its use, and what `plan` learns of it; test_shown.py runs those before.
+BLOCKS = blocks("docs/mechanisms.md")[2:]
+EXAMPLE = text_of("examples/extending.py")
 
 
 def definitions():
-    """All names that the page defines."""
+    """All names that the page and the example define."""
     scope = {}
-    exec("import anechoic as an", scope)
     registered = dict(user_choices._REGISTERED)
-    for block in DEFINED:
+    for block in [*BLOCKS, EXAMPLE]:
         exec(block, scope)
     user_choices._REGISTERED.clear()
     user_choices._REGISTERED.update(registered)
@@ -71,8 +67,7 @@ def test_the_contract_of_the_page_is_a_contract(page):
 
 
 def test_every_block_is_run():
-    assert (len(DEFINED), len(SHOWN)) == (9, 4)
-    assert BLOCKS[:2] == DEFINED[:2] and BLOCKS[2] == SHOWN[0]
+    assert len(BLOCKS) == 4
 
 
 def test_a_parameter_that_keeps_its_default_is_no_contract(page):

@@ -1,15 +1,19 @@
-"""Writes build/recipe.yaml: recipe/recipe.yaml with the version and the digest of the sdist in dist/."""
+"""Writes build/recipe.yaml: the template with version and digest of the sdist in dist/, and the home."""
 
 import hashlib
 import re
+import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+HOME = runpy.run_path(str(ROOT / "src/anechoic/statement/theorem.py"))["HOME"]
+
+
 def filled(template: str, version: str, digest: str) -> str:
-    """The template with its two blanks filled: they stand in its context."""
-    for name, value in (("version", version), ("sha256", digest)):
+    """The template with its blanks filled: they stand in its context."""
+    for name, value in (("version", version), ("sha256", digest), ("repository", HOME)):
         template, found = re.subn(rf'^  {name}: ".*"$', f'  {name}: "{value}"', template, flags=re.MULTILINE)
         if found != 1:
             raise ValueError(f"recipe.yaml has {found} lines of {name} in its context, and must have one.")

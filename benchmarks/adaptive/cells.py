@@ -1,91 +1,146 @@
-"""Training the rates and seeds of an arm at once, on grids of rates that grow until no best is at an end."""
+"""Cells of the grid: what is trained, by which mechanism, and where its results are kept."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import platform
+import subprocess
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from adaptive.arms import ARMS, FIRST, made
-from adaptive.tasks import Task
-from torch import Tensor
+from adaptive.tasks import TASKS, Task
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import anechoic as an
 from anechoic.batches.base import batches_of
-from anechoic.planning.records import PlanRow
-from anechoic.planning.update import UpdateRule
+from anechoic.planning.result import Plan
+from anechoic.planning.update import UpdateRule, named_rates
+from anechoic.torch import PrivacyEngine
 
-Key = Mapping[str, object]
-Train = Callable[[list[float], int], np.ndarray]
-DELTA = 1e-5
-WIDEST = 12  # times that a grid may grow
+Order = Literal["fixed", "drawn"]
+#: Poisson sampling and independent noise; the best of that and banded noise with cyclic Poisson sampling;
+#: independent noise in the order or by random allocation; the plan; the same by `PrivacyEngine`; no noise.
+Arm = Literal["DP-SGD", "banded", "independent", "default", "engine", "no noise"]
+#: Arms that may have the mechanism of another one.
+PARTNERS: dict[Arm, Arm] = {"banded": "DP-SGD", "default": "independent"}
+FIRST, SECOND, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": "sgd",
+    "momentum": UpdateRule("sgd", FIRST),
+    "Adam": "adam",
+    "AdamW": "adam",
+}
+#: Where the rates of what has no advice begin.
+GUESSES = {"SGD": 1.0, "momentum": 0.25, "Adam": 2.0**-6, "AdamW": 2.0**-6}
+OCTAVES = 10  # that a grid of rates may grow by
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What arms are compared at."""
+class Cell:
+    """Everything of a run but its rate and seed.
 
-    task: Task
+    Attributes:
+        clip: clip norm.
+        scale: what the noise is multiplied with: a study of utility, without the guarantee unless it is 1.
+    """
+
+    task: str
     epsilon: float
-    sampled: bool
+    order: Order
+    optimizer: str
+    schedule: str
+    arm: Arm
+    clip: float = 1.0
+    scale: float = 1.0
 
-    def rows(self, *, aware: bool = False) -> tuple[PlanRow, PlanRow]:
-        """The plan's choice, for sums or for momentum and the schedule, and independent noise."""
-        task = self.task
-        return planned(task.examples, task.batch_size, task.steps, self.epsilon, self.sampled, aware)
+    def __post_init__(self) -> None:
+        if self.arm == "no noise":  # one for all epsilon
+            object.__setattr__(self, "epsilon", 0.0)
+        if self.arm in ("DP-SGD", "no noise"):
+            object.__setattr__(self, "order", "drawn" if self.arm == "DP-SGD" else "fixed")
 
     @property
-    def key(self) -> dict[str, object]:
-        task = self.task
-        size = [task.examples, task.batch_size, task.steps, task.dimension]
-        return {"task": task.name, "size": size, "epsilon": self.epsilon, "sampled": self.sampled}
+    def by_engine(self) -> bool:
+        return self.arm == "engine"
 
-    def arm(self, name: str) -> dict[str, object]:
-        """What the results of an arm are stored under."""
-        return {**self.key, "arm": name}
+    def plan(self, task: Task) -> Plan:
+        """What the arm is planned by; without noise as independent noise, by the engine as the plan."""
+        return planned(
+            task, replace(self, clip=1.0, scale=1.0, arm="default" if self.by_engine else self.arm)
+        )
 
 
 @cache
-def planned(
-    examples: int, size: int, steps: int, epsilon: float, sampled: bool, aware: bool
-) -> tuple[PlanRow, PlanRow]:
-    told = {"optimizer": UpdateRule("sgd", FIRST), "scheduler": "cosine"} if aware else {"keep": "all"}
-    found = an.plan(
-        examples=examples, batch_size=size, steps=steps, epsilon=epsilon, delta=DELTA,
-        random_sampling=sampled, **told,
+def planned(task: Task, cell: Cell) -> Plan:
+    told: dict[str, Any] = {}
+    if cell.arm == "banded":
+        told = {"strategy": ["identity", "banded_toeplitz"], "sampling": ["poisson", "cyclic_poisson"]}
+    elif cell.arm != "default":
+        schemes = {"DP-SGD": "poisson", "independent": "random_allocation"}
+        scheme = schemes[cell.arm] if cell.order == "drawn" else "fixed_order"
+        told = {"strategy": "identity", "sampling": scheme}
+    return an.plan(
+        examples=task.examples, batch_size=task.batch_size, epochs=task.epochs, dimension=task.dimension,
+        epsilon=cell.epsilon or 1.0, delta=task.delta, random_sampling=cell.order == "drawn",
+        optimizer=OPTIMIZERS[cell.optimizer], scheduler=cell.schedule, **told,
     )  # fmt: skip
-    alone = [row for row in found.rows if row.name == "Identity"]
-    return found.chosen, min(alone, key=lambda row: row.step_noise)
 
 
-def trained(setting: Setting, arm: str, rates: list[float], seeds: int) -> np.ndarray:
-    """The metric, shape (seeds, rates)."""
-    task, kind = setting.task, ARMS[arm]
-    best, alone = setting.rows(aware=kind.aware)
-    mechanism = (alone if kind.independent else best).mechanism
-    noise = made(mechanism, alone.step_noise, seeds, task.dimension, kind.squares)
-    optimizer = kind(noise, task.shapes)
+def trained(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) -> np.ndarray:
+    """The metric of the last iterate, shape (seeds, rates); rates of SGD are times the clip norm."""
+    mechanism = cell.plan(task).mechanism
+    n, width = mechanism.steps, task.dimension
     orders = [
-        batches_of(mechanism.sampling, hashlib.sha256(b"batches %d" % seed).digest()) for seed in range(seeds)
+        batches_of(mechanism.sampling, hashlib.sha256(b"batches %d" % seed).digest(), shuffled=task.drawable)
+        for seed in seeds
     ]
-    theta = torch.stack([task.start(seed) for seed in range(seeds)])[:, None].repeat(1, len(rates), 1)
+    noise = torch.zeros(n, len(seeds), width)
+    for place, seed in enumerate(seeds if cell.arm != "no noise" else []):
+        fresh = np.random.default_rng(100 + seed).standard_normal((n, width))
+        std = cell.scale * mechanism.noise_std
+        noise[:, place] = torch.from_numpy(np.asarray(std * mechanism.strategy.correlate(fresh), np.float32))
+    theta = torch.stack([task.start(seed) for seed in seeds])[:, None].repeat(1, len(rates), 1)
     rate = torch.tensor(rates, dtype=torch.float32)[:, None]
-    of_examples = torch.func.vmap(torch.func.grad(task.loss), in_dims=(None, 0, 0))
-    gradients = torch.func.vmap(torch.func.vmap(of_examples, in_dims=(0, None, None)), in_dims=(0, 0, 0))
+    schedule = named_rates(cell.schedule, n)  # type: ignore[arg-type]
+    step = Direction(cell.optimizer)
     x, y = task.data[:2]
-    n = mechanism.steps
     for t in range(n):
-        chosen, there = padded([order.batch(t) for order in orders])
-        each = gradients(theta, x[chosen], y[chosen]) * there[:, None, :, None]
-        step = optimizer.direction(t, torch.nan_to_num(each))
-        theta -= 0.5 * (1 + math.cos(math.pi * t / n)) * rate * step
+        index, there = padded([order.batch(t) for order in orders])
+        released = task.clipped_sum(theta, x[index], y[index], there, cell.clip) + noise[t][:, None]
+        now = float(schedule[t]) * rate
+        if cell.optimizer == "AdamW":
+            theta *= 1.0 - DECAY * now
+        theta -= now * step(t, released / float(mechanism.expected_batch_size))
     return np.array([[task.metric(model) for model in models] for models in theta])
+
+
+class Direction:
+    """The step of an optimizer at learning rate 1, as torch has it."""
+
+    def __init__(self, optimizer: str) -> None:
+        self.optimizer = optimizer
+        self.mean: Tensor | float = 0.0
+        self.square: Tensor | float = 0.0
+
+    def __call__(self, t: int, released: Tensor) -> Tensor:
+        if self.optimizer == "SGD":
+            return released
+        if self.optimizer == "momentum":
+            self.mean = FIRST * self.mean + released
+            return self.mean
+        self.mean = FIRST * self.mean + (1 - FIRST) * released
+        self.square = SECOND * self.square + (1 - SECOND) * released.square()
+        root = (self.square / (1 - SECOND ** (t + 1))).sqrt()
+        return self.mean / (1 - FIRST ** (t + 1)) / (root + EPS)
 
 
 def padded(batches: list[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -98,70 +153,198 @@ def padded(batches: list[np.ndarray]) -> tuple[Tensor, Tensor]:
     return index, there
 
 
-class Results:
-    """Metrics by what was trained and its rate: JSON lines, so that a run that was stopped goes on."""
+def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) -> tuple[np.ndarray, Plan]:
+    """The same by `make_private_with_epsilon`; a rate of 0 stands for the advised one."""
+    x, y, other, labels = task.data
+    makers: dict[str, Any] = {
+        "SGD": lambda p: torch.optim.SGD(p, lr=1.0),
+        "momentum": lambda p: torch.optim.SGD(p, lr=1.0, momentum=FIRST),
+        "Adam": lambda p: torch.optim.Adam(p, lr=1.0),
+        "AdamW": lambda p: torch.optim.AdamW(p, lr=1.0, weight_decay=DECAY),
+    }
+    found = np.zeros((len(seeds), len(rates)))
+    for i, j in np.ndindex(found.shape):
+        torch.manual_seed(seeds[i])
+        layers = [
+            layer
+            for shape in task.shapes[::2]
+            for layer in (nn.Linear(*shape), nn.ReLU())  # type: ignore[misc]
+        ]
+        model = nn.Sequential(*layers[:-1])
+        optimizer = makers[cell.optimizer](model.parameters())
+        # keys follow from the seed, so that figures can be reproduced: a run that protects anyone passes none
+        keys = [hashlib.sha256(f"{kind} {cell} {seeds[i]}".encode()).digest() for kind in ("noise", "order")]
+        engine = PrivacyEngine(noise_key=keys[0], sampling_key=keys[1])
+        private, released, loader = engine.make_private_with_epsilon(
+            module=model,
+            optimizer=optimizer,
+            data_loader=DataLoader(TensorDataset(x, y), batch_size=task.batch_size, shuffle=task.drawable),
+            target_epsilon=cell.epsilon,
+            target_delta=task.delta,
+            epochs=task.epochs,
+            max_grad_norm=cell.clip,
+            poisson_sampling=cell.order == "drawn",
+            scheduler=cell.schedule,
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = rates[j] or engine.plan.advice.rate
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, engine.plan.advice.factor)
+        for _ in range(task.epochs):
+            for rows, targets in loader:
+                released.zero_grad()
+                nn.functional.cross_entropy(private(rows), targets).backward()
+                released.step()
+                scheduler.step()
+        with torch.no_grad():
+            found[i, j] = float((model(other).argmax(-1) == labels).float().mean())
+    return found, engine.plan
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+
+class Results:
+    """JSON lines: where and when a run began, then what each call trained; a run that was stopped goes on."""
+
+    def __init__(self, path: Path, data: Path) -> None:
+        self._path, self._data = path, data
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if text and not text.endswith("\n"):  # a line that was cut off is trained again
             text = text[: text.rfind("\n") + 1]
             path.write_text(text, encoding="utf-8")
-        self._lines = [json.loads(line) for line in text.splitlines()]
+        self.runs: list[dict[str, Any]] = []
+        self.cells: dict[Cell, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        self.plans: dict[Cell, dict[str, Any]] = {}
+        self.norms: dict[str, list[float]] = {}
+        self._began = False
+        for line in text.splitlines():
+            self._read(json.loads(line))
 
-    def of(self, key: Key) -> dict[float, list[float]]:
-        """Metrics of all seeds by rate, in increasing order: of the rates with the most seeds."""
-        mine = [line for line in self._lines if all(line.get(name) == value for name, value in key.items())]
-        most = max((len(line["metrics"]) for line in mine), default=0)
-        return dict(sorted((line["rate"], line["metrics"]) for line in mine if len(line["metrics"]) == most))
+    def _read(self, line: dict[str, Any]) -> None:
+        if "machine" in line:
+            self.runs.append(line)
+            return
+        if "norms" in line:
+            self.norms[line["task"]] = line["norms"]
+            return
+        cell = Cell(**{field.name: line[field.name] for field in fields(Cell) if field.name in line})
+        self.plans[cell] = line["plan"]
+        for rate, column in zip(line["rates"], line["metrics"], strict=True):
+            self.cells[cell][rate].update(zip(line["seeds"], column, strict=True))
 
-    def train(self, key: Key, rates: list[float], train: Train, seeds: int) -> None:
-        """At those rates that are missing, with at least so many seeds, and as many as there are."""
-        seeds = max([seeds, *map(len, self.of(key).values())])
-        missing = [rate for rate in rates if len(self.of(key).get(rate, ())) < seeds]
-        if missing:
-            self.add(key, missing, train(missing, seeds))
-
-    def add(self, key: Key, rates: list[float], metrics: np.ndarray) -> None:
+    def _write(self, line: dict[str, Any]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            for rate, column in zip(rates, metrics.T, strict=True):
-                line = {**key, "rate": rate, "metrics": [round(float(v), 6) for v in column]}
-                self._lines.append(line)
-                file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(line) + "\n")
+        self._read(line)
+
+    def of(self, cell: Cell) -> dict[float, np.ndarray]:
+        """Metrics of all seeds by rate, in increasing order: of the rates with the most seeds."""
+        found = self.cells.get(cell, {})
+        most = max((len(each) for each in found.values()), default=0)
+        full = {rate: np.array([*each.values()]) for rate, each in found.items() if len(each) == most}
+        return dict(sorted(full.items()))
+
+    def predicted(self, cell: Cell) -> float:
+        """Of the arm's plan, times the scale of the noise."""
+        return float(self.plans[cell]["predicted"]) * cell.scale
+
+    def best(self, cell: Cell) -> float:
+        """The rate of the largest mean."""
+        found = self.of(cell)
+        return max(found, key=lambda rate: float(found[rate].mean()))
+
+    def at_end(self, cell: Cell) -> bool:
+        """Whether the best rate has no worse one, trained with as many seeds or fewer, to both sides."""
+        rates, best = self.cells[cell], self.best(cell)
+        return best in (min(rates), max(rates))
+
+    def train(self, cell: Cell, rates: Sequence[float], seeds: int) -> None:
+        """At those rates and seeds that are missing."""
+        known = self.cells.get(cell, {})
+        for missing in sorted({s for rate in rates for s in range(seeds) if s not in known.get(rate, {})}):
+            group = list(range(missing, seeds))
+            wanted = [rate for rate in rates if not known.get(rate, {}).keys() >= {*group}]
+            if wanted:
+                self._train(cell, wanted, group)
+            known = self.cells[cell]
+
+    def _train(self, cell: Cell, rates: list[float], seeds: list[int]) -> None:
+        task = task_of(cell.task, self._data)
+        metrics, plan = (
+            by_engine(cell, task, rates, seeds)
+            if cell.by_engine
+            else (trained(cell, task, rates, seeds), cell.plan(task))
+        )
+        self._record(cell, plan, rates, seeds, metrics)
+
+    def _record(
+        self, cell: Cell, plan: Plan, rates: list[float], seeds: list[int], metrics: np.ndarray
+    ) -> None:
+        if not self._began:
+            self._began = True
+            self._write(here())
+        row, advised = plan.chosen, self._advised(cell)
+        facts = {"name": row.name, "sampling": row.sampling, "predicted": round(row.predicted, 6)}
+        facts |= {"step": round(row.step_noise, 6), "advised": advised}
+        if cell.task not in self.norms:
+            task = task_of(cell.task, self._data)
+            few = np.quantile(task.norms().numpy(), [0.1, 0.5, 0.9])
+            self._write({"task": task.name, "norms": [round(float(norm), 3) for norm in few]})
+        short = {k: v for k, v in asdict(cell).items() if (k, v) not in (("clip", 1.0), ("scale", 1.0))}
+        columns = [[round(float(v), 5) for v in column] for column in metrics.T]
+        self._write({**short, "plan": facts, "seeds": seeds, "rates": rates, "metrics": columns})
+
+    def complete(self, cell: Cell, seeds: int, also: Sequence[float] = ()) -> None:
+        """At six rates around the advised one, two apart, at that one, and beyond until no best is at an end.
+
+        With more than three seeds, the rates around the best one have those beyond the third.
+        """
+        if cell.by_engine:
+            self.train(cell, [0.0], seeds)
+            return
+        other = replace(cell, arm=PARTNERS.get(cell.arm, cell.arm))
+        if other != cell and self.of(other) and not self.of(cell):
+            task = task_of(cell.task, self._data)
+            if cell.plan(task).mechanism == other.plan(task).mechanism:  # the same runs
+                for rate, each in [*self.cells[other].items()]:
+                    self._record(cell, cell.plan(task), [rate], [*each], np.array([*each.values()])[:, None])
+        few = min(seeds, 3)
+        rate = self._advised(cell)
+        middle = rate / cell.scale if rate else GUESSES[cell.optimizer] * max(1.0, cell.clip)
+        rates = [2.0 ** (round(np.log2(middle)) + k) for k in range(-3, 3)]
+        self.train(cell, sorted({*rates, *([rate] if rate else []), *also}), few)
+        for _ in range(OCTAVES):
+            if not self.at_end(cell):
+                break
+            best = self.best(cell)
+            down = best == min(self.cells[cell])
+            self.train(cell, [best / 2, best / 4] if down else [2 * best, 4 * best], few)
+        if seeds > few:
+            best = self.best(cell)
+            self.train(cell, [best / 2, best, 2 * best], seeds)
+
+    def _advised(self, cell: Cell) -> float:
+        """The rate of the plan's advice; 0 without noise."""
+        if cell in self.plans or cell.arm == "no noise":
+            return float(self.plans[cell]["advised"]) if cell.arm != "no noise" else 0.0
+        advice = cell.plan(task_of(cell.task, self._data)).advice
+        return float(f"{advice.rate:.4g}") if advice else 0.0
 
 
-def best_rate(found: dict[float, list[float]]) -> float:
-    """The rate of the largest mean."""
-    return max(found, key=lambda rate: float(np.mean(found[rate])))
+@cache
+def task_of(name: str, data: Path) -> Task:
+    return TASKS[name](data)
 
 
-def complete(
-    results: Results,
-    key: Key,
-    train: Train,
-    guess: float,
-    seeds: int,
-    also: float | None = None,
-) -> bool:
-    """Train at rates around `guess`, four apart, then beyond the ends and two apart around the best.
-
-    Args:
-        train: of rates and a number of seeds, metrics of shape (seeds, rates).
-        also: one more rate.
-
-    Returns:
-        Whether the best rate has both neighbours, half and twice as large.
-    """
-    wanted = [guess / 4, guess, 4 * guess] + ([also] if also else [])
-    for _ in range(WIDEST):
-        results.train(key, wanted, train, seeds)
-        found = results.of(key)
-        best = best_rate(found)
-        if {best / 2, 2 * best} <= set(found):
-            return True
-        wanted = [best / 2, 2 * best]
-        if best == max(found):
-            wanted = [4 * best]
-        elif best == min(found):
-            wanted = [best / 4]
-    return False
+def here() -> dict[str, Any]:
+    """Date, machine and commit of a run."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parent,
+    )  # fmt: skip
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    names = [line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")]
+    return {
+        "machine": names[0] if names else platform.processor(),
+        "date": date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "torch": torch.__version__,
+    }

@@ -7,7 +7,7 @@ import re
 import textwrap
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|References):$")
-ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)", re.DOTALL)
+ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*)( \(.+?\))?: (.*)", re.DOTALL)
 LITERAL = re.compile(r"(``.+?``|`[^`]+`|\$[^$]+\$)", re.DOTALL)
 ALONE = (r"(?<![A-Za-z\\])", r"(?![A-Za-z])")
 #: What stands in a plain formula, and its TeX, in this order.
@@ -98,8 +98,8 @@ def entries(lines, names):
     joined = re.sub(r"\n(?=\S)", "\0", textwrap.dedent("\n".join(lines)).strip()).split("\0")
     for entry in joined:
         if found := ENTRY.match(re.sub(r",\s*\n\s*", ", ", entry) if ENTRY.match(entry) is None else entry):
-            said, text = found.groups()
-            out.append(", ".join(f"``{name}``" for name in said.split(", ")))
+            said, kind, text = found.groups()
+            out.append(", ".join(f"``{name}``" for name in said.split(", ")) + inline(kind or "", names))
             for block in blocks(text.split("\n")):
                 out += [f"   {inline(chr(10).join(block), names)}", ""]
         else:

@@ -34,6 +34,10 @@ GROUPS = {
 AGAIN = {("", "Units"), ("", "AnechoicError")}
 
 
+#: What is returned and stands in no `__all__`, on the page of whoever returns it.
+RETURNED = {"": ["planning.result.Plan", "planning.records.PlanRow", "planning.advice.Advice"]}
+
+
 def rooms(source):
     """Room -> its public names, as `__all__` has them."""
     found = {}
@@ -75,6 +79,8 @@ def page(room, names):
         if entry is not None:
             kind = "autoclass" if isinstance(entry, type) else "autofunction"
             lines += [f".. {kind}:: {full}.{name}", ""]
+    for name in RETURNED.get(room, ()):
+        lines += [f".. autoclass:: anechoic.{name}", ""]
     return "\n".join(lines)
 
 

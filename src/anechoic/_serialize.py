@@ -20,13 +20,10 @@ _REGISTRY: dict[str, type] = {}
 
 
 def serializable(cls: T) -> T:
-    """Register a dataclass under its own name, so that it can be written and read back.
+    """Return a dataclass, registered under its own name, so that it can be written and read back.
 
     Args:
         cls: a frozen dataclass; a class registered before under the same name is replaced.
-
-    Returns:
-        The class itself, so that it decorates.
     """
     _REGISTRY[cls.__name__] = cls
     return cls

@@ -2,7 +2,7 @@
 
     from anechoic.extend import SquareStrategy, Structure, serializable
 
-docs/extending.md builds one of each. `anechoic.testing` has a contract for each, which says whether it keeps
+The documentation builds one of each. `anechoic.testing` has a contract for each, which says whether it keeps
 what the others rely on. What a registered function answers is taken as it is, and guarantees follow from it.
 """
 

@@ -51,20 +51,19 @@ def clip_and_sum(gradients: Any, clip_norm: float) -> Any:
         raise ValueError(
             f"gradients have {sorted(rows)} rows: give one axis of rows, the first, in each part."
         )
+    xp: Any = np
     if type(parts[0]).__module__.partition(".")[0] == "torch":
-        import torch
-
-        from anechoic.torch.sources.clipping import Clipping
-
-        clipped = Clipping(clip_norm).sums([part.detach() for part in parts])
-        return torch.cat([part.reshape(-1) for part in clipped])
-    flat = np.concatenate([np.reshape(_numpy(part), (len(part), -1)) for part in parts], axis=1)
-    whole = np.where(np.isfinite(flat).all(axis=1, keepdims=True), flat, 0.0).astype(np.float64)
-    peak = np.maximum(np.abs(whole).max(axis=1, initial=0.0), np.finfo(float).tiny)
-    norms = np.linalg.norm(whole / peak[:, None], axis=1) * (1 + 1e-12)  # over the peak: no square overflows
+        import torch as xp
+    else:
+        parts = [part if isinstance(part, np.ndarray) else np.from_dlpack(part) for part in parts]
+    flat = xp.concatenate([xp.reshape(part, (len(part), -1)) for part in parts], 1)
+    whole = xp.asarray(xp.where(xp.all(xp.isfinite(flat), 1)[:, None], flat, 0.0), dtype=xp.float64)
+    peak = xp.clip(xp.amax(xp.abs(whole), 1), np.finfo(float).tiny, None)
+    over = whole / peak[:, None]  # no square overflows
+    norms = xp.clip(xp.sqrt((over * over).sum(1)) * (1 + 1e-12), 1.0, None)
     with np.errstate(over="ignore"):
-        factors = np.minimum(1.0, clip_norm / peak / np.maximum(norms, 1.0))
-    return np.asarray(factors @ whole, dtype=flat.dtype if flat.dtype.kind == "f" else np.float64)
+        factors = xp.clip(clip_norm / peak / norms, None, 1.0)
+    return xp.asarray(factors @ whole, dtype=flat.dtype)
 
 
 def clipped_sum(loss: Callable[..., Any], parameters: Any, batch: Sequence[Any], clip_norm: float) -> Any:
@@ -111,7 +110,3 @@ def unflatten(vector: Any, like: Any) -> Any:
         for end, part in zip(ends.tolist(), parts, strict=True)
     ]
     return dict(zip(names, cut, strict=True)) if names else cut if isinstance(like, Sequence) else cut[0]
-
-
-def _numpy(part: Any) -> Any:
-    return part if isinstance(part, np.ndarray) else np.from_dlpack(part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from functools import lru_cache
 
 from anechoic._validate import positive_int
@@ -18,23 +19,28 @@ def new_key() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
+def key_in_environment(name: str) -> bytes:
+    """Return the key in an environment variable; a ValueError where there is none does not show it."""
+    text = os.environ.get(name, "").strip()
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
+        raise ValueError(f"the environment variable {name} must hold 64 hexadecimal digits of a secret key.")
+    return bytes.fromhex(text)
+
+
 def checked_key(key: bytes, name: str = "key") -> bytes:
     """`key` as bytes if it holds exactly 32 of them.
 
     Raises:
         ValueError: otherwise; the message never shows the key.
     """
-    if not isinstance(key, (bytes, bytearray)):
-        raise ValueError(
-            f"{name} is of type {type(key).__name__}, but must be exactly {KEY_BYTES} bytes: leave it out "
-            "for fresh entropy, or pass noise.new_key(). An integer seed holds too few bits."
-        )
-    if len(key) != KEY_BYTES:
-        raise ValueError(
-            f"{name} has {len(key)} bytes, but must have exactly {KEY_BYTES}: leave it out for fresh "
-            "entropy, or pass noise.new_key(). To start from a longer secret, pass its SHA-256 digest."
-        )
-    return bytes(key)
+    several = isinstance(key, (bytes, bytearray))
+    if several and len(key) == KEY_BYTES:
+        return bytes(key)
+    raise ValueError(
+        f"{name} {f'has {len(key)} bytes' if several else f'is of type {type(key).__name__}'}, but must be"
+        f" exactly {KEY_BYTES} bytes: leave it out for fresh entropy, or pass noise.new_key(). An integer"
+        " seed holds too few bits; of a longer secret pass the SHA-256 digest."
+    )
 
 
 def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
@@ -49,9 +55,6 @@ def derive(key: bytes, domain: str, *numbers: int, size: int) -> bytes:
         domain: what the bytes are for, such as "noise" or "sampling".
         numbers: integers in [0, 2**64), such as a step.
         size: bytes wanted, >= 1.
-
-    Returns:
-        `size` bytes.
 
     Raises:
         ValueError: if the key is not 32 bytes long, or a number or the size is out of range.

@@ -80,7 +80,7 @@ class ImageSetting(Setting):
 
 @dataclass(frozen=True)
 class TextSetting(Setting):
-    """Rounds and clients of docs/federated-study.md, each client at most once in N / 32 rounds.
+    """Rounds and clients of docs/measured.md, each client at most once in N / 32 rounds.
 
     Attributes:
         multipliers: `epsilons` are noise multipliers.

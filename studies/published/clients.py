@@ -17,7 +17,7 @@ from studies.published.together import Floats, Indices, cooling
 
 @dataclass(frozen=True)
 class Rounds:
-    """How the federation trains: that of docs/federated-study.md for text, with a cool-down of the server.
+    """How the federation trains: that of docs/measured.md for text, with a cool-down of the server.
 
     Attributes:
         rounds: T.

@@ -1,4 +1,4 @@
-"""A figure or table of a paper, computed again: its data, its page, and its drawing."""
+"""A figure or table of a paper, computed again: its data, its drawing, and what is to be said of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Exhibit:
         title: one line.
         source: paper and number.
         panels: drawn side by side; none for a table.
-        table: header and rows, for a table; beside panels it is on the page only, their data in the file.
+        table: header and rows, for a table; beside panels it is in the text only, their data in the file.
         remarks: what was published, what is found here, and why they differ; each one paragraph.
     """
 
@@ -75,20 +75,19 @@ class Exhibit:
     remarks: tuple[str, ...] = ()
 
     def write(self, folder: Path, *, draw: bool = True) -> list[Path]:
-        """NAME.csv, NAME.md and, for a figure, NAME.svg in `folder`; returns what was written.
+        """Write NAME.csv and, for a figure, NAME.svg into `folder`; returns what was written.
 
         Raises:
             ModuleNotFoundError: where matplotlib is missing, for a figure that is to be drawn.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        data, page, image = (folder / f"{self.name}.{kind}" for kind in ("csv", "md", "svg"))
+        data, image = (folder / f"{self.name}.{kind}" for kind in ("csv", "svg"))
         with data.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(self._rows())
-        drawn = draw and bool(self.panels)
-        page.write_text(self._page(drawn), encoding="utf-8")
-        if drawn:
-            self._draw(image)
-        return [data, page, *([image] if drawn else [])]
+        if not (draw and self.panels):
+            return [data]
+        self._draw(image)
+        return [data, image]
 
     def _rows(self) -> list[tuple[Any, ...]]:
         if not self.panels:
@@ -109,10 +108,9 @@ class Exhibit:
                     rows.append((panel.title, curve.label, f"{x:.10g}", f"{y:.10g}", *spread[:with_errors]))
         return rows
 
-    def _page(self, drawn: bool) -> str:
-        lines = [f"# {self.title}", "", f"{self.source}. Data: [{self.name}.csv]({self.name}.csv).", ""]
-        if drawn:
-            lines += [f"![{self.title}]({self.name}.svg)", ""]
+    def text(self) -> str:
+        """Say in Markdown what was published and what is found here, with the table where there is one."""
+        lines = [f"# {self.title}", "", f"{self.source}.", ""]
         if self.table:
             head, *rows = self.table
             lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from anechoic.accounting.search import least_noise
+from anechoic.accounting.search import least_noise, rounded_up, smallest_epsilon
 
 
 @pytest.mark.parametrize("guess", [1e-3, 0.9, 1.0, 30.0])
@@ -21,6 +21,30 @@ def test_a_power_of_the_noise(guess, power):
     below = found * (1 - 2e-5)
     assert below**-power + 0.1 / below > 2.0
     assert len(calls) < 22
+    assert len(set(calls)) == len(calls)  # what is returned was asked for in the search
+    assert found == rounded_up(math.exp(math.log(found)))
+
+
+@pytest.mark.parametrize(
+    ("delta", "high", "known"),
+    [
+        (1e-6, 20.0, 6.0 * math.log(10)),
+        (1e-6, 10.0, 10.0),
+        (1.0, 3.0, 0.0),
+        (1e-200, 600.0, 200.0 * math.log(10)),
+    ],
+)
+def test_the_smallest_epsilon_is_shown_and_near_in_few_evaluations(delta, high, known):
+    calls = []
+
+    def delta_at(epsilon):
+        calls.append(epsilon)
+        return math.exp(-epsilon)
+
+    found = smallest_epsilon(delta_at, delta, high)
+    assert found == pytest.approx(known, rel=2e-7)
+    assert found == high or math.exp(-found) <= delta
+    assert len(calls) < 16
 
 
 def test_a_jump_is_kept_to_by_the_bracket():

@@ -116,3 +116,15 @@ def test_the_dense_matrix_is_what_is_meant(count, n, seed):
         for j in range(n):
             expected = c[i - j] if 0 <= i - j < count else 0.0
             assert dense[i, j] == expected
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 300, toeplitz.DIVIDED // 2])
+@pytest.mark.parametrize("factor", [1.0, 1.0 + 2.0j])
+def test_short_and_long_division_are_one_recursion(n, factor):
+    """Either side of the size up to which LAPACK divides; the product gives back what was divided."""
+    c, z = factor * series(1, 3), np.random.default_rng(n).standard_normal((n, 2))
+    found = toeplitz.divided(z, c)
+    back = c[0] * found
+    for lag in range(1, min(n, 3)):
+        back[lag:] += c[lag] * found[:-lag]
+    np.testing.assert_allclose(back, z, atol=1e-12)

@@ -58,13 +58,13 @@ def test_a_statement_says_what_is_enforced_seen_trusted_and_left_open():
         "before the server optimiser",
         "with every update as it comes",
         "Not protected",
-        "docs/proofs/sensitivity.md#federated-rounds",
+        "sensitivity.md#federated-rounds, under 'Proofs' in the documentation",
         server.mechanism.fingerprint,
     ):
         assert words in text, words
     for words in ("anechoic.torch", "journal", "checkpoint", "state directory, which holds noise"):
         assert words not in text, f"{words}: not of this server"
-    assert "when this server ends, the run is over" in " ".join(text.split())
+    assert "the run ends with this server" in " ".join(text.split())
     assert "Replies" not in text  # what clients sent is not for publication
 
 

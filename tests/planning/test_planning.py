@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anechoic import workloads
-from anechoic.accounting import poisson_noise_multiplier
+from anechoic.accounting import Verified, poisson_noise_multiplier
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import MinSep
@@ -19,6 +19,7 @@ from anechoic.planning.families import PLAN_CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
 from anechoic.planning.update import UpdateRule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
+from anechoic.statement.rounding import round_up
 from anechoic.strategies import Identity
 from tests.marks import slow
 
@@ -82,7 +83,8 @@ def test_rows_are_ranked_and_the_choice_is_among_the_best(random_sampling):
         assert 6e-6 <= row.seconds <= 7e-6 * (1 + row.history)
         assert row.mechanism.strategy.structure.bands <= 17 or row.name.startswith(("BLT", "Dense"))
     text = str(result)
-    assert "→" in text and result.reason in " ".join(text.split())
+    assert "→" in text and result.reason not in text and len(text.splitlines()) <= len(result.lines) + 8
+    assert result.reason in " ".join(result.why().split()) and "σ is the noise std" in result.why()
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
@@ -166,6 +168,7 @@ REFUSED = [
     ({"adjacency": "remove"}, "adjacency='remove' is unknown"),
     ({"random_sampling": "no"}, "random_sampling='no' must be True or False"),
     ({"drop_last": "no"}, "drop_last='no' must be True or False"),
+    ({"accounting": "exact"}, "accounting='exact' is unknown"),
     ({"dimension": 0}, "dimension=0"),
     ({"memory_budget": 100}, "needs dimension"),
     *(
@@ -366,6 +369,30 @@ def test_a_noise_multiplier_for_independent_noise_is_taken_as_it_is():
     assert found.mechanism.noise_std == 1.0
 
 
+@pytest.mark.slow
+def test_the_choice_alone_is_verified_by_monte_carlo_on_request():
+    """Two passes of eight bins: less noise than the bounds show, and all else as it was."""
+    asked = {"examples": 160, "batch_size": 20, "epochs": 2, "epsilon": 8.0, "delta": 1e-5}
+    verified = Verified(samples=400_000, failure=1e-7, seed=1)
+    plain = plan(**asked, strategy="blt", sampling="balls_in_bins")
+    found = plan(**asked, strategy="blt", sampling="balls_in_bins", accounting=verified)
+    assert found.mechanism == found.chosen.mechanism
+    assert found.mechanism.accounting == verified
+    assert found.chosen.noise_std < plain.chosen.noise_std
+    assert found.chosen.predicted == pytest.approx(found.chosen.noise_std * found.chosen.rms_error / 20)
+    assert found.mechanism.epsilon() <= 8.0
+    others = [[row for row in each.rows if not row.chosen] for each in (plain, found)]
+    assert [row.mechanism for row in others[0]] == [row.mechanism for row in others[1]]
+    assert "less noise" in found.reason
+
+
+def test_where_monte_carlo_has_nothing_to_verify_the_plan_says_so():
+    asked = {"examples": 160, "batch_size": 20, "epochs": 2, "epsilon": 8.0, "delta": 1e-5}
+    ordered = plan(**asked, random_sampling=False, accounting="verified")
+    assert ordered.mechanism.accounting == "deterministic"
+    assert "nothing to verify" in ordered.reason
+
+
 def test_so_much_noise_that_epsilon_is_0_leaves_nothing_to_plan():
     found = plan(examples=300, batch_size=1, steps=2, delta=0.1, noise_multiplier=50.0)
     assert found.mechanism.epsilon() == 0.0
@@ -467,7 +494,7 @@ def test_a_plan_says_what_to_expect():
         examples=1000, batch_size=100, epochs=1, delta=1e-5, epsilon=8.0, adjacency="replace_one"
     )  # no bins: quick
     assert drawn.mechanism.amplified and family(drawn.mechanism.strategy) != "identity"
-    assert drawn.reason.startswith("Expect about what DP-SGD gives: ") and "drawn at random" in drawn.reason
+    assert drawn.reason.startswith("Expect as much as DP-SGD gives, or more: ") and "drawn at random" in drawn.reason
     formed = plan(**setting, epsilon=2.0, participation=MinSep(5))
     assert formed.reason.startswith("Worth it: ") and "fixed order" not in formed.reason
     assert formed.drawn is None and "DP-SGD" not in formed.reason
@@ -490,7 +517,13 @@ def test_a_fixed_order_is_held_against_dp_sgd(epsilon, epochs, verdict):
     assert "needs the batches in one fixed order" in found.reason
     assert f"drawn in secret (Poisson), would have {ratio:.3g} times its error" in found.reason
     assert ("permit it (poisson_sampling=True)" in found.reason) == (ratio < 1 / 0.9)
+    worth, chosen, rate = found.sentences()
+    assert worth.startswith(verdict) and worth.endswith(f"in secret would have {ratio:.3g} times its error.")
+    run = f"fixed order, {10 * epochs} steps of 100, ({round_up(epsilon)}, 1e-05)-DP;"
+    assert chosen.startswith(f"Chosen: {found.chosen.name}, {run}")
+    assert rate.startswith("Learning rate to try first: ") and rate.endswith("plan.why() has the reasons.")
     table = str(found).splitlines()
+    assert " ".join(table[4 + len(found.rows) :]) == f"{worth} {chosen} {rate}"
     assert table[2 + len(found.rows)].startswith(
         "   DP-SGD, if these batches might be drawn in secret  Poisson"
     )

@@ -147,7 +147,7 @@ def test_without_matplotlib_the_remedy_is_named_and_a_notebook_has_the_table(
     with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[plot\]'"):
         independent.plot()
     with pytest.raises(AnechoicError, match=r"pip install 'anechoic\[plot\]'"):
-        write_plan(independent.rows, independent.reason, tmp_path / "plan.html")
+        write_plan(independent, tmp_path / "plan.html")
     cell = independent._repr_html_()
     assert "pip install" in cell and "<img" not in cell and "Identity" in cell
 
@@ -164,7 +164,7 @@ def test_a_cell_shows_pictures_table_and_reason(independent):
 def test_names_and_reasons_are_text(independent, layout):
     evil = "<script>alert(1)</script> & $x$"
     rows = tuple(replace(row, name=evil, sampling=f"<i>{row.sampling}") for row in independent.rows)
-    text = layout(rows, evil)
+    text = layout(replace(independent, rows=rows, reason=evil))
     assert "<script" not in text and "<i>" not in text
     assert "&lt;script&gt;" in text and "$x$" in text
 
@@ -175,7 +175,7 @@ def test_names_and_reasons_are_text(independent, layout):
 def test_files_are_what_their_name_says_each_time_the_same(independent, tmp_path, name, begin):
     written = []
     for _ in range(2):
-        write_plan(independent.rows, independent.reason, tmp_path / name)
+        write_plan(independent, tmp_path / name)
         written.append((tmp_path / name).read_bytes())
     assert written[0].startswith(begin) and written[0] == written[1]
 

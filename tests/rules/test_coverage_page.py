@@ -1,5 +1,6 @@
-"""docs/coverage.md and coverage-papers.md: every number of the papers once, and nothing that is not there."""
+"""docs/coverage.csv: every number of the papers once, and nothing that is not there."""
 
+import csv
 import re
 from collections import defaultdict
 
@@ -8,7 +9,8 @@ import pytest
 from tests.marks import in_turn
 from tests.rules.pages import ROOT, can_be_reached, text_of
 
-PAGE, OTHERS = text_of("docs/coverage.md"), text_of("docs/coverage-papers.md")
+PAGE = text_of("docs/papers.md")
+ROWS = list(csv.DictReader(text_of("docs/coverage.csv").splitlines()))
 #: How many sections the chapters of 002 have, the monograph, whose notation comes first.
 SECTIONS = {1: 11, 2: 12, 3: 7, 4: 6, 5: 10}
 #: The last number of each series that a paper counts: every one from 1 to it has a row, in order.
@@ -33,23 +35,17 @@ CLAIMS = ("Theorem ", "Lemma ", "Proposition ", "Corollary ")
 NOT_HERE = "not here: "
 
 
-def rows(text):
-    """Return (number, where, checked by) of each row."""
-    number = r"[A-Z][a-z]+ (?:[A-H](?:\.\d+)?|[\d.]+)"
-    return re.findall(rf"^\| ({number}) \| ([^|]+) \| ?([^|]*?) ?\|$", text, flags=re.MULTILINE)
+def rows(**columns):
+    """Return (number, where, checked by) of the rows that have these values."""
+    return [
+        (row["number"], row["where"], row["checked by"])
+        for row in ROWS
+        if all(row[key] == value for key, value in columns.items())
+    ]
 
 
-def tables():
-    """Return the text of each paper's rows."""
-    found = re.findall(r"^## (\d{3}): (.*?)(?=^## |\Z)", OTHERS, flags=re.MULTILINE | re.DOTALL)
-    return {"002": PAGE, **dict(found)}
-
-
-def sections():
-    """Return the text of each section of the monograph."""
-    parts = re.split(r"^### ([\d.]+) .*$", PAGE, flags=re.MULTILINE)
-    texts = [re.split(r"^## ", text, flags=re.MULTILINE)[0] for text in parts[2::2]]
-    return dict(zip(parts[1::2], texts, strict=True))
+def numbered(**columns):
+    return [row for row in rows(**columns) if not row[0].startswith("Section")]
 
 
 def names(text):
@@ -69,16 +65,16 @@ def resolve(name):
 
 def test_every_section_of_the_contents_is_there_once_and_says_something():
     chapters = [f"{chapter}.{n}" for chapter, count in SECTIONS.items() for n in range(1, count + 1)]
-    assert list(sections()) == ["0", *chapters]
-    for section, text in sections().items():
-        assert rows(text) or names(text), section
-        assert all(number.split()[1].startswith(section[0]) or section == "0" for number, *_ in rows(text))
+    found = list(dict.fromkeys(row["section"] for row in ROWS if row["paper"] == "002"))
+    assert found == ["0", *chapters]
+    for section in chapters:
+        assert all(number.split()[1].startswith(section[0]) for number, *_ in rows(section=section))
 
 
 @pytest.mark.parametrize("paper", LAST)
 def test_every_number_of_a_paper_has_one_row(paper):
     found, appendices = defaultdict(list), []
-    for number, *_ in rows(tables()[paper]):
+    for number, *_ in numbered(paper=paper):
         kind, _, place = number.partition(" ")
         if kind == "Appendix":
             appendices.append(place)
@@ -93,9 +89,22 @@ def test_every_number_of_a_paper_has_one_row(paper):
     assert sorted(last) == sorted(LAST[paper].split(", "))
 
 
+@pytest.mark.parametrize("paper", LAST)
+def test_the_page_names_what_is_not_here(paper):
+    section = re.split(r"^##+ ", PAGE.split(f"### {paper}")[1], flags=re.MULTILINE)[0]
+    part = section.split("**Not here.**")[1]
+    named = set(re.findall(r"\b(?:[A-H]\.)?\d+(?:\.\d+)?\b", part))
+    missing = [
+        number
+        for number, where, _ in numbered(paper=paper)
+        if where.startswith(NOT_HERE) and number.split()[1] not in named
+    ]
+    assert not missing
+
+
 def test_what_is_false_links_to_an_erratum():
     errata = text_of("docs/errata.md")
-    for number, where, _ in rows(PAGE + OTHERS):
+    for number, where, _ in rows():
         assert "docs/errata.md" in where or not re.search(r"\bfalse\b|refuted", where), number
         for entry in re.findall(r"\b([MP]\d+)\b", where):
             assert f"| {entry} |" in errata, entry
@@ -104,7 +113,7 @@ def test_what_is_false_links_to_an_erratum():
 def test_every_row_says_where_or_why_not_and_names_the_test_of_what_code_claims():
     """Pages need none, nor figures of `benchmarks/monograph`, which take minutes."""
     claims = 0
-    for number, where, checked in rows(PAGE + OTHERS):
+    for number, where, checked in numbered():
         if where.startswith(NOT_HERE):
             assert len(where) > len(NOT_HERE) + 10, number
             continue
@@ -119,8 +128,8 @@ def test_every_row_says_where_or_why_not_and_names_the_test_of_what_code_claims(
 
 
 def test_every_name_exists():
-    found = {name for name in names(PAGE + OTHERS) if name not in ("anechoic", "::")}
-    found -= {"python -m studies train --damped"}  # a command
+    parts = PAGE.split("## What is implemented")[1].split("## Which figures")[0]
+    found = {name for row in rows() for name in names(" ".join(row))} | set(names(parts))
     assert len(found) > 200
     for name in sorted(found):
         resolve(name)

@@ -1,52 +1,61 @@
-"""The gallery has every table and figure of the papers that holds data, with commands that exist."""
+"""docs/papers.md shows or lists each table and figure with data, by commands that exist."""
 
 import re
 
 from studies.published.exhibits import EXHIBITS, TRAINED, TRAINED_ON_TEXT
 from tests.rules.pages import DOCS, ROOT, text_of
+from tests.rules.test_coverage_page import NOT_HERE, PAGE, ROWS
 
-PAGE = text_of("docs/gallery.md")
+GALLERY = PAGE.split("## Which figures")[1].split("\n## ")[0]
 
 
 def covered():
-    """(paper, exhibit) of the page of coverage, without those that are not here, nor notation."""
-    found = set()
-    for page in sorted(DOCS.glob("coverage*.md")):
-        paper = "002"
-        for line in text_of(page).splitlines():
-            if head := re.match(r"## (00\d): ", line):
-                paper = head[1]
-            row = re.match(r"\| ((?:Figure|Table) [\d.]+) \| (.*)", line)
-            if row and not row[2].startswith(("not here", "`docs/notation.md`")):
-                found.add((paper, row[1]))
-    return found
+    """(paper, exhibit) of the coverage, without those that are not here, nor notation."""
+    return {
+        (row["paper"], row["number"])
+        for row in ROWS
+        if row["number"].startswith(("Figure", "Table"))
+        and not row["where"].startswith((NOT_HERE, "`docs/notation.md`"))
+    }
 
 
 def listed():
-    """(paper, exhibit): command, of the gallery."""
-    found, paper = {}, ""
-    for line in PAGE.splitlines():
-        if head := re.match(r"## .*\((00\d)", line):
-            paper = head[1]
-        elif paper and (row := re.match(r"\| ((?:Figure|Table) [\d.]+) \| ([^|]*) \|", line)):
-            found[paper, row[1]] = row[2]
-    return found
+    """(paper, exhibit): command, of the list below the pictures."""
+    found = re.findall(r"^\| (00\d), ((?:Figure|Table) [\d.]+) \| ([^|]*) \|", GALLERY, flags=re.MULTILINE)
+    return {(paper, exhibit): command for paper, exhibit, command in found}
 
 
-def test_every_exhibit_with_data_is_listed():
-    assert covered() == set(listed())
+def pictures():
+    return re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", GALLERY)
+
+
+def captions():
+    """Figures of the monograph that have a caption under a picture."""
+    return re.findall(r"\| \[Figure ([\d.]+)\]", GALLERY)
+
+
+def test_every_exhibit_with_data_is_shown_or_listed():
+    shown = {("002", f"Figure {number}") for number in captions()}
+    assert covered() == shown | set(listed())
     assert len(covered()) > 30
+
+
+def test_every_picture_is_shown_once_and_says_what_it_shows():
+    images = DOCS / "images"
+    drawn = [*images.glob("monograph/*.svg"), *images.glob("theory/*.svg")]
+    drawn.remove(images / "theory" / "spectra.svg")  # on the page of theory
+    assert sorted(DOCS / path for _, path in pictures()) == sorted(drawn)
+    assert all(len(alternative.split()) > 5 for alternative, _ in pictures())
 
 
 def test_commands_name_what_there_is():
     drawn = text_of("benchmarks/figures.py").split('"""')[1]
+    assert all(re.search(rf"\b{re.escape(number)}\b", drawn) for number in captions())
     names = EXHIBITS.keys() | TRAINED.keys() | TRAINED_ON_TEXT.keys()
     for command in listed().values():
-        if figure := re.match(r"`python benchmarks/figures.py ([\d.]+)`", command):
-            assert re.search(rf"\b{re.escape(figure[1])}\b", drawn), command
-        elif study := re.match(r"`python -m studies papers ([\w-]+)", command):
+        if study := re.match(r"`(00\d-[\w-]+)", command):
             assert study[1] in names, command
         else:
-            assert command == "`make tables`" or command.startswith(("`python benchmarks/", "none")), command
+            assert command in ("`make tables`", "prose") or command.startswith("`python benchmarks/"), command
             for script in re.findall(r"benchmarks/\w+\.py", command):
                 assert (ROOT / script).is_file()

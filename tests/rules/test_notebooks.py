@@ -2,16 +2,17 @@
 
 import ast
 import difflib
+import importlib.util
 import re
 import warnings
 
 import pytest
 
 from tests.marks import in_turn
-from tests.rules.pages import NOTEBOOKS, blocks, text_of, without_code
+from tests.rules.pages import DOCS, NOTEBOOKS, blocks, text_of, without_code
 
 #: What a notebook imports besides what every environment of the tests has.
-NEEDS = {"01": ["sklearn"], "02": ["sklearn"], "04": ["transformers", "peft"]}
+NEEDS = {"01": ["sklearn"], "02": ["sklearn"]}
 #: Packages that warn of themselves where a notebook cannot help it.
 OTHERS = "torch|opacus|dp_accounting"
 #: What draws a picture that is the last line of a cell.
@@ -30,8 +31,8 @@ def run(page):
     return shown
 
 
-def test_there_are_eight_in_an_order():
-    assert [page.name[:2] for page in NOTEBOOKS] == [f"0{number}" for number in range(1, 9)]
+def test_there_are_five_in_an_order():
+    assert [page.name[:2] for page in NOTEBOOKS] == [f"0{number}" for number in range(1, 6)]
 
 
 @in_turn("page", NOTEBOOKS)
@@ -56,6 +57,19 @@ def test_two_lines_of_the_opacus_script_change():
     lines = difflib.ndiff(before.splitlines(), after.splitlines())
     changed = [line for line in lines if line[:2] in ("- ", "+ ")]
     assert len(changed) == 4 and all(" import " in line for line in changed)
+
+
+@in_turn("page", NOTEBOOKS)
+def test_a_notebook_becomes_an_ipynb_of_its_cells(page):
+    there = importlib.util.spec_from_file_location("site_notebooks", DOCS / "_site/notebooks.py")
+    site = importlib.util.module_from_spec(there)
+    there.loader.exec_module(site)
+    made = site.notebook(text_of(page))
+    assert [one["source"] + "\n" for one in made["cells"] if one["cell_type"] == "code"] == blocks(page)
+    prose = "\n".join(one["source"] for one in made["cells"] if one["cell_type"] == "markdown")
+    assert "```python" not in prose and ".md)" not in prose and ".html)" in prose
+    if importlib.util.find_spec("nbformat"):
+        importlib.import_module("nbformat").validate(made)
 
 
 @pytest.mark.slow

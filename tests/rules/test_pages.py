@@ -18,7 +18,6 @@ ELSEWHERE = {
     "README.md": "tests/rules/test_shown.py",
     "audit.md": "tests/audit/test_own_run.py",
     "choosing.md": "tests/rules/test_shown.py",
-    "extending.md": "tests/test_extending.py",
     "federated.md": "tests/federated/test_docs.py",
     "fine-tuning.md": "tests/slow/torch/frameworks/test_fine_tuning.py",
     "flower.md": "tests/flower/test_page.py",
@@ -26,18 +25,18 @@ ELSEWHERE = {
     "linear.md": "tests/slow/linear/test_docs.py",
     "logging.md": "tests/torch/test_logging_page.py",
     "mechanisms.md": "tests/rules/test_shown.py",
-    "releases.md": "tests/rules/test_shown.py",
+    "reviewer.md": "tests/statement/test_statement.py",
     "selecting.md": "tests/torch/test_engine.py",
-    "statement.md": "tests/statement/test_statement.py",
     "streaming.md": "tests/streaming/test_docs.py",
     "training.md": "tests/torch/test_engine.py",
 }
 #: What people read first; a page that they come to from there belongs here too.
 READ = """
     training clip-norm vision logging speed
-    resuming users sharp-edges choosing measured selecting guarantees statement
+    resuming users sharp-edges choosing measured selecting
     mechanisms streaming federated flower fine-tuning frameworks linear audit streaming-operators
-    theory extending federated-study start from-opacus reviewer faq
+    theory papers budget start from-opacus reviewer faq
+    index why managers
 """
 SHOWN = {page.name: "\n".join(blocks(page)) for page in PAGES if blocks(page)}
 

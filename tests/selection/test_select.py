@@ -166,8 +166,9 @@ def test_the_statement_covers_the_choice_and_asks_for_secrecy():
     selection = an.select(mechanism(), mean=10, score_on="public")
     text = selection.report()
     assert isinstance(selection, Selection)
-    assert "best run, setting and score" in text and "number of runs, the time they took" in text
-    assert "choosing hyper-parameters" not in text and "budget.md#selection" in text
+    assert "best run, setting and score" in text and "all runs but the best stay secret" in text
+    assert "Runs:          a secret number" in str(selection) and len(str(selection).splitlines()) <= 12
+    assert "choosing settings" not in text and "budget.md#selection" in text
 
 
 @pytest.mark.slow

@@ -168,14 +168,14 @@ class TestEveryFormat:
         for link in page.links:
             assert link == "data:," or link.startswith('https://x.org/"><i>/')
 
-    def test_markdown_has_one_table_of_two_columns(self, mech):
+    def test_markdown_has_two_tables_of_two_columns(self, mech):
         lines = mech.report("markdown").splitlines()
-        rows = [line for line in lines if line.startswith("|")]
-        assert len(rows) == len(statement(mech).items) + 2  # the attacker's, and the line below the heading
-        first = lines.index(rows[0])
-        assert lines[first : first + len(rows)] == rows  # no empty line in it
-        for row in rows:
-            assert len(re.findall(r"(?<!\\)\|", row)) == 3
+        tables, said = mech.report("markdown").split("## In detail"), statement(mech)
+        for table, count in zip(tables, (len(said.signed) - 1, len(said.items) + 1), strict=True):
+            rows = [line for line in table.splitlines() if line.startswith("|")]
+            assert len(rows) == count + 2 and "\n".join(rows) in table  # no empty line in it
+            for row in rows:
+                assert len(re.findall(r"(?<!\\)\|", row)) == 3
         assert [line[3:] for line in lines if line.startswith("## ")] == SECTIONS
         assert [line for line in lines if line.startswith("# ")] == ["# Privacy statement"]
 
@@ -187,6 +187,7 @@ class TestEveryFormat:
 
 
 SECTIONS = [
+    "In detail",
     "Access to data",
     "Observer",
     "What a deployment must ensure",
@@ -195,7 +196,7 @@ SECTIONS = [
     "Software",
 ]
 
-#: The keys that docs/statement.md promises.
+#: The keys that docs/reviewer.md promises.
 KEYS = {
     "statement": None,
     "unit": None,
@@ -263,7 +264,7 @@ class TestWhatIsSaid:
 
     def test_who_keeps_which_promise(self):
         for name, who, what in (
-            ("fixed order", "the deployment", "without looking at private values"),
+            ("fixed order", "the deployment", "the order ignores private values"),
             ("tree", "whoever forms the batches", "at least 6 steps apart"),
             ("bins", "the deployment", "nobody learns which batches one example joined"),
             ("bins", "the library's sampler", "from a secret key"),
@@ -288,6 +289,57 @@ class TestWhatIsSaid:
         assert "numpy 0" in after.report()
 
 
+SIGNED = """\
+Guarantee:     (3.098, 1e-06)-differential privacy of all 24 releases together
+Privacy unit:  one example
+Adjacency:     zero-out: one example's contributions are replaced by zero wherever it takes part
+Batches:       fixed order; every noisy sum is divided by 10
+Participation: each unit takes part once every 6 steps, always at the same place of the cycle
+Noise:         Gaussian, std 3 x clip norm 1.0 before it is correlated; noise multiplier 1.5
+Mechanism:     ColumnNormalized(BandedToeplitz(n=24, bands=3)); sensitivity 2, exact
+Accounting:    0.6667-GDP (mu), 0.2223-zCDP (rho); no sampling error
+Deployment:    the order ignores private values; each contribution uses one example's data alone; keys stay
+               secret; only noisy sums leave; other releases add up; a resumed run keeps its journal
+Not covered:   floating-point attacks; side channels; choosing settings; losses and metrics; broken promises
+Fingerprint:   103f495a9f4afed6bbf2b94df2d73a290f3eb1a3ef46e592b928cedd4b2f8ed6; details: report()"""
+
+
+class TestWhatAReviewerSigns:
+    def test_print_shows_twelve_lines(self):
+        assert str(made("fixed order")) == SIGNED
+
+    def test_no_more_than_twelve_lines_of_what_a_screen_shows(self, mech):
+        both = an.compose(made("fixed order"), made("cyclic poisson"))
+        weak = dataclasses.replace(made("fixed order"), delta=0.1)
+        for each in (mech, both, weak):
+            lines = str(each).splitlines()
+            assert len(lines) <= 12 and max(map(len, lines)) <= 110, lines
+            whole = each.report().splitlines()
+            assert whole[: len(lines) - 1] == lines[:-1] and whole[len(lines) + 1] == "In detail"
+        assert "publishing one record as it is" in str(weak)
+
+    def test_figures_are_those_of_the_details(self, mech):
+        """Every number that a reviewer signs stands in the details too."""
+        signed, details = str(mech), mech.report().split("In detail")[1]
+        numbers = set(re.findall(r"\d[\d.e+-]*", signed.split("Fingerprint")[0]))
+        assert numbers <= set(re.findall(r"\d[\d.e+-]*", details))
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("cyclic poisson", "amplified by secret batches; no sampling error"),
+            ("cyclic poisson", "sensitivity 2.44949 (unamplified), exact"),
+            ("cyclic poisson", "batches stay secret"),
+            ("bins, verified", "the bound fails with probability at most 1e-06, a part of delta"),
+            ("tree", "participation is as promised"),
+            ("users", "what one user adds is clipped as a whole"),
+            ("endless", "however many there are"),
+        ],
+    )
+    def test_what_each_kind_says(self, name, said):
+        assert said in one_line(str(made(name)))
+
+
 class TestFiles:
     def test_unknown_formats_are_refused(self):
         with pytest.raises(ValueError, match="format='pdf'"):
@@ -306,20 +358,12 @@ class TestFiles:
             assert out.read_text().rstrip("\n") == mech.report(form, proofs="p").rstrip("\n")
 
 
-def test_the_page_shows_the_statement_of_its_own_example():
-    """docs/statement.md: the code block is run, and its Markdown is what follows, but for the versions."""
-    page = (ROOT / "docs" / "statement.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    scope = {}
-    exec(block, scope)
-    shown = page.split("<!-- begin -->\n")[1].split("<!-- end -->")[0]
-    expected = scope["mech"].report("markdown", proofs="proofs").replace("# Privacy", "## Privacy", 1)
-    expected = expected.replace("\n## ", "\n### ").replace("### Privacy", "## Privacy", 1)
-
-    def without_versions(text):
-        return re.sub(r"### Software\n.*?\nFingerprint", "Fingerprint", text, flags=re.DOTALL).strip()
-
-    assert without_versions(shown) == without_versions(expected)
+def test_the_page_shows_the_statement_of_its_own_example(capsys):
+    """docs/reviewer.md: the code block is run, and what it prints is what follows."""
+    page = (ROOT / "docs" / "reviewer.md").read_text(encoding="utf-8")
+    ((block, shown),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
+    exec(block, {})
+    assert capsys.readouterr().out == shown
     for key, inner in KEYS.items():
         for name in [key, *(inner or ())]:
             assert f"`{name}`" in page, name

@@ -14,7 +14,7 @@ from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, Misma
 from anechoic.participation import MinSep, Single
 from anechoic.streaming.accumulator import Accumulator
 from anechoic.streaming.columns import coded
-from anechoic.streaming.joint_release import SharedRelease, dimension_of
+from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.mechanisms import planned_mechanism
 from anechoic.streaming.statistic import checked_statistics
 from tests.streaming.released import bytes_of
@@ -26,7 +26,6 @@ STATISTICS = {
     "mean": streaming.Mean(-1, 1, "x"),
     "kinds": streaming.Histogram(["a", "b", 7], "kind"),
     "below": streaming.Distribution([-1.0, 0.0, 0.5, 1.0], "x"),
-    "plain": streaming.Distribution([-1.0, 0.0, 1.0], "x", noise="buckets"),
     "by": streaming.Grouped(streaming.Mean(-1, 1, "x"), "kind", ["a", 7]),
     "below by": streaming.Grouped(streaming.Distribution([-1.0, 0.0, 0.5, 1.0], "x"), "kind", ["a", 7]),
 }
@@ -45,7 +44,7 @@ def planned(participation, dimension):
 
 
 def all_of(key=KEY, participation=None, per_step=1, statistics=STATISTICS, **more):
-    mechanism = planned(participation, dimension_of(checked_statistics(statistics)))
+    mechanism = planned(participation, sum(one.dimension for one in checked_statistics(statistics).values()))
     promise = {"mechanism": mechanism, "participation": participation, "per_step": per_step, "key": key}
     return streaming.Stream(statistics, **promise, **more)
 

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ import polars
 
 from anechoic import cli, streaming
 from anechoic.budget import BudgetBook
+from anechoic.keys import key_in_environment
 from anechoic.participation import MinSep
 from anechoic.statement.formats import FORMATS
 from anechoic.streaming.clock import Clock, iso, length_of, seconds_of, zone_of
-from anechoic.streaming.command import key_in_environment, statistics_of
+from anechoic.streaming.command import statistics_of
 from anechoic.streaming.pending import Columns, PendingSteps
 from anechoic.streaming.release import HEAD, write_releases
 from tests.streaming.test_stream import NoNoise
@@ -186,13 +188,34 @@ def test_a_file_becomes_a_table(table, tmp_path, capsys):
     code, text, error = run(capsys, "--input", table, *WHEN, *ALL, "--mean", "delay:-60:360", "--out", out)
     assert code == 0 and "3 steps released, 3 in all, of all steps so far; epsilon 5.000 at" in text
     assert "private: 33.3 % of 6 records are left out, or in part: 1 without a time" in error
-    assert "1 with no number in delay" in error and "private: 1 records of steps that are not over" in error
+    assert "1 with no number in delay" in error
+    assert "private: 1 records of steps that are not over (--until releases those that end by it)" in error
     assert "private: 1 records carrier: unknown category" in error and "private" not in text
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == HEAD and len(rows) == 3 * (1 + 2 + 3 + 1)
     assert all(len(row["epsilon"]) <= len("1.23456") for row in rows)
     assert {row["time"] for row in rows} == {f"2013-01-01T0{h}:00:00+00:00" for h in (6, 7, 8)}
+
+
+@pytest.mark.parametrize(
+    ("fares", "given", "asked"),
+    [
+        (("1,234", "1,234,567.5", "12"), [], "2 numbers ask for --thousands ','."),
+        (("1.234.567", "1.234", "12"), [], "1 numbers ask for --thousands '.' --decimal ','."),
+        (("1.234,5", "1.234.567", "12"), ["--decimal", ","], "2 numbers ask for --thousands '.'."),
+        (("1 234", "x", "12"), [], "1 numbers ask for --thousands ' '."),
+        (("1234x", "12,34", "1,2345"), [], "--decimal and --thousands.\n"),
+    ],
+)
+def test_numbers_with_marks_between_thousands_name_the_option_that_reads_them(
+    tmp_path, capsys, fares, given, asked
+):
+    file = tmp_path / "fares.csv"
+    file.write_text("when;fare\n" + "".join(f"2013-01-01T05:00;{fare}\n" for fare in fares))
+    way = ["--input", file, "--time", "when", "--every", "1h", "--sum", "fare:9", "--epsilon", 1, *given]
+    code, _, error = run(capsys, *way)
+    assert code == 3 and asked in error and fares[0] not in error
 
 
 def test_every_form_of_a_statement_is_written_for_the_reviewer(table, tmp_path, capsys):
@@ -233,7 +256,7 @@ def test_units_and_keys(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("SECRET", "xy")
     with pytest.raises(ValueError, match="64 hexadecimal"):
         key_in_environment("SECRET")
-    with pytest.raises(ValueError, match="has no OTHER"):
+    with pytest.raises(ValueError, match="variable OTHER must hold 64"):
         key_in_environment("OTHER")
 
 
@@ -391,13 +414,16 @@ def test_statements_are_in_words_whatever_the_horizon():
 
 
 def test_short_forms_of_one_column_are_released_side_by_side():
-    forms = {"histograms": ["c:AA", "c:DL", "count:AA"], "means": ["d:0:1", "d:-60:360"]}
-    found = statistics_of(count="t", **forms)
+    def made(**given):
+        none = dict.fromkeys(("sum", "mean", "histogram", "quantiles", "distribution"), ())
+        return statistics_of(SimpleNamespace(**{"time": "t", "count": False, **none, **given}))
+
+    found = made(count=True, histogram=["c:AA", "c:DL", "count:AA"], mean=["d:0:1", "d:-60:360"])
     assert list(found) == ["count", "mean d", "mean d (d:-60:360)", "c", "c (c:DL)", "count (count:AA)"]
     assert found["c (c:DL)"].categories == ["DL"] and isinstance(found["count"], streaming.Count)
     with pytest.raises(ValueError, match="'d:0:1' is given twice"):
-        statistics_of(means=["d:0:1"] * 3)
-    found = statistics_of(sums=["a:b:2.5"], quantiles=["x:0:1:0.25"], distributions=["x:0:1.2:0.3"])
+        made(mean=["d:0:1"] * 3)
+    found = made(sum=["a:b:2.5"], quantiles=["x:0:1:0.25"], distribution=["x:0:1.2:0.3"])
     assert list(found) == ["sum of a:b", "quantiles of x", "distribution of x"]
     assert found["quantiles of x"].edges.tolist() == [0, 0.25, 0.5, 0.75, 1.0]
     assert len(found["distribution of x"].edges) == 5

@@ -94,6 +94,15 @@ def test_bands_of_a_stream_widen_its_intervals_and_nothing_else():
         assert bytes_of(release) == bytes_of(same)
 
 
+def test_bands_of_means_are_wider_for_the_sums_that_they_combine():
+    """The ratio combines two sums by weights that differ from step to step: sqrt(2) as many deviations."""
+    stream = streaming.Stream({"m": streaming.Mean(-1, 1)}, epsilon=1.0, horizon=4)
+    stream.steps([np.full(4000, 0.25)] * 4)
+    z = Factors(stream.mechanism, stream.over, 0.95, 2).at(3)
+    alone = stream.band(math.erf(z), simultaneous=False)  # z sqrt(2) deviations have this level
+    assert np.allclose(stream.band()[3]["m"].low, alone[3]["m"].low, rtol=1e-6, atol=0.0)
+
+
 def test_bands_of_quantiles_keep_their_standard_errors():
     stream = streaming.Stream(streaming.Quantiles(range(9), [0.3, 0.6]), epsilon=1.0, horizon=3)
     stream.steps([np.linspace(0.0, 8.0, 60)] * 2)

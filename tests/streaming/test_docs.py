@@ -3,49 +3,62 @@
 import doctest
 import importlib
 import re
-from pathlib import Path
 
+import numpy as np
 import pytest
 
+import anechoic as an
+from anechoic.runs.journal import read_journal
 from anechoic.streaming.pending import GROUP
+from tests.rules.pages import blocks, text_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-@pytest.mark.slow
-def test_the_first_lines_of_the_page_run():
-    code = re.findall(r"```python\n(.*?)```", (DOCS / "streaming.md").read_text(encoding="utf-8"), re.DOTALL)
-    names = {}
-    exec(code[0], names)
-    assert names["release"].step == 0 and names["visits"].get() is names["release"]
-    exec(code[1], names)
-    assert list(names["release"].named("carriers")) == ["AA", "UA"]
-    exec(code[2], names)
-    assert list(names["delays"].get().named("delay")) == ["AA", "UA", "DL"]
-    exec(code[3], names)
-    assert names["visits"].participation is not None
-    exec(code[4], names)
-    assert names["hours"].step == 48
-    exec(code[5], names)
-    assert len(code) == 6
-    assert names["months"].end_of(0) == "2024-01-31T23:00:00+00:00"
+#: What each block of docs/streaming.md leaves, in their order.
+LEFT = [
+    lambda names: names["release"].step == 0 and names["visits"].get() is names["release"],
+    lambda names: list(names["release"].named("carriers")) == ["AA", "UA"],
+    lambda names: list(names["delays"].get().named("delay")) == ["AA", "UA", "DL"],
+    lambda names: names["visits"].participation is not None,
+    lambda names: names["hours"].step == 48,
+    lambda names: names["months"].end_of(0) == "2024-01-31T23:00:00+00:00",
+    lambda names: list(names["found"].named()) == ["flu", "measles"],
+    lambda names: abs(names["daily"].between(0, 23).estimate - 25) < 6 * 40,
+    lambda names: names["final"].step == 1,
+    lambda names: names["mech"].epsilon() <= 1,
+]
 
 
 @pytest.mark.slow
-def test_what_the_page_for_offices_shows_runs():
-    text = (DOCS / "offices.md").read_text(encoding="utf-8")
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     names = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(block, names)
-    assert list(names["release"].named()) == ["flu", "measles"]
-    assert names["daily"].between(0, 23).estimate == pytest.approx(25, abs=6 * 40)
-    both = names["anechoic"].compose(names["came"].mechanism, names["final"].mechanism)
+    for code, left in zip(blocks("docs/streaming.md"), LEFT, strict=True):
+        exec(code, names)
+        assert left(names), code
+    both = an.compose(names["came"].mechanism, names["final"].mechanism)
     assert both.epsilon(1e-6) == pytest.approx(1.02, abs=0.01)
+    printed, error = capsys.readouterr().out, names["error"]
+    assert "Privacy unit:     one user" in printed and f"at most {error:.1f}" in printed
+    book = read_journal(tmp_path / "counts.journal")
+    assert (book.first, book.end, book.fingerprint) == (0, 60, names["mech"].fingerprint)
+    # the same users and days once more, without noise
+    rng, sums, grid = np.random.default_rng(0), np.zeros(20), names["mech"].grid
+    for _ in range(60):
+        day = [grid.to_grid(one) for one in rng.poisson(1.0, (50, 20))]
+        sums += sum(grid.release(one, np.zeros(20, int)) for one in day)
+    off = names["running"] - sums
+    assert 0 < np.abs(off).max() < 6 * error
+
+
+def test_each_participation_of_own_sums_is_one():
+    text = text_of("docs/streaming.md").split("## Can I release sums of my own?")[1]
+    table = text.split("|---|---|")[1].split("\n\n")[0]
+    names = re.findall(r"`(\w+)\([^`]*\)`", table)
+    assert sorted(names) == ["Cyclic", "FullBatch", "MinSep", "OncePerEpoch", "Single"]
+    assert all(hasattr(an.participation, name) for name in names)
 
 
 def test_the_page_for_operators_says_what_one_commit_holds():
-    text = (DOCS / "streaming-operators.md").read_text(encoding="utf-8")
-    assert f"`anechoic stream` keeps {GROUP:,} steps in one commit" in text
+    assert f"keeps {GROUP:,} steps in one commit" in text_of("docs/streaming-operators.md")
 
 
 @pytest.mark.parametrize("name", ["stream", "partition_selection", "clock"])

@@ -39,8 +39,7 @@ STATISTICS = {
     "sum": (lambda: streaming.Sum(1.5, 2), VECTORS),
     "mean": (lambda: streaming.Mean(-1, 2), VECTORS[:, 0]),
     "histogram": (lambda: streaming.Histogram(range(3)), RNG.integers(3, size=RECORDS)),
-    "distribution": (lambda: streaming.Distribution([0, 0.3, 0.6, 0.9], noise="domain"), VECTORS[:, 0]),
-    "per bucket": (lambda: streaming.Distribution([0, 0.3, 0.6, 0.9], noise="buckets"), VECTORS[:, 0]),
+    "distribution": (lambda: streaming.Distribution([0, 0.3, 0.6, 0.9]), VECTORS[:, 0]),
 }
 CASES = {f"{name}, {kind}": (name, kind) for name in STATISTICS for kind in KINDS}
 QUICK = ["histogram, tree"]

@@ -24,7 +24,7 @@ STATISTICS = {
     "vectors": streaming.Sum(1.0, 2, "v"),
     "mean": streaming.Mean(-1, 1, "x"),
     "histogram": streaming.Histogram([0, 1], "c"),
-    "distribution": streaming.Distribution([-1, 0, 0.5, 1], "x", noise="domain"),
+    "distribution": streaming.Distribution([-1, 0, 0.5, 1], "x"),
     "quantiles": streaming.Quantiles([-1, 0, 0.5, 1], column="x"),
 }
 

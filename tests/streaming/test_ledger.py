@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Single
-from anechoic.streaming.ledger import Ledger
+from anechoic.streaming.ledger import Ledger, digests
 from anechoic.streaming.stream_state import InMemory
 
 
@@ -57,6 +57,10 @@ def ledger():
     return Ledger(Single(), 1, bytes(32), InMemory().units)
 
 
+def digests_of(ids):
+    return digests(ids, len(ids) if hasattr(ids, "__len__") else 1, ledger().secret)
+
+
 @pytest.mark.parametrize(
     "same",
     [
@@ -69,42 +73,42 @@ def ledger():
 )
 def test_equal_ids_are_one_unit(same):
     assert len(set(same)) == 1
-    assert len(set(ledger().digests(same))) == 1
-    kept, _ = ledger().admit(ledger().digests(same), 0)
+    assert len(set(digests_of(same))) == 1
+    kept, _ = ledger().admit(digests_of(same), 0)
     assert kept.tolist() == [True] + [False] * (len(same) - 1)
 
 
 def test_ids_that_differ_are_several_units():
     ids = [7, "7", b"7", -7, "a", "\0a", "\ud800", "\udfff", "\U00010000", "\ud800\udc00", 2**1024, 2**2000]
     ids += ["", hex(2**2000), 10**5000, 10**5000 + 1, b"", b"\0a"]
-    assert len(set(ids)) == len(set(ledger().digests(ids))) == len(ids)
+    assert len(set(ids)) == len(set(digests_of(ids))) == len(ids)
 
 
 @pytest.mark.parametrize("form", [list, tuple, lambda ids: np.array([*ids], dtype=object)])
 @pytest.mark.parametrize("odd", ["x", b"x", 2**70, "\ud800"])
 def test_no_id_changes_what_another_is(form, odd):
-    assert ledger().digests(form([7, "a\0", odd]))[:2] == ledger().digests([7, "a\0"])
+    assert digests_of(form([7, "a\0", odd]))[:2] == digests_of([7, "a\0"])
 
 
 def test_arrays_of_ids_are_read_as_lists_of_them():
-    assert ledger().digests(np.array([7, 8], np.uint8)) == ledger().digests([7, 8])
-    assert ledger().digests(np.array(["a", "b"])) == ledger().digests(["a", "b"])
-    assert ledger().digests(np.ma.masked_array([7, 8], mask=False)) == ledger().digests([7, 8])
-    assert ledger().digests(np.array([])) == []
+    assert digests_of(np.array([7, 8], np.uint8)) == digests_of([7, 8])
+    assert digests_of(np.array(["a", "b"])) == digests_of(["a", "b"])
+    assert digests_of(np.ma.masked_array([7, 8], mask=False)) == digests_of([7, 8])
+    assert digests_of(np.array([])) == []
 
 
 def test_nuls_at_the_end_of_a_text_count_in_no_form():
     """Arrays of text drop them: as lists they would be other units."""
     ids = ["a\0", "a", "b\0\0", "\0", "a\0b"]
-    listed = ledger().digests(ids)
-    assert listed == ledger().digests(np.array(ids)) == ledger().digests(np.array(ids, dtype=object))
-    assert listed[0] == listed[1] == ledger().digests([Name("a\0")])[0] and len(set(listed)) == 4
-    assert ledger().digests([Loose("ann\0")]) == [None]
+    listed = digests_of(ids)
+    assert listed == digests_of(np.array(ids)) == digests_of(np.array(ids, dtype=object))
+    assert listed[0] == listed[1] == digests_of([Name("a\0")])[0] and len(set(listed)) == 4
+    assert digests_of([Loose("ann\0")]) == [None]
     ids = [b"a\0", b"a", b"b\0\0", b"\0", b"a\0b"]  # one in 256 raw hashes ends in one
-    listed = ledger().digests(ids)
-    assert listed == ledger().digests([*map(np.bytes_, ids)]) == ledger().digests(np.array(ids, dtype=object))
-    assert listed[0] == listed[1] == ledger().digests([Raw(b"a\0")])[0] and len(set(listed)) == 4
-    assert ledger().digests([b"a"])[0] != ledger().digests(["a"])[0]
+    listed = digests_of(ids)
+    assert listed == digests_of([*map(np.bytes_, ids)]) == digests_of(np.array(ids, dtype=object))
+    assert listed[0] == listed[1] == digests_of([Raw(b"a\0")])[0] and len(set(listed)) == 4
+    assert digests_of([b"a"])[0] != digests_of(["a"])[0]
 
 
 class Failing:
@@ -122,11 +126,11 @@ NO_IDS += [Failing()]
 @pytest.mark.parametrize("place", range(len(NO_IDS)))
 def test_a_record_without_an_id_is_left_out_by_itself(place):
     one, wrong = ledger(), NO_IDS[place]
-    units = one.digests([7, wrong, "a"])
+    units = digests_of([7, wrong, "a"])
     kept, refused = one.admit(units, 0)
     assert kept.tolist() == [True, False, True]
     assert refused == {"without an id that can be read": 1}
-    assert one.digests(np.ma.masked_array([7, 8], mask=[0, 1])) == [units[0], None]
+    assert digests_of(np.ma.masked_array([7, 8], mask=[0, 1])) == [units[0], None]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,7 @@ def test_a_record_without_an_id_is_left_out_by_itself(place):
 )
 def test_the_rest_is_refused_in_words(ids, words):
     with pytest.raises(ValueError, match=words) as caught:
-        ledger().digests(ids)
+        digests_of(ids)
     assert "ann" not in str(caught.value)
 
 
@@ -163,12 +167,12 @@ def test_the_first_records_count_of_each_unit_in_each_step_that_it_may_take_part
             allowed = held_to.allows({*own, step}, 4) and own.count(step) < most
             expected.append(unit is not None and allowed)
             own += [step] * expected[-1]
-        kept, refused = one.admit(one.digests(batch), step)
+        kept, refused = one.admit(digests_of(batch), step)
         assert kept.tolist() == expected and sum(refused.values()) == expected.count(False)
 
 
 def test_records_that_are_left_out_are_counted_by_reason():
     one = Ledger(MinSep(2, 2), 1, bytes(32), InMemory().units)
     for step, reason in [(0, "beyond"), (1, "too few steps ago"), (2, None), (4, "as often as they may")]:
-        _, refused = one.admit(one.digests([7, 7] if step == 0 else [7]), step)
+        _, refused = one.admit(digests_of([7, 7] if step == 0 else [7]), step)
         assert len(refused) == bool(reason) and all(reason in why for why in refused)

@@ -260,7 +260,7 @@ def test_what_is_no_category_is_left_out_by_itself():
         "without a category": len(odd)
     }
     assert (histogram._stream_state.open // histogram._one).tolist() == [5, 1, 1]
-    assert json.loads(histogram._noise.saved()[3]) == histogram._noise.names
+    assert json.loads(histogram._noise.saved()[3]) == [histogram._noise.names, {}]
 
 
 def made(column=None, **more):

@@ -70,7 +70,7 @@ SETTINGS = [
     ("histogram", lambda: {"h": streaming.Histogram([0, 1, 2])}, [], lambda rng: int(rng.integers(4))),
     (
         "distribution",
-        lambda: {"d": streaming.Distribution(EDGES, noise="domain")},
+        lambda: {"d": streaming.Distribution(EDGES)},
         [],
         lambda rng: rng.normal(4, 5),
     ),
@@ -148,8 +148,8 @@ WHOLE = {
     "sum": lambda b, c: streaming.Sum(b, 2),
     "mean": lambda b, c: streaming.Mean(c[0] / 2, c[0] / 2 + b),
     "histogram": lambda b, c: streaming.Histogram([0, 1]),
-    "distribution": lambda b, c: streaming.Distribution([-b, 0.0, b, TOP], noise="buckets"),
-    "quantiles": lambda b, c: streaming.Quantiles([-b, 0.0, b, TOP], noise="domain"),
+    "distribution": lambda b, c: streaming.Distribution([-b, 0.0, b, TOP]),
+    "quantiles": lambda b, c: streaming.Quantiles([-b, 0.0, b, TOP]),
 }
 
 

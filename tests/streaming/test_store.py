@@ -70,6 +70,21 @@ def test_opened_again_after_every_call_it_goes_on_bit_for_bit(tmp_path, over):
         assert [*map(bytes_of, stream.releases())] == expected
 
 
+def test_sums_of_the_open_step_the_total_and_later_steps_come_back(tmp_path):
+    options = {"epsilon": 1.0, "horizon": 12, "state": tmp_path / "s"}
+    with streaming.Stream(streaming.Count(), **options) as stream:
+        stream.update(3), stream.release(5), stream.update(2)
+        later = [streaming.Accumulator(stream, step).add(step) for step in (3, 7)]
+        stream.add_sums(later, batch_id="later")
+        before = stream._stream_state
+    with streaming.Stream(streaming.Count(), **options) as stream:
+        after = stream._stream_state
+    assert before.open.any() and sorted(after.ahead) == [3, 7]
+    assert all(np.array_equal(after.ahead[step], before.ahead[step]) for step in (3, 7))
+    assert np.array_equal(after.open, before.open) and np.array_equal(after.total, before.total)
+    assert (after.step, after.time, after.counts) == (1, 5, before.counts)
+
+
 def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_run(tmp_path):
     import anechoic as an
 

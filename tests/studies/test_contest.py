@@ -110,15 +110,16 @@ def made_up(contest, levels):
     }
 
 
-def test_the_page_has_the_table_and_the_file_the_errors(tmp_path):
+def test_the_text_has_the_table_and_the_file_the_errors(tmp_path):
     values = made_up(SMALL, {contests.plus(7): 0.625})
-    data, page = drawn(contests.Scores(SMALL, values), 45).write(tmp_path, draw=False)
+    made = drawn(contests.Scores(SMALL, values), 45)
+    (data,) = made.write(tmp_path, draw=False)
     with data.open(encoding="utf-8") as file:
         head, *rows = csv.reader(file)
     assert head == ["panel", "curve", "x", "y", "standard error"]
     error = 0.01 / np.sqrt(3)
     assert ["batches of 5: methods", contests.plus(7), "1", "0.635", f"{error:.3g}"] in rows
-    assert f"| 5 | {contests.plus(7)} | 0.6350 ± {error:.4f} |" in page.read_text(encoding="utf-8")
+    assert f"| 5 | {contests.plus(7)} | 0.6350 ± {error:.4f} |" in made.text()
 
 
 def test_claims_are_told_as_they_came_out():

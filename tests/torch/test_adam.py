@@ -10,7 +10,7 @@ from torch import nn
 from anechoic.accounting import poisson_epsilon
 from anechoic.errors import MismatchError
 from anechoic.mechanism.calibrate import calibrate
-from anechoic.planning.advice import NOISE, STEP
+from anechoic.planning.advice import ADAM, NOISE, STEP
 from anechoic.planning.compare import plan
 from anechoic.planning.families import family
 from anechoic.planning.update import UpdateRule
@@ -112,7 +112,7 @@ def test_who_divides_by_correlated_noise_is_told_which_rates_to_try(optimizer, f
     mech = mechanism()
     inverse = mech.noise_std / 8 * np.linalg.inv(mech.strategy.to_dense())
     step, sums = (np.linalg.norm(m) / math.sqrt(15) for m in (inverse, np.tri(15) @ inverse))
-    advised = step / (sums / NOISE + 1 / STEP)
+    advised = ADAM * step / (sums / NOISE + 1 / STEP)
     for bands in (2, 1):
         mech = mechanism(bands=bands)
         start(mech=mech, optimizer=lambda parameters: optimizer(parameters, lr=factor * advised))
@@ -217,7 +217,7 @@ def test_a_plan_for_adam_chooses_from_the_same_rows():
     sgd, adam = (plan(**setting, optimizer=kind, random_sampling=False) for kind in ("sgd", "adam"))
     assert [row.name for row in sgd.rows] == [row.name for row in adam.rows]
     assert adam.chosen == sgd.chosen
-    assert adam.advice.rate == pytest.approx(sgd.advice.rate * sgd.chosen.step_noise)
+    assert adam.advice.rate == pytest.approx(ADAM * sgd.advice.rate * sgd.chosen.step_noise)
     plain = plan(**setting, optimizer=UpdateRule("adam", 0.9), random_sampling=False)  # as RMSprop's buffer
     assert 10 * plain.advice.rate == pytest.approx(adam.advice.rate)
     with pytest.raises(ValueError, match="optimizer='lion'"):

@@ -26,6 +26,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
 from anechoic.planning.objective import PlanObjective
 from anechoic.sampling import External, FixedOrder
+from anechoic.statement.rounding import round_up
 from anechoic.strategies import BandedToeplitz
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.loading.loader import PrivateDataLoader
@@ -108,8 +109,11 @@ def test_type_checkers_and_help_know_every_argument(method, options):
     known = {*signature(method).parameters} - {"self"}
     typed = options.__required_keys__ | options.__optional_keys__
     assert typed | {"grad_sample_mode", "wrap_model"} == known
-    entries = re.findall(r"^    (\w+): \S", method.__doc__.split("Raises:")[0], re.MULTILINE)
-    assert set(entries) == known and len(entries) == len(known)
+    entries = re.findall(r"^    (\w+) \((.*?)\): \S", method.__doc__.split("Raises:")[0], re.MULTILINE)
+    assert {name for name, _ in entries} == known and len(entries) == len(known)
+    given = dict(entries)
+    assert given["epochs"] == "int | None, default None" and given["module"] == "nn.Module"
+    assert given["keep"] == "Kept | float, default 'last'"
     assert signature(method).parameters["epochs"].annotation == "int | None"
     assert "Returns:" in method.__doc__ and "Raises:" in method.__doc__ and "ARGUMENTS" not in method.__doc__
 
@@ -299,7 +303,9 @@ def test_an_engine_says_what_it_is_and_nothing_secret():
     train(run, 2)
     shown = repr(run.engine)
     assert shown.startswith("PrivacyEngine(grad_sample_mode='rows', Mechanism(BandedToeplitz")
-    assert shown.endswith("2 of 15 releases made)")
+    assert shown.endswith(
+        f"2 of 15 releases made, epsilon={round_up(run.engine.get_epsilon(1e-6))} at delta=1e-06)"
+    )
     key = bytes(range(32)).hex()
     for shown in (repr(run.engine), repr(run.optimizer), run.mechanism.to_json(), run.mechanism.report()):
         assert key not in shown

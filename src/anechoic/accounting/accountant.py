@@ -220,7 +220,7 @@ class MonteCarloAccountant(Accountant):
         failure = self.accounting.failure
         return (
             f"{LARGER}; importance sampling with a one-sided confidence bound, no discretisation",
-            f"the bound fails with probability at most {failure!r}, which is a part of delta",
+            f"the bound fails with probability at most {failure!r}, a part of delta",
         )
 
     def epsilon(self, delta: float, std: float) -> float:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
+
+import scipy
 
 _ATTEMPTS = 60
 _LONGEST = 1.0  # step of log noise
 _HIGHEST = 700.0  # log noise: e^709 is the largest float
+_LEAST = 1e-300  # delta
 _BITS = 33  # of a noise that was searched for
 
 
@@ -33,8 +37,9 @@ def least_noise(
     low, high = -math.inf, math.inf  # logarithms; epsilon is shown at `high`
     x = math.log(guess)
     before: tuple[float, float] | None = None
+    shown_at = lru_cache(lambda log_noise: epsilon_at(rounded_up(math.exp(log_noise))))
     for _ in range(_ATTEMPTS):
-        excess = math.log(min(max(epsilon_at(math.exp(x)), least), most) / epsilon)
+        excess = math.log(min(max(shown_at(x), least), most) / epsilon)
         low, high = (x, high) if excess > 0 else (low, x)
         if -tolerance <= excess <= 0 or high - low < tolerance / 8:
             break
@@ -48,19 +53,22 @@ def least_noise(
     if math.isinf(high):
         high = low
     step = tolerance / 8
-    while epsilon_at(noise := rounded_up(math.exp(high))) > epsilon:
+    while shown_at(high) > epsilon:
         high, step = high + step, 2 * step
         if high > _HIGHEST:
             raise ValueError(
                 f"epsilon={epsilon} is not shown at any noise: choose a larger epsilon or delta."
             )
-    return noise
+    return rounded_up(math.exp(high))
 
 
 def rounded_up(noise: float) -> float:
-    """Rounded up by at most 2e-10: elsewhere a search ends some 1e-15 apart, and a plan should not."""
+    """Rounded up by at most 2e-10: elsewhere a search ends some 1e-15 apart, and a plan should not.
+
+    What is rounded stays as it is, also by way of its logarithm.
+    """
     mantissa, exponent = math.frexp(noise)
-    return math.ldexp(math.ceil(mantissa * 2**_BITS), exponent - _BITS)
+    return math.ldexp(math.ceil(mantissa * 2**_BITS - 1e-4), exponent - _BITS)
 
 
 def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:
@@ -68,11 +76,18 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: flo
 
     `high` is returned where `delta_at` does not say so: it is known from elsewhere.
     """
-    if delta_at(0.0) <= delta:
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(delta_at(epsilon), _LEAST) / delta)
+
+    if excess(0.0) <= 0.0:
         return 0.0
-    if delta_at(high) > delta:  # the bound that `high` comes from is the better one
+    if excess(high) > 0.0:  # the bound that `high` comes from is the better one
         return high
-    return smallest(lambda epsilon: delta_at(epsilon) <= delta, 0.0, high, 1e-7, 1e-3)
+    found = float(scipy.optimize.brentq(excess, 0.0, high, xtol=4e-11, rtol=4e-8))
+    while excess(found) > 0.0:
+        found += 8e-8 * max(found, 1e-3)
+    return min(found, high)
 
 
 def smallest(

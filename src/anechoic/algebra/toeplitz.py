@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import scipy
+from scipy.linalg import get_lapack_funcs
 
 from anechoic._validate import Array
 
 FFT_FROM = 256
 MILLER = 16  # terms of a series up to which its powers are made by recursion
 UNIT = 2.0**-53  # half the distance of 1 to the next float64
+DIVIDED = 2**20  # entries of a band up to which LAPACK divides by it
 BLOCK = 2**15  # entries that are worked on in twice the precision at a time
 
 
@@ -34,7 +36,7 @@ def multiply(c: Array, x: Array) -> Array:
     n = len(x)
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
-        return np.asarray(scipy.signal.lfilter(c, [1.0], x, axis=0))
+        return np.asarray(np.apply_along_axis(lambda column: np.convolve(c, column)[:n], 0, x))
     size = scipy.fft.next_fast_len(n + len(c) - 1, real=True)
     spectrum = scipy.fft.rfft(c, size).reshape((-1,) + (1,) * (x.ndim - 1))
     return np.asarray(scipy.fft.irfft(spectrum * scipy.fft.rfft(x, size, axis=0), size, axis=0)[:n])
@@ -45,8 +47,19 @@ def solve(c: Array, z: Array) -> Array:
     n = len(z)
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
-        return np.asarray(scipy.signal.lfilter([1.0], c, z, axis=0))
+        return divided(z, c)
     return multiply(inverse(c, n), z)
+
+
+def divided(z: Array, c: Array) -> Array:
+    """C^-1 z by recursion, for few numbers or many, real or complex."""
+    n = len(z)
+    if n * len(c) > DIVIDED or not z.size:
+        return np.asarray(scipy.signal.lfilter([1.0], c, z, axis=0))
+    # to import scipy.signal, and with it all of scipy.stats, takes as long as most plans
+    columns, values = np.tile(c[:n], (n, 1)).T, z.reshape(n, -1)
+    (solve_band,) = get_lapack_funcs(("tbtrs",), (columns, values))
+    return np.ascontiguousarray(solve_band(columns, values, uplo="L")[0]).reshape(z.shape)
 
 
 def inverse(c: Array, n: int) -> Array:
@@ -55,7 +68,7 @@ def inverse(c: Array, n: int) -> Array:
     if len(c) <= 64 or n <= FFT_FROM:
         impulse = np.zeros(n)
         impulse[0] = 1.0
-        return np.asarray(scipy.signal.lfilter([1.0], c, impulse))
+        return divided(impulse, c)
     length = FFT_FROM // 2
     result = inverse(c[:length], length)
     while length < n:
@@ -113,7 +126,7 @@ def _refined(a: Array, c: Array, tolerance: float) -> tuple[Array, float]:
                 # bounds that stay large are of no use, and beyond 1 they say nothing
                 return high, bound / (1.0 - bound) if bound < 1.0 else np.inf
             before = bound if bound < 1e300 else before
-            change = low - np.asarray(scipy.signal.lfilter([1.0], a, e))
+            change = low - divided(e, a)
             high, low = _sum(high, change)
 
 

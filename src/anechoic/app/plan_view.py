@@ -11,9 +11,8 @@ from anechoic.app.plan_form import PlanForm, field_of
 from anechoic.errors import AnechoicError
 from anechoic.losses.dispatch import error
 from anechoic.planning.compare import plan
-from anechoic.planning.page import plan_pictures, ranked_table
+from anechoic.planning.page import folded_reason, plan_pictures, ranked_table
 from anechoic.planning.result import Plan
-from anechoic.planning.table import notes
 from anechoic.statement.page import definitions, paragraph, section
 from anechoic.statement.rounding import duration, size
 
@@ -31,8 +30,7 @@ def parts(question: PlanForm) -> Iterator[tuple[str, str]]:
     given = question.arguments()
     found = plan(**given)
     yield "facts", facts(found)
-    said = (paragraph(note, "soft") for note in notes(found.lines))
-    yield "table", section("Ranked candidates", ranked_table(found.lines), *said)
+    yield "table", section("Ranked candidates", ranked_table(found.lines), folded_reason(found))
     yield "code", question.code()
     yield "mechanism", found.mechanism.to_json()
     yield "doing", "Drawing"
@@ -44,7 +42,7 @@ def parts(question: PlanForm) -> Iterator[tuple[str, str]]:
 
 
 def facts(found: Plan) -> str:
-    """The choice in a few numbers, and the reason, as HTML."""
+    """The choice in a few numbers, and what to expect of it, as HTML."""
     best, steps = found.chosen, found.mechanism.steps
     shown = {
         "Chosen": f"{best.name}, {best.sampling}, B = {best.batch_size:g}, {steps:,} steps",
@@ -57,7 +55,7 @@ def facts(found: Plan) -> str:
     if best.memory is not None and best.seconds is not None:
         times = f"{duration(best.seconds)} a step, {duration(best.seconds * steps)} a run (one core)"
         shown["Noise state"] = f"{size(best.memory)}, {times}"
-    return definitions(shown.items()) + section("Why", paragraph(found.reason))
+    return definitions(shown.items()) + section("In short", *map(paragraph, found.sentences("'Why' below")))
 
 
 def kept_noise(found: Plan) -> float:

@@ -90,7 +90,7 @@ class PlanWorker:
         context: Any = get_context("forkserver" if forks else "spawn")
         if forks:
             # a second of imports that a question would wait for
-            later = ["matplotlib.figure", "scipy.interpolate", "scipy.signal", "scipy.sparse"]
+            later = ["matplotlib.figure", "scipy.interpolate", "scipy.optimize", "scipy.sparse"]
             context.set_forkserver_preload([work.__module__, *later])
         mine, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs,), daemon=True)

@@ -196,8 +196,8 @@ def law_of(sampling: Sampling) -> ParticipationLaw:
     """
     raise UnsupportedError(
         f"{type(sampling).__name__} sampling has no law of participation: no test of its draws, and"
-        " no likelihood ratio is known. Without amplification use canary_scores; with it, register a law"
-        " (docs/extending.md)."
+        " no likelihood ratio is known. Without amplification use canary_scores; with it, register a law:"
+        " help(anechoic.extend)."
     )
 
 

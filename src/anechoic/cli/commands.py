@@ -9,8 +9,6 @@ from anechoic._patience import patience
 from anechoic.cli.progress import naming, need, text_of
 from anechoic.runs.atomic_files import check_writable
 
-# -- what the commands do ------------------------------------------------------------------------
-
 
 def demo(options: argparse.Namespace) -> None:
     need("torch", "rich", "matplotlib", "jinja2", extras="demo")
@@ -69,12 +67,12 @@ def plan(options: argparse.Namespace) -> None:
         unit=options.unit,
         drop_last=options.drop_last,
     )
-    print_plan(found, rows=None if options.all else 12)
+    print_plan(found, rows=None if options.all else 12, why=options.why)
     if options.json is not None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
     if options.out is not None:
-        write_plan(found.lines, found.reason, options.out, options.command_line)
+        write_plan(found, options.out, options.command_line)
         print(f"\nSaved: {options.out}")
 
 
@@ -136,7 +134,7 @@ def stream(options: argparse.Namespace) -> None:
 
 def budget(options: argparse.Namespace) -> None:
     from anechoic.budget.book import BudgetBook
-    from anechoic.streaming.command import key_in_environment
+    from anechoic.keys import key_in_environment
 
     key = None if options.key_env is None else key_in_environment(options.key_env)
     book = BudgetBook(options.book, options.data or "any", key=key)

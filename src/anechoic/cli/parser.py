@@ -11,13 +11,11 @@ from anechoic.cli import commands as do
 from anechoic.cli.progress import version
 from anechoic.cli.values import count, format_and_file, kept, size, steps_over
 from anechoic.statement.formats import FORMATS
+from anechoic.statement.theorem import PROOFS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
 
 _ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
-
-
-# -- the parser ----------------------------------------------------------------------------------
 
 
 def parser_of_all() -> argparse.ArgumentParser:
@@ -38,7 +36,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     explain.add_argument("file", type=Path, metavar="MECHANISM.json")
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
-    explain.add_argument("--proofs", default="docs/proofs", metavar="BASE", help="where its links lead")
+    explain.add_argument("--proofs", default=PROOFS, metavar="BASE", help="where its links lead")
     explain.set_defaults(run=do.explain)
     _add_audit(commands)
     _add_budget(commands)
@@ -57,7 +55,12 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_plan(commands: Any) -> None:
-    plan = commands.add_parser("plan", help="compare mechanisms for a training setting, and choose one")
+    plan = commands.add_parser(
+        "plan",
+        help="compare mechanisms for a training setting, and choose one",
+        description="Compare mechanisms for a training setting, and choose one.",
+        usage="anechoic plan --examples 60000 --batch-size 512 --epochs 10 --epsilon 2 --delta 1e-6",
+    )
     plan.add_argument("--examples", type=count, required=True)
     plan.add_argument("--batch-size", type=count, nargs="+", required=True, help="several are compared")
     length = plan.add_mutually_exclusive_group(required=True)
@@ -103,6 +106,7 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")
     plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
     plan.add_argument("--all", action="store_true", help="show every candidate")
+    plan.add_argument("--why", action="store_true", help="show the reasons, and what the columns mean")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
     plan.add_argument(
         "--out", type=Path, metavar="FILE", help="a page about the plan (.html), or its chart (.svg, .png)"
@@ -111,7 +115,12 @@ def _add_plan(commands: Any) -> None:
 
 
 def _add_stream(commands: Any) -> None:
-    stream = commands.add_parser("stream", help="release running statistics of a file, step by step")
+    stream = commands.add_parser(
+        "stream",
+        help="release running statistics of a file, step by step",
+        description="Release running statistics of a file, step by step.",
+        usage="anechoic stream --input visits.csv --time when --every day --count --epsilon 1",
+    )
     stream.add_argument(
         "--input", required=True, metavar="FILE", help=".csv, .jsonl (or .gz), .parquet, or -"
     )

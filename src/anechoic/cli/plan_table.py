@@ -5,23 +5,16 @@ from __future__ import annotations
 from anechoic.planning.families import family
 from anechoic.planning.records import PlanRow
 from anechoic.planning.result import Plan
-from anechoic.planning.table import notes, table
+from anechoic.planning.table import paragraphs, table
 
 
-def print_plan(plan: Plan, *, rows: int | None = 12) -> None:
-    """Print the table and the reason.
-
-    Args:
-        plan: what `plan` returned.
-        rows: how many of the best candidates, or None for all; the choice, independent noise
-            and `drawn` always.
-    """
+def print_plan(plan: Plan, *, rows: int | None = 12, why: bool = False) -> None:
+    """Print the best `rows` candidates (all for None), what `selected` adds, and why, or three sentences."""
     shown = selected(plan, rows)
     left = len(plan.lines) - len(shown)
-    below = notes(shown)
-    if left:
-        below.append(f"{left} more candidates, ranked below those shown: --all shows them.")
-    print("\n".join([*table(shown), "", *below, "", plan.reason]))
+    more = [f"{left} more candidates, ranked below those shown: --all shows them."] * (left > 0)
+    said = plan.why() if why else paragraphs(plan.sentences("--why"), "\n")
+    print("\n".join([*table(shown), *more, "", said]))
 
 
 def selected(plan: Plan, rows: int | None) -> list[PlanRow]:

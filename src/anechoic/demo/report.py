@@ -41,7 +41,7 @@ NOT_COVERED = (
 )
 #: In the place of the duty `KEYS`, in the statements of these runs.
 SEEDED = (
-    "in this demo keys follow from the seeds, so that its figures can be reproduced: whoever knows the seeds"
+    "keys follow from the seeds: in this demo, so that its figures can be reproduced. Whoever knows the seeds"
     " can take the noise off. The statement is that of a run whose keys come from the operating system, stay"
     " secret, and are used once"
 )

@@ -97,7 +97,7 @@ def plan_rounds(
         over_selection: of the server, for the arithmetic of the supply.
 
     Returns:
-        With sums and noise on a grid where rows can be rounded exactly (docs/proofs/noise.md#exact-rounding).
+        With sums and noise on a grid where rows can be rounded exactly.
 
     Raises:
         ValueError: for an argument out of range; or if the clients cannot fill the rounds under the

@@ -113,7 +113,7 @@ def statement_of_run(
             " the update",
         ),
         ("Chosen in advance", "clip norm, learning rates and rounds: without looking at the data"),
-        ("Proof", "docs/proofs/sensitivity.md#federated-rounds"),
+        ("Proof", "sensitivity.md#federated-rounds, under 'Proofs' in the documentation"),
     ]
     text = "\n".join(f"{head:<21}{words}." for head, words in lines)
     stated = replace(statement_of(mechanism), duties=_duties(unit, durable))
@@ -123,17 +123,16 @@ def statement_of_run(
 def _duties(unit: str, durable: bool) -> tuple[str, ...]:
     """What a federation must still ensure, in the place of what a training loop must."""
     return (
-        f"each {unit}'s update is computed from that {unit}'s data and from models that were released before,"
-        " alone",
+        f"each update uses one {unit}'s data alone: that {unit}'s, and models that were released before",
         KEYS,
-        "what leaves the server are released models and what is computed from them"
+        "only released models leave: they, and what is computed from them"
         + ("; the state directory, which holds noise and key, stays" if durable else ""),
-        "a server that is started again goes on from its state directory, the newest one: of two copies"
+        "one server goes on from one state directory: started again, from the newest one; of two copies"
         " only one goes on, and a budget book tells an older one"
         if durable
-        else "when this server ends, the run is over: another one has a ledger of its own, and its privacy"
+        else "the run ends with this server: another one has a ledger of its own, and its privacy"
         " cost adds up with this one",
-        "other releases from the same data add up with this one",
+        "other releases add up: those from the same data, with this one",
     )
 
 

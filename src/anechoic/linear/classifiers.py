@@ -45,7 +45,7 @@ class LogisticRegression(LinearClassifierMixin, PrivateLinear):  # type: ignore[
             them and scaled. None for features that are scaled already, to about [-1, 1].
         classes: all of them, public; None to read them from y, which the guarantee does not cover.
         clip_norm: of one row's gradient (one unit's), where a row with bounds has norm 1 at most; "auto" for
-            what follows from the numbers of rows and features and from the guarantee (docs/linear.md).
+            what follows from the numbers of rows and features and from the guarantee.
         C: inverse strength of the penalty |w|^2 / 2, as scikit-learn has it, on scaled features; infinity for
             none: the noise already keeps coefficients from fitting single rows.
         fit_intercept: whether there is a constant.

@@ -36,7 +36,7 @@ MOMENTUM = 0.9
 #: Of the largest stable rate.
 _STABLE = 0.9
 #: Excess of the log loss by clipping is about e^(-_FADING clip norm), and by noise _NOISE times that of the
-#: square of clip norm * entries / (units mu): one rule for ten data sets (docs/linear.md).
+#: square of clip norm * entries / (units mu): one rule for ten data sets ('Linear models for tables').
 _FADING, _NOISE, _LEAST_CLIP = 11.5, 48.0, 0.15
 #: Of squared errors: noise of a release at the clip norm, and the ends of clip norms; measured there too.
 _SQUARES_NOISE, _SQUARES_CLIP = 2e-3, (0.05, 2.0)

@@ -25,21 +25,22 @@ from anechoic.linear.scaling import FeatureScale, scale_of
 from anechoic.mechanism.mechanism import Adjacency, Mechanism
 from anechoic.mechanism.statement_text import KEYS
 from anechoic.mechanism.weak_delta import default_delta, odd_epsilon, weak_delta
-from anechoic.statement.formats import PROOFS, Format, render
+from anechoic.statement.formats import Format, render
 from anechoic.statement.statement import Statement, statement_of
+from anechoic.statement.theorem import PROOFS
 from anechoic.units.duplicates import check_schema
 from anechoic.units.ownership import Units
 
 _SEEDED = (
-    "keys: random_state is an integer, so whoever guesses it can take the noise off again; leave it out for a"
-    " release that protects anyone"
+    "keys are no secret: random_state is an integer, so whoever guesses it can take the noise off again;"
+    " leave it out for a release that protects anyone"
 )
 #: What statements say of classes that were read from the data.
 CLASSES_READ = "which classes there are: they were read from y. Give classes= where that is private"
-_ROWS = "how many rows and features there are, and settings that were chosen by looking at the data"
+_ROWS = "settings chosen by the data: by looking at them; and how many rows and features there are"
 _SELECTION = (
-    "the choice among several fits, by GridSearchCV for instance: each fit is a release of its own, and the"
-    " best of them costs more than one. anechoic.select chooses privately"
+    "choosing among fits: by GridSearchCV for instance. Each fit is a release of its own, and the best of"
+    " them costs more than one. anechoic.select chooses privately"
 )
 
 
@@ -211,9 +212,7 @@ class PrivateLinear(FittedAttributes, BaseEstimator):
         """What the fitted model guarantees, and what it does not.
 
         Args:
-            format: "text", "markdown", "html" or "json".
-            out: a file to write it to, besides returning it.
-            proofs: folder or address of the proof pages, for links.
+            format, out, proofs: see `statement.formats.render`.
 
         Raises:
             NotFittedError: before `fit`.
@@ -266,7 +265,7 @@ def warn_of_selection() -> None:
         warnings.warn(
             "a search over parameters: every fit is a release of its own, and the choice of the best is"
             " outside of the guarantee that each states. anechoic.select chooses among private fits and says"
-            " what that costs (docs/linear.md).",
+            " what that costs ('Selecting by trial' in the documentation).",
             UserWarning,
             stacklevel=4,
         )

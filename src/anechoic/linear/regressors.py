@@ -31,7 +31,7 @@ SOLVERS = ("auto", "descent", "moments")
 SLOWER = 0.25
 #: Squared error that descent leaves with hardly any noise, for targets in [-1, 1]; one over the variance of a
 #: feature, times their count, where features fill a half of their bounds; and the part of the noise's square
-#: that the loss does not pull back. Measured in docs/linear.md.
+#: that the loss does not pull back. Measured: 'Linear models for tables'.
 LEFT, SPREAD, STAYS = 5e-4, 12.0, 0.1
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from anechoic._validate import Array
 
 #: Of the constant that an intercept is the coefficient of, beside rows of norm 1. Small, so that it takes up
-#: little of the clip norm; measured in docs/linear.md.
+#: little of the clip norm; measured: 'Linear models for tables'.
 INTERCEPT = 0.15
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import singledispatch
 
 import numpy as np
-import scipy
 
 from anechoic._validate import Array
+from anechoic.algebra import toeplitz
 from anechoic.algebra.exponentials import inverse_poles
 from anechoic.algebra.systems import System, chained, power_sums, realisation, sequence
 from anechoic.strategies import BLT, BandedInverse
@@ -139,7 +139,7 @@ def _driven(left: Array, right: Array, drive: Array) -> Array:
                     if (row, column) != (k, i) and factor:
                         total += factor * states[row, column]
             pole = left[k, k] * right[i, i]
-            states[k, i, 1:] = scipy.signal.lfilter([1.0], [1.0, -pole], total)[:-1]
+            states[k, i, 1:] = toeplitz.divided(total, np.array([1.0, -pole]))[:-1]
     return states
 
 

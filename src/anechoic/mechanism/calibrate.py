@@ -60,7 +60,7 @@ def calibrate(
     if sampling is None:
         raise ValueError(
             "sampling is missing: say how batches are formed, as sampling.FixedOrder or sampling.Poisson do."
-            " Where somebody else forms them, or there is no training (docs/releases.md), promise how often"
+            " Where somebody else forms them, or there is no training, promise how often"
             " one unit takes part: sampling.External(participation.Single(), batch_size=1, steps=n)."
         )
     asked, by_epsilon = check_goal(epsilon, noise_multiplier)

@@ -16,8 +16,9 @@ from anechoic._validate import fraction, positive_float
 from anechoic.accounting.accountant import Accountant, adjacency_factor
 from anechoic.accounting.events import gaussian_event
 from anechoic.errors import MismatchError
-from anechoic.statement.formats import Format, as_cell, render
+from anechoic.statement.formats import Format, as_cell, as_signed, render
 from anechoic.statement.statement import statement_of
+from anechoic.statement.theorem import PROOFS
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -41,14 +42,12 @@ class HasGuarantee(ABC):
         """rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
         return self.gdp() ** 2 / 2
 
-    def report(
-        self, format: Format = "text", *, out: str | Path | None = None, proofs: str = "docs/proofs"
-    ) -> str:
-        """The privacy statement, for a reviewer: see `statement.formats.render`."""
+    def report(self, format: Format = "text", *, out: str | Path | None = None, proofs: str = PROOFS) -> str:
+        """The whole privacy statement: the lines that `print` shows, and the details; see `render`."""
         return render(statement_of(self), format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
-        return self.report()
+        return as_signed(statement_of(self))
 
     def _repr_html_(self) -> str | None:
         return as_cell(statement_of(self))

@@ -55,7 +55,7 @@ class Mechanism(SavedGuarantee):
         accounting: "deterministic", or a `Verified` where Monte Carlo shows a smaller epsilon
             (`BallsInBins`). The record then holds what was drawn.
         grid_bits: contributions and noise are integer multiples of clip_norm * 2**-grid_bits, added up
-            exactly (docs/proofs/noise.md#exact-rounding); None for sums and noise in floating point.
+            exactly; None for sums and noise in floating point.
             `noise.grid.default_bits(m)` is enough for m entries.
 
     Raises:

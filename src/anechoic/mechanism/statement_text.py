@@ -19,7 +19,7 @@ from anechoic.sampling import FixedOrder
 from anechoic.sampling.base import Sampling, plural
 from anechoic.statement.rounding import round_up
 from anechoic.statement.software import software
-from anechoic.statement.statement import Assumption, Statement, statement_of
+from anechoic.statement.statement import LIBRARY, Assumption, Statement, statement_of
 from anechoic.statement.theorem import Theorem
 
 _ADJACENCY = {
@@ -36,28 +36,28 @@ _OBSERVER = (
 )
 
 _NOT_COVERED = (
-    "side channels, such as running time or memory",
-    "choosing hyper-parameters (learning rate, clip norm, epochs) on the same private data",
-    "anything computed from the data outside the noisy sums: losses, metrics, batch sizes, normalisation",
-    "a deployment that departs from the assumptions above, or that loses or shares the random keys",
+    "side channels: running time, memory",
+    "choosing settings: hyper-parameters (learning rate, clip norm, epochs) by the same private data",
+    "losses and metrics: anything computed from the data outside the noisy sums, batch sizes, normalisation",
+    "broken promises: a deployment that departs from the assumptions above, or loses or shares the keys",
 )
 
 _LARGE = (0.1, 0.03, 0.01, 0.001)  # deltas
 
 #: The duty of whoever makes the keys; those who depart from it say so in its place.
-KEYS = "keys come from the operating system, stay secret, and are used for this run only"
+KEYS = "keys stay secret: they come from the operating system, and are used for this run only"
 
 _DUTIES = (
-    "whoever writes the code (script, model, loss, data set) promises that each {unit}'s contribution is"
-    " computed from that {unit}'s data, its place in the batch (which stays empty where its contributions"
-    " are replaced by zero) and from what was released before, alone: not from other records, numbers taken"
-    " out of a batch, or the length to which others are padded. anechoic.torch refuses mistakes that its"
-    " tensors show; code that means to get around it is not held back",
+    "each contribution uses one {unit}'s data alone: whoever writes the code (script, model, loss, data set)"
+    " promises that it is computed from that {unit}'s data, its place in the batch (which stays empty where"
+    " its contributions are replaced by zero) and from what was released before, not from other records,"
+    " numbers taken out of a batch, or the length to which others are padded. anechoic.torch refuses"
+    " mistakes that its tensors show; code that means to get around it is not held back",
     KEYS,
-    "what leaves the run are noisy sums and what is computed from them; checkpoints that hold keys stay",
-    "a run that is resumed makes the releases in its journal again, bit for bit, or stops (anechoic.torch"
+    "only noisy sums leave: they, and what is computed from them; checkpoints that hold keys stay",
+    "other releases add up: those from the same data, with this one",
+    "a resumed run keeps its journal: it makes those releases again, bit for bit, or stops (anechoic.torch"
     " compares them); the journal stays with the checkpoint, and of two copies of a run only one goes on",
-    "other releases from the same data add up with this one",
 )
 
 
@@ -112,7 +112,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
     m, unit = mechanism, mechanism.unit
     epsilon = m.epsilon()
     adjacency = "zero-out" if m.adjacency == "zero_out" else "replace-one"
-    participation = f"promised from outside: one {unit} takes part in at most one step, ever"
+    once = f"one {unit} takes part in at most one step, ever"
+    participation = f"promised from outside: {once}"
     whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all releases together"
     items = (
         ("Guarantee", f"{whole}, however many there are"),
@@ -144,7 +145,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
         **_noise(m, m.sensitivity.value, "limiting sensitivity"),
         "arithmetic": _numbers(m),
     }
-    assumptions = (Assumption("whoever forms the batches", participation), *_ownership(unit))
+    promised = Assumption("whoever forms the batches", f"participation is as promised: {once}")
+    assumptions = (promised, *_ownership(unit))
     return assemble(items, assumptions, theorems_of_endless(m), unit, m.fingerprint, record, rounds(m))
 
 
@@ -322,23 +324,18 @@ def _noise_multiplier(m: Mechanism) -> str:
     return f"{m.noise_multiplier:.6g} = noise std / {_reference(m)} ({m.reference_sensitivity:.6g})"
 
 
-_LIBRARY = "the library's sampler (anechoic.torch, anechoic.batches)"
-
-
 @singledispatch
 def access_of(sampling: Sampling, unit: str) -> tuple[Assumption, ...]:
     """Who promises which access to the data: a secret draw where it amplifies, else the participation."""
     if not sampling.amplified:
-        what = (
-            f"{sampling.participation.describe()}; which batch one {unit} joins depends on no private value"
-        )
-        return (Assumption("whoever forms the batches", what),)
+        what = f"{sampling.participation.describe()}; which batch one {unit} joins follows no private value"
+        return (Assumption("whoever forms the batches", f"participation is as promised: {what}"),)
     return (
-        Assumption(_LIBRARY, "draws the batches as said above, independently of the data, from a secret key"),
+        Assumption(LIBRARY, "draws the batches as said above, independently of the data, from a secret key"),
         Assumption(
             "the deployment",
-            f"nobody learns which batches one {unit} joined: neither the key, nor the batches, nor their"
-            " sizes, nor traces of them in logs",
+            f"batches stay secret: nobody learns which batches one {unit} joined, neither the key, nor the"
+            " batches, nor their sizes, nor traces of them in logs",
         ),
     )
 
@@ -346,8 +343,8 @@ def access_of(sampling: Sampling, unit: str) -> tuple[Assumption, ...]:
 @access_of.register
 def _(sampling: FixedOrder, unit: str) -> tuple[Assumption, ...]:
     return (
-        Assumption(_LIBRARY, "batch t is chunk t mod period of one order, the same in every pass"),
-        Assumption("the deployment", "the order was chosen without looking at private values"),
+        Assumption(LIBRARY, "batch t is chunk t mod period of one order, the same in every pass"),
+        Assumption("the deployment", "the order ignores private values: it was made without looking at them"),
     )
 
 
@@ -357,7 +354,7 @@ def _ownership(unit: str) -> tuple[Assumption, ...]:
     return (
         Assumption(
             "the deployment",
-            f"what one {unit} adds to one step is clipped as a whole, and every example is charged to each"
+            f"what one {unit} adds is clipped as a whole: all of one step. Every example is charged to each"
             f" {unit} that owns it; where an example has several owners, who owns what is fixed and public",
         ),
     )

@@ -82,8 +82,8 @@ class NoiseStream:
     """Rows of std * C^-1 Z one after another, Z of shape (n, m) with i.i.d. standard normal entries.
 
     Where C is rectangular with left inverse L, C^-1 stands for the lower-triangular R with R R^T = L L^T that
-    `strategy.recurrence()` describes: R Z and L Z are the same noise (docs/guarantees.md), and one fresh row
-    a step is enough.
+    `strategy.recurrence()` describes: R Z and L Z are the same noise, and one fresh row a step is enough
+    (docs/proofs/sensitivity.md#more-rows-than-steps).
 
     Entry i of Z[t] is a function of (key, t, i) and the cipher; see `anechoic.noise.gaussian`. The stream
     does not change; what changes is the state:

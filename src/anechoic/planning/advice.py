@@ -11,8 +11,8 @@ from anechoic.planning.records import PlanRow
 from anechoic.planning.update import UpdateRule
 
 #: At the best rate: std of the noise in a parameter where noise bounds the rate, and where the task does rate
-#: times clip norm of SGD; and a factor within which best rates lay (docs/measured.md).
-NOISE, STEP, WITHIN = 0.16, 5.0, 2.5
+#: times clip norm of SGD; a factor within which best rates lay; that of Adam's over them, as the grid has it.
+NOISE, STEP, WITHIN, ADAM = 0.16, 5.0, 2.5, 1.5
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Advice:
     model. Where there is next to no noise the task bounds r * clip norm, at `STEP` * root of 1 - momentum.
     The rate is half the harmonic mean of the two: a rule of thumb for inputs of about unit size, which was
     measured on small models, not proved. Adam divides by what is mostly the noise of a step, so that its rate
-    is that of SGD times `PlanRow.step_noise` * clip norm.
+    is `ADAM` times that of SGD times `PlanRow.step_noise` * clip norm.
 
     Attributes:
         rate: to try first: of SGD with the plan's momentum, or of Adam, the largest of its schedule.
@@ -53,13 +53,13 @@ class Advice:
         return 1.0 if self.rates is None else float(self.rates[min(step, len(self.rates) - 1)])
 
     def __str__(self) -> str:
-        which = "" if self.rates is None else ", the largest of the schedule"
+        of = "" if self.rates is None else ", the largest of the schedule"
         there = {"momentum .9": self.momentum != 0.0, 'scheduler="cooldown"': self.rates is not None}
         absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
-            f"Learning rate to try first{which}: {self.rate:.2g}, then {self.lowest:.2g} to"
-            f" {self.highest:.2g} (docs/choosing.md).{more}"
+            f"Learning rate to try first{of}: {self.rate:.2g}, then {self.lowest:.2g} to {self.highest:.2g}"
+            f".{more} Clip norm: at most the median norm of public gradients."
         )
 
 
@@ -81,7 +81,7 @@ def advice_for(row: PlanRow, update: UpdateRule, sums: PlanObjective | None = No
 
 def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rates: Array | None) -> Advice:
     """Of Adam and its kin, from the noise in sums and in a step, by which the mean gradient is divided."""
-    found = advice_of(predicted, update.gain / step_noise, UpdateRule(), rates)
+    found = advice_of(predicted, update.gain / (ADAM * step_noise), UpdateRule(), rates)
     return replace(found, momentum=None)
 
 
@@ -90,7 +90,7 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
 
     Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
     rates that are larger by as much; at those which are good with independent noise, noise that is planned
-    for the buffer is better; below these, independent noise is (docs/choosing.md).
+    for the buffer is better; below these, independent noise is.
 
     Args:
         best: of rows that are planned for sums.
@@ -111,7 +111,7 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
         )
         said = "Adam divides by the noise of a step, which correlation makes larger: so is its best rate."
         return "sums", said + buffer * (update.momentum > 0.0)
-    if update.rate >= usual.rate and update.momentum:
+    if update.rate >= usual.rate / ADAM and update.momentum:
         return "buffer", f"The plan is for Adam's buffer, at its learning rate of {update.rate:g}; {more}"
     return "independent", f"Adam's learning rate of {update.rate:g} is for small noise of a step; {more}"
 

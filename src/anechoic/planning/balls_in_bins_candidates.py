@@ -10,8 +10,7 @@ from typing import cast
 import numpy as np
 
 from anechoic._validate import Array
-from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
-from anechoic.accounting.balls_in_bins.bound import BinsBound
+from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_bound
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.planning.amplified_candidates import NOISE_UP_TO, AmplifiedCandidates
 from anechoic.planning.bands import FAR, powers_of_two
@@ -147,10 +146,10 @@ class BallsInBinsCandidates:
         return _level(np.eye(self.period), std)
 
     def _rough(self, strategy: Strategy) -> float:
-        return _rough(self._sampling, strategy, self.goal.adjacency, self._epsilon, self.goal.delta)
+        return _rough(self.period, strategy, self._epsilon, self.goal.delta)
 
     def _gram(self, strategy: Strategy) -> Array:
-        return _bound(self._sampling, strategy, self.goal.adjacency).gram
+        return bins_bound(strategy, self.period).gram
 
     @cached_property
     def _sampling(self) -> BallsInBins:
@@ -179,22 +178,15 @@ def _level(gram: Array, std: float) -> float:
     return top + math.log(float(np.exp(tilted - top).mean()))
 
 
-@lru_cache(maxsize=12)
-def _bound(sampling: BallsInBins, strategy: Strategy, adjacency: str) -> BinsBound:
-    """The bound of the accountant; its Gram matrix takes a while."""
-    return BallsInBinsAccountant(strategy, sampling, adjacency, "deterministic").deterministic
-
-
 @lru_cache(maxsize=64)
-def _rough(sampling: BallsInBins, strategy: Strategy, adjacency: str, epsilon: float, delta: float) -> float:
+def _rough(bins: int, strategy: Strategy, epsilon: float, delta: float) -> float:
     """A noise std some per cent above the least: by chains, and classes where these may give much less.
 
     That is where few bands leave bins that do not overlap, too.
     """
-    gram = _bound(sampling, strategy, adjacency).gram
-    overlapping = 2 * strategy.structure.bands > sampling.bins
-    chained = overlapping and epsilon < CLASSES_FROM and sampling.bins > CLASSES_UP_TO
-    quick = BinsBound(gram, classes=() if chained else None, renyi=False)
+    overlapping = 2 * strategy.structure.bands > bins
+    chained = overlapping and epsilon < CLASSES_FROM and bins > CLASSES_UP_TO
+    quick = BinsBound(bins_bound(strategy, bins).gram, classes=() if chained else None, renyi=False)
     return quick.rough_noise_std(epsilon, delta)
 
 
@@ -202,21 +194,18 @@ def _rough(sampling: BallsInBins, strategy: Strategy, adjacency: str, epsilon: f
 def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> bool:
     if goal.epsilon is None:
         return True
-    bound = _bound(sampling, candidate.strategy, goal.adjacency)
-    return bound.may_keep(goal.epsilon, goal.delta, std) and bound.epsilon(goal.delta, std) <= goal.epsilon
+    return bins_bound(candidate.strategy, sampling.bins).keeps(goal.epsilon, goal.delta, std)
 
 
 @tightened_noise_std.register
 def _(sampling: BallsInBins, candidate: Candidate, goal: Goal, std: float) -> float:
     if goal.epsilon is None:
         return std
-    return _tightened(sampling, candidate.strategy, goal.adjacency, goal.epsilon, goal.delta)
+    return _tightened(sampling.bins, candidate.strategy, goal.epsilon, goal.delta)
 
 
 @lru_cache(maxsize=64)
-def _tightened(
-    sampling: BallsInBins, strategy: Strategy, adjacency: str, epsilon: float, delta: float
-) -> float:
+def _tightened(bins: int, strategy: Strategy, epsilon: float, delta: float) -> float:
     """Searched for from the rough one, so that it does not depend on what else is compared."""
-    start = ABOUT * _rough(sampling, strategy, adjacency, epsilon, delta)
-    return _bound(sampling, strategy, adjacency).noise_std(epsilon, delta, start=start, tolerance=SLACK)
+    start = ABOUT * _rough(bins, strategy, epsilon, delta)
+    return bins_bound(strategy, bins).noise_std(epsilon, delta, start=start, tolerance=SLACK)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
+from anechoic.accounting.accountant import Accounting, MonteCarloAccountant
 from anechoic.losses.dispatch import error
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
@@ -12,6 +14,7 @@ from anechoic.planning.designs import Designs
 from anechoic.planning.families import label
 from anechoic.planning.memory_budget import MemoryBudget
 from anechoic.planning.records import Candidate, Goal, PlanRow
+from anechoic.planning.result import Plan
 from anechoic.sampling.base import Sampling
 from anechoic.strategies.base import Strategy
 from anechoic.workloads import exponential_decay
@@ -79,6 +82,33 @@ def _with_std(candidate: Candidate, goal: Goal, std: float) -> Mechanism:
         goal.unit,
         goal.delta,
     )
+
+
+def with_verified_noise(plan: Plan, epsilon: float | None, accounting: Accounting | str) -> Plan:
+    """The plan with the noise of its choice that Monte Carlo verifies, where that is asked for and less.
+
+    One row alone, chosen before anything was drawn: the failures of several would add up.
+
+    Args:
+        epsilon: that the choice keeps; None for its own.
+    """
+    best, made, rows = plan.chosen, plan.mechanism, plan.rows
+    offered, said = isinstance(made.accountant, MonteCarloAccountant), ""
+    if accounting == "deterministic":
+        said = " Monte Carlo may show that less noise is enough: plan(accounting='verified')." * offered
+    elif not offered:
+        said = " Monte Carlo has nothing to verify: it is offered for balls in bins and min-sep sampling."
+    else:
+        goal = Goal(epsilon or made.epsilon(), made.delta, None, made.clip_norm, made.adjacency, made.unit)
+        found = calibrate_to_goal(goal, made.strategy, made.sampling, accounting=accounting)
+        part, said = found.noise_std / made.noise_std, " Monte Carlo verifies no less noise."
+        if part < 1.0:
+            scaled = {name: part * getattr(best, name) for name in ("predicted", "step_noise")}
+            noise = {name: getattr(found, name) for name in ("noise_std", "noise_multiplier")}
+            less, made = replace(best, mechanism=found, **scaled, **noise), found
+            rows = tuple(sorted((less if row is best else row for row in rows), key=lambda row: row.relative))
+            said = f" Monte Carlo verifies it with {1 - part:.1%} less noise than the bounds above."
+    return replace(plan, rows=rows, mechanism=made, reason=plan.reason + said)
 
 
 def row_of(mechanism: Mechanism, designs: Designs, room: MemoryBudget) -> PlanRow:

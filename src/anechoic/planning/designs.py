@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -184,18 +183,7 @@ class Designs:
             yield best
 
 
-@dataclass(frozen=True)
-class _ObjectiveKey:
-    """An objective among others: workloads of one kind with the same numbers have the same designs."""
-
-    kind: tuple[type, bool]
-    numbers: tuple[bytes, ...]
-    objective: PlanObjective = field(compare=False)
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _remembered(alike: _ObjectiveKey) -> Designs:
-    return Designs(alike.objective)
+_remembered: dict[tuple[Any, ...], Designs] = {}
 
 
 def designs_of(objective: PlanObjective) -> Designs:
@@ -203,8 +191,10 @@ def designs_of(objective: PlanObjective) -> Designs:
     workload = objective.workload
     if workload.n > REMEMBERED_UP_TO:
         return Designs(objective)
-    arrays = [workload.coefficients, objective.weights]
-    if workload.rates is not None:
-        arrays.append(workload.rates)
-    numbers = tuple(array.tobytes() for array in arrays)
-    return _remembered(_ObjectiveKey((type(workload), objective.worst), numbers, objective))
+    arrays = (workload.coefficients, objective.weights, workload.rates)
+    key = type(workload), objective.worst, *(None if one is None else one.tobytes() for one in arrays)
+    found = _remembered.pop(key) if key in _remembered else Designs(objective)
+    _remembered[key] = found  # the last one asked for
+    for forgotten in [*_remembered][:-REMEMBERED]:
+        _remembered.pop(forgotten, None)
+    return found

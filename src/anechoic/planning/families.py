@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial, singledispatch
+from functools import singledispatch
 from typing import Literal
 
 from anechoic.strategies import BLT, Banded, BandedToeplitz, Dense, Identity, Output
@@ -26,17 +26,6 @@ PLAN_CHOICES: dict[StrategyName, frozenset[str]] = {
 EVEN = 1e-6
 
 
-@singledispatch
-def family(strategy: Strategy) -> str:
-    """Return the family of a strategy, normalised or not; "" for others, such as trees."""
-    return ""
-
-
-@family.register(ColumnScaled)
-def _(strategy: ColumnScaled) -> str:
-    return family(strategy.base)
-
-
 #: Families by class.
 _FAMILY_OF: dict[type[Strategy], str] = {
     Identity: "identity",
@@ -46,8 +35,11 @@ _FAMILY_OF: dict[type[Strategy], str] = {
     BLT: "blt",
     Dense: "dense",
 }
-for _class, _name in _FAMILY_OF.items():
-    family.register(_class, partial(lambda name, strategy: name, _name))
+
+
+def family(strategy: Strategy) -> str:
+    """Return the family of a strategy, normalised or not; "" for others, such as trees."""
+    return _FAMILY_OF.get(type(strategy.base if isinstance(strategy, ColumnScaled) else strategy), "")
 
 
 @singledispatch

@@ -18,7 +18,7 @@ from anechoic.workloads.base import Workload
 #: What is kept of a run, for `plan(keep=…)`.
 Kept = Literal["last", "all", "average", "any"]
 KEPT: tuple[Kept, ...] = get_args(Kept)
-#: Weight of what is kept, beside the mean over all iterates; measured in docs/measured.md.
+#: Weight of what is kept, beside the mean over all iterates; see 'What was measured'.
 WEIGHT = 0.2
 
 

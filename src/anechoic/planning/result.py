@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +11,21 @@ from anechoic.optimize.result import Optimized
 from anechoic.planning.advice import Advice
 from anechoic.planning.page import as_cell
 from anechoic.planning.records import PlanRow
-from anechoic.planning.table import plan_text
+from anechoic.planning.table import held, notes, paragraphs, table
 from anechoic.plots.plan import plan_figure
+from anechoic.statement.rounding import round_up
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A ranked table of candidates (best first) and the choice.
+    """A ranked table of candidates (best first) and the choice: what `plan` returns, and `engine.plan` is.
+
+    `print` shows the table and three sentences, `why()` explains both; notebooks show pictures too.
 
     Attributes:
         rows: the candidates, by predicted error.
-        mechanism: the chosen one, calibrated.
-        reason: why it was chosen.
+        mechanism: the chosen one, calibrated: for `make_private(mechanism=…)`, `to_json` or `report`.
+        reason: why it was chosen, and what else was to be had.
         advice: the learning rate to try; None for a workload of the caller's, and for an optimizer that is
             planned for as "sums".
         drawn: DP-SGD on these batches, if they might be drawn in secret: what a plan in a fixed order is
@@ -48,10 +52,28 @@ class Plan:
         return f"Plan(chosen={self.chosen.name!r}, rows={len(self.rows)}, mechanism={self.mechanism!r})"
 
     def __str__(self) -> str:
-        return plan_text(self.lines, self.reason)
+        return "\n".join([*table(self.lines), "", paragraphs(self.sentences(), "\n")])
+
+    def sentences(self, more: str = "plan.why()") -> list[str]:
+        """Say whether it is worth it and beside what, what was chosen, and the rate to try."""
+        row, scheme = self.chosen, self.mechanism.sampling.describe(self.mechanism.unit)
+        run = f"{re.split('[:,]', scheme)[0]}, {row.mechanism.steps} steps of {row.batch_size:g}"
+        worth = self.reason.split(". ")[0].rstrip(".")
+        if self.drawn is not None:
+            ratio = self.drawn.predicted / row.predicted
+            worth += f"; DP-SGD on batches that are drawn in secret would have {ratio:.3g} times its error"
+        first = [f"{worth}."] * (not worth.startswith("Chosen"))
+        rate = "" if self.advice is None else f"{str(self.advice).split('. ')[0].rstrip('.')}; "
+        kept = f"({round_up(self.mechanism.epsilon())}, {self.mechanism.delta:g})-DP"
+        chosen = f"Chosen: {row.name}, {run}, {kept}; noise state {held(row)}."
+        return [*first, chosen, f"{rate}{more} has the reasons."]
+
+    def why(self) -> str:
+        """Return why this is the choice, what else was to be had, and what the columns of the table mean."""
+        return paragraphs([self.reason, *notes(self.lines)])
 
     def _repr_html_(self) -> str | None:
-        return as_cell(self.lines, self.reason)
+        return as_cell(self)
 
     def plot(self) -> Any:
         """Two pictures: predicted noise against memory, and the noise over the steps of the run.

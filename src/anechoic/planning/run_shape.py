@@ -82,25 +82,17 @@ class RunShape:
         return self.fixed.period
 
 
-@singledispatch
 def separation_of(schema: Participation, n: int) -> int:
     """Steps between two participations of one unit; n where it takes part once, 1 where nothing is known.
 
     On average where it takes part once an epoch. So many bands are tried: what they cost in noise is found by
     the sensitivity under the schema itself.
     """
-    return n if schema.max_participations_in(n) == 1 else 1
-
-
-@separation_of.register(Cyclic)
-@separation_of.register(OncePerEpoch)
-def _(schema: Cyclic | OncePerEpoch, n: int) -> int:
-    return n if schema.max_participations_in(n) == 1 else schema.period
-
-
-@separation_of.register
-def _(schema: MinSep, n: int) -> int:
-    return n if schema.max_participations_in(n) == 1 else schema.separation
+    if schema.max_participations_in(n) == 1:
+        return n
+    if isinstance(schema, MinSep):
+        return schema.separation
+    return schema.period if isinstance(schema, (Cyclic, OncePerEpoch)) else 1
 
 
 @singledispatch
@@ -123,8 +115,5 @@ def _(schema: Patterns) -> Participation:
     return MinSep(1, schema.max_participations_in(sys.maxsize))
 
 
-@buffered_schema.register(Single)
-@buffered_schema.register(Cyclic)
-@buffered_schema.register(MinSep)
-def _(schema: Participation) -> Participation:
-    return schema
+for _kept in (Single, Cyclic, MinSep):
+    buffered_schema.register(_kept, lambda schema: schema)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from anechoic.planning.records import PlanRow
 from anechoic.statement.rounding import duration, size
@@ -20,14 +20,9 @@ LEGEND = (
 AGAIN = "again: no noise state; the fresh rows that a row is a sum of are drawn again in each step."
 
 
-def plan_text(rows: Sequence[PlanRow], reason: str, width: int = 110) -> str:
-    """The whole plan: every candidate, what the columns mean, and the reason of the choice."""
-    wrapped = [
-        line
-        for note in (*notes(rows), reason)
-        for line in ("", *textwrap.wrap(note, width, break_on_hyphens=False))
-    ]
-    return "\n".join([*table(rows), *wrapped])
+def paragraphs(texts: Iterable[str], between: str = "\n\n") -> str:
+    """Texts in lines of 110 characters."""
+    return between.join(textwrap.fill(text, 110, break_on_hyphens=False) for text in texts)
 
 
 def notes(rows: Sequence[PlanRow]) -> list[str]:
@@ -35,37 +30,29 @@ def notes(rows: Sequence[PlanRow]) -> list[str]:
     return [LEGEND, *[AGAIN] * any(row.noise_storage != "store" for row in rows)]
 
 
-def headings(rows: Sequence[PlanRow]) -> tuple[str, ...]:
-    """Of the columns; two more where runs differ in length, by the last of which they are ranked then."""
-    return (*HEAD, *BY_LENGTH) if several_lengths(rows) else HEAD
-
-
-def several_lengths(rows: Sequence[PlanRow]) -> bool:
-    """Whether the runs of these rows have different numbers of steps."""
-    return len({row.mechanism.steps for row in rows}) > 1
-
-
 def table(rows: Sequence[PlanRow]) -> list[str]:
     """Heading, rule and one line a candidate."""
-    long = several_lengths(rows)
-    lines = [headings(rows), *(cells(row, long=long) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    ruled = (lines[0], tuple("-" * width for width in widths), *lines[1:])
-    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in ruled]
+    lines = cells(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def cells(row: PlanRow, *, long: bool = False) -> tuple[str, ...]:
-    """One line of the table; `long` with the columns of runs of different length."""
-    held = f"{row.history} row{'s' * (row.history != 1)}" if row.memory is None else size(row.memory)
-    return (
-        "→" if row.chosen else "·" if row.frontier else "",
-        row.name,
-        row.sampling,
-        f"{row.batch_size:g}",
-        f"{row.noise_multiplier:.4g}",
-        f"{row.predicted:.4g}",
-        f"{row.step_noise:.3g}",
-        held if row.noise_storage == "store" else "again",
-        "" if row.seconds is None else duration(row.seconds),
-        *((str(row.mechanism.steps), f"{row.relative:.3g}") if long else ()),
-    )
+def cells(rows: Sequence[PlanRow]) -> list[tuple[str, ...]]:
+    """Headings and candidates; with two columns more, by which they rank, where runs differ in length."""
+    long = len({row.mechanism.steps for row in rows}) > 1
+    lines = [HEAD + BY_LENGTH * long]
+    for row in rows:
+        made = [row.name, row.sampling, f"{row.batch_size:g}", f"{row.noise_multiplier:.4g}"]
+        made += [f"{row.predicted:.4g}", f"{row.step_noise:.3g}", held(row)]
+        made += ["" if row.seconds is None else duration(row.seconds)]
+        made += [str(row.mechanism.steps), f"{row.relative:.3g}"] * long
+        lines += [("→" if row.chosen else "·" if row.frontier else "", *made)]
+    return lines
+
+
+def held(row: PlanRow) -> str:
+    """How much noise state a row holds: bytes, or rows where the dimension is unknown."""
+    if row.noise_storage != "store":
+        return "again"
+    return f"{row.history} row{'s' * (row.history != 1)}" if row.memory is None else size(row.memory)

@@ -81,7 +81,7 @@ class UpdateRule:
         """Iterates of n steps as sums of the gradients, up to their sign and the largest learning rate.
 
         Adam's are sums without its momentum: noise planned for sums of the buffer asked for larger rates, and
-        was no better (docs/choosing.md).
+        was no better.
         """
         if self.kind != "sgd":
             return replace(self, kind="sgd", momentum=0.0, dampening=0.0).workload(n, period)

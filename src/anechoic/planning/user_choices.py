@@ -117,10 +117,6 @@ class Restriction:
         only = None if sampling is None else frozenset(schemes)
         return cls(frozenset(named), tuple(makers), tuple(strategies), only, tuple(samplings))
 
-    def allows_candidate(self, candidate: Candidate) -> bool:
-        """Whether its scheme is among those asked for."""
-        return self.takes(type(candidate.sampling))
-
     def takes(self, scheme: type[Sampling]) -> bool:
         """Whether a class of schemes is among those asked for."""
         return self.schemes is None or scheme.__name__ in self.schemes

@@ -254,7 +254,7 @@ class ReleaseLedger(NonPicklable):
             " batch of the private loader is stepped exactly once, and no other is covered. Iterate over the"
             " loader that make_private returned, and step once a batch. In a framework leave it out of"
             " accelerator.prepare(…) and fabric.setup_dataloaders(…), and return it from"
-            " Trainer.get_train_dataloader (docs/frameworks.md)."
+            " Trainer.get_train_dataloader ('Training frameworks' in the documentation)."
         )
 
     @contextmanager

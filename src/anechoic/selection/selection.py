@@ -25,8 +25,9 @@ from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.selection.repetitions import Repetitions
 from anechoic.selection.state import SelectionFile, SelectionInMemory, as_score, plain_candidates
-from anechoic.statement.formats import Format, render
+from anechoic.statement.formats import Format, as_signed, render
 from anechoic.statement.statement import statement_of
+from anechoic.statement.theorem import PROOFS
 
 _TAIL = 1e-4  # part of delta that the profile of one run may leave at infinity
 _LEAST_MU = 1e-6  # of bounds by moments, which have no digits below
@@ -198,12 +199,12 @@ class Selection:
         }
         return SelectionFile(state, identity=json.dumps(identity), key=key, adopt=adopt)
 
-    def report(self, format: Format = "text", *, proofs: str = "docs/proofs") -> str:
+    def report(self, format: Format = "text", *, proofs: str = PROOFS) -> str:
         """The privacy statement, for a reviewer: see `Mechanism.report`."""
         return render(statement_of(self), format, out=None, proofs=proofs)
 
     def __str__(self) -> str:
-        return self.report()
+        return as_signed(statement_of(self))
 
     def __repr__(self) -> str:
         return f"Selection({self.mechanism!r}, {self.repetitions})"

@@ -9,7 +9,7 @@ from anechoic.selection.selection import Selection
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Statement, statement_of
 
-_CHOICE = "choosing hyper-parameters"
+_CHOICE = "choosing settings"
 
 
 @statement_of.register
@@ -28,18 +28,14 @@ def _(selection: Selection) -> Statement:
         *rest,
     )
     duties = (
-        "the number of runs, the time they took, and what runs other than the best released, logged or wrote"
-        " stay secret for ever",
-        "the candidates were chosen without looking at the private data; runs know nothing of one another",
+        "all runs but the best stay secret: for ever, as do their number, the time they took, and what they"
+        " released, logged or wrote",
+        "candidates ignore the data: they were chosen without it, and runs know nothing of one another",
         f"scores are {private}",
         *one.duties,
     )
-    covered = tuple(
-        "choosing anything else (which candidates there are, clip norm, epochs) on the same private data"
-        if each.startswith(_CHOICE)
-        else each
-        for each in one.not_covered
-    )
+    other = "choosing anything else: which candidates there are, clip norm, epochs, on the same private data"
+    covered = tuple(other if each.startswith(_CHOICE) else each for each in one.not_covered)
     record = {
         **one.record,
         "guarantee": {"epsilon": epsilon, "delta": s.delta, "repetitions": str(s.repetitions)},

@@ -72,9 +72,7 @@ class Attacker:
     def record(self) -> dict[str, Any]:
         """The figures as plain data."""
         return {
-            "from": "(epsilon, delta)"
-            if self.mu is None
-            else "(epsilon, delta) and the Gaussian curve of mu",
+            "from": "(epsilon, delta)" + " and the Gaussian curve of mu" * (self.mu is not None),
             "membership": [
                 {
                     "prior": p,

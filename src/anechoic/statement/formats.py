@@ -15,13 +15,14 @@ from anechoic._validate import one_of
 from anechoic.statement.attacker import attacker_of
 from anechoic.statement.page import cell, definitions, fold, paragraph, render_page
 from anechoic.statement.statement import Statement
+from anechoic.statement.theorem import PROOFS
 
 Format = Literal["text", "markdown", "html", "json"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
-PROOFS = "docs/proofs"
-#: Of the keys in JSON, which docs/statement.md documents: they stay.
+#: Of the keys in JSON, which are documented: they stay.
 VERSION = 1
-_INDENT = 18
+#: Lines that a reviewer signs.
+SIGNED = 12
 
 
 def render(
@@ -40,77 +41,69 @@ def render(
         AnechoicError: for HTML without jinja2.
         OSError: if the file cannot be written.
     """
-    match one_of("format", format, FORMATS):
-        case "markdown":
-            text = as_markdown(statement, proofs)
-        case "html":
-            text = as_html(statement, proofs)
-        case "json":
-            text = as_json(statement)
-        case _:
-            text = as_text(statement)
+    linked = {"markdown": as_markdown, "html": as_html}.get(one_of("format", format, FORMATS))
+    plain = as_json if format == "json" else as_text
+    text = plain(statement) if linked is None else linked(statement, proofs)
     if out is not None:
         Path(out).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     return text
 
 
-# -- plain text ----------------------------------------------------------------------------------
+def as_signed(statement: Statement, details: str = "; details: report()") -> str:
+    """What a reviewer signs, as `SIGNED` lines of plain text at most; … is where more is in the details."""
+    *said, deployment, uncovered, (heading, fingerprint) = statement.signed
+    free = max(2, SIGNED - len(said) - 1)  # for the two that may take more than a line each
+    kept = lay_out([deployment], 110, 15, free - 1)
+    left = lay_out([uncovered], 110, 15, free - len(kept))
+    last = lay_out([(heading, fingerprint + details)], 110, 15, 1)
+    return "\n".join([*lay_out(said, 110, 15, 1), *kept, *left, *last])
 
 
-def as_text(statement: Statement, width: int = 100) -> str:
-    """The statement as plain text of lines of at most `width` characters, save for long words."""
+def as_text(statement: Statement) -> str:
+    """The statement as plain text: what a reviewer signs, then the details."""
     *body, fingerprint = statement.pairs
-    return lay_out([*body, ("Software", _versions(statement)), fingerprint], width)
+    details = lay_out([*body, ("Software", _versions(statement)), fingerprint])
+    return "\n".join([as_signed(statement, ""), "", "In detail", "", *details])
 
 
-def lay_out(items: Iterable[tuple[str, str]], width: int = 100) -> str:
-    """(heading, text) pairs as plain text."""
+def lay_out(
+    items: Iterable[tuple[str, str]], width: int = 100, indent: int = 18, most: int | None = None
+) -> list[str]:
+    """Lines of (heading, text) pairs, at most `most` of each, of at most `width` characters."""
     lines = []
     for heading, text in items:
-        first, *rest = textwrap.wrap(text, width - _INDENT, break_on_hyphens=False) or [""]
-        lines += [f"{heading + ':':<{_INDENT}}{first}", *(" " * _INDENT + line for line in rest)]
-    return "\n".join(lines)
+        wrapped = textwrap.wrap(
+            text, width - indent, break_on_hyphens=False, max_lines=most, placeholder=" …"
+        )
+        first, *rest = wrapped or [""]
+        lines += [f"{heading + ':':<{indent}}{first}", *(" " * indent + line for line in rest)]
+    return lines
 
 
 def _versions(statement: Statement) -> str:
     return ", ".join(f"{name} {version}" for name, version in statement.software.items())
 
 
-# -- HTML ----------------------------------------------------------------------------------------
-
-
 def as_html(statement: Statement, proofs: str) -> str:
     """The statement as a whole HTML document; links lead into `proofs`, a folder or an address."""
-    (_, guarantee), *numbers = [*statement.items, *statement.attack]
-    return render_page(
-        "statement.html",
-        title="Privacy statement",
-        statement=statement,
-        guarantee=guarantee,
-        numbers=numbers,
-        software=_versions(statement),
-        folder=proofs.rstrip("/"),
-    )
+    shown = {"statement": statement, "software": _versions(statement), "folder": proofs.rstrip("/")}
+    return render_page("statement.html", title="Privacy statement", **shown)
 
 
 def as_cell(statement: Statement) -> str | None:
-    """The statement in a notebook: the guarantee, its numbers, and what it assumes; None without jinja2."""
+    """The statement in a notebook: what a reviewer signs, and the details folded; None without jinja2."""
     if find_spec("jinja2") is None:
         return None
-    (_, guarantee), *rest = statement.items
-    said = definitions(statement.pairs[len(statement.items) :])
-    whole = fold("What it assumes, and why it holds", said)
-    return cell(paragraph(guarantee, "guarantee"), definitions(rest), whole)
-
-
-# -- Markdown ------------------------------------------------------------------------------------
+    (_, guarantee), *rest = statement.signed
+    details = fold("In detail", definitions(statement.pairs))
+    return cell(paragraph(guarantee, "guarantee"), definitions(rest), details)
 
 
 def as_markdown(statement: Statement, proofs: str) -> str:
     """As every common host renders it; links lead into `proofs`, a folder or an address."""
-    (_, guarantee), *rest = [*statement.items, *statement.attack]
-    lines = ["# Privacy statement", "", f"**{_escaped(guarantee)}**", "", "| | |", "|---|---|"]
-    lines += [f"| {_escaped(heading)} | {_escaped(text)} |" for heading, text in rest]
+    (_, guarantee), *rest = statement.signed
+    lines = ["# Privacy statement", "", f"**{_escaped(guarantee)}**", *_rows(rest)]
+    lines += ["", "## In detail", *_rows([*statement.items, *statement.attack])]
     links = (f"[{_escaped(proof.title)}]({_address(proofs, proof.page)})" for proof in statement.proofs)
     for heading, entries in (
         ("Access to data", (f"**{a.who}**: {_escaped(a.what)}" for a in statement.assumptions)),
@@ -124,6 +117,11 @@ def as_markdown(statement: Statement, proofs: str) -> str:
     return "\n".join([*lines, "", f"Fingerprint: `{statement.fingerprint}`", ""])
 
 
+def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    rows = (f"| {_escaped(heading)} | {_escaped(text)} |" for heading, text in pairs)
+    return ["", "| | |", "|---|---|", *rows]
+
+
 def _address(folder: str, page: str) -> str:
     address = f"{folder.rstrip('/')}/{page}"
     return f"<{address}>" if re.search(r"[\s()]", address) else address
@@ -132,9 +130,6 @@ def _address(folder: str, page: str) -> str:
 def _escaped(text: str) -> str:
     """Text that Markdown leaves alone, on one line: units and promises are somebody's own words."""
     return re.sub(r"([\\`*_\[\]|<>~#&$])", r"\\\1", " ".join(text.split()))
-
-
-# -- JSON ----------------------------------------------------------------------------------------
 
 
 def as_json(statement: Statement) -> str:

@@ -6,8 +6,7 @@ HTML is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,39 +44,9 @@ def style() -> str:
 
 
 def _part(name: str, *values: Any, **options: Any) -> str:
+    """Fill in the macro of this name in parts.html, which says what it takes."""
     return str(getattr(_templates().get_template("parts.html").module, name)(*values, **options))
 
 
-def cell(*parts: str) -> str:
-    """Return what a notebook shows of an object; the parts must be HTML already."""
-    return _part("cell", *parts)
-
-
-def section(heading: str, *parts: str) -> str:
-    """Return a heading with what belongs to it; the parts must be HTML already."""
-    return _part("section", heading, *parts)
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    """Return a paragraph of plain text."""
-    return _part("paragraph", text, kind)
-
-
-def figure(picture: str, caption: str) -> str:
-    """Return a picture (HTML) and its caption (plain text)."""
-    return _part("figure", picture, caption)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, best: Iterable[tuple[int, int]] = ()) -> str:
-    """Return a table of plain texts; `best` are the (row, column) that stand out."""
-    return _part("table", head, rows, best=frozenset(best))
-
-
-def definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return headings and their plain texts."""
-    return _part("definitions", pairs)
-
-
-def fold(summary: str, content: str, *, opened: bool = False) -> str:
-    """Return content (HTML) that opens on a click."""
-    return _part("fold", summary, content, opened)
+_NAMES = ("cell", "definitions", "figure", "fold", "paragraph", "section", "table")
+cell, definitions, figure, fold, paragraph, section, table = (partial(_part, name) for name in _NAMES)

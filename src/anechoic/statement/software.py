@@ -6,15 +6,11 @@ import platform
 import sys
 from functools import cache
 
-#: Imported by every computation, and by some.
-ALWAYS = ("anechoic", "numpy", "scipy", "dp-accounting")
-WHERE_LOADED = ("torch", "opacus")
-
 
 def software() -> dict[str, str]:
     """Name -> version; torch and opacus only where this process has imported them."""
-    found = {name: _version(name) for name in ALWAYS}
-    found |= {name: _version(name) for name in WHERE_LOADED if name in sys.modules}
+    loaded = (name for name in ("torch", "opacus") if name in sys.modules)
+    found = {name: _version(name) for name in ("anechoic", "numpy", "scipy", "dp-accounting", *loaded)}
     return {**found, "python": platform.python_version()}
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
 from anechoic.statement.attacker import attacker_of
 from anechoic.statement.theorem import Theorem
+
+_UNDER = "under 'Proofs' in the documentation: "
+#: Keeps what a reviewer need not sign for.
+LIBRARY = "the library's sampler (anechoic.torch, anechoic.batches)"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Statement:
         not_covered: what is outside the guarantee.
         software: name -> version.
         fingerprint: of the mechanism, or a sentence saying why there is none.
-        record: the numbers and names, as plain data (`docs/statement.md`).
+        record: the numbers and names, as plain data.
     """
 
     items: tuple[tuple[str, str], ...]
@@ -50,10 +55,42 @@ class Statement:
     record: dict[str, Any]
 
     @property
-    def attack(self) -> list[tuple[str, str]]:
+    def attack(self) -> tuple[tuple[str, str], ...]:
         """What an attacker gains at most, as one more item; none where there is no epsilon."""
         attacker = attacker_of(self.record)
-        return [] if attacker is None else [("Attacker", attacker.sentence(str(self.record["unit"])))]
+        return () if attacker is None else (("Attacker", attacker.sentence(str(self.record["unit"]))),)
+
+    @property
+    def signed(self) -> list[tuple[str, str]]:
+        """The lines that a reviewer signs, of which `pairs` are the details."""
+        said, told = dict(self.items), self.record
+        first = {"Guarantee": said["Guarantee"]}
+        if "Delta" in said:
+            first["Delta"] = "publishing one record as it is, drawn at random, would keep this guarantee too"
+        first["Privacy unit"] = said["Privacy unit"].split(". ")[0]
+        first["Adjacency"] = told["adjacency"]["meaning"]
+        first |= {heading: said[heading] for heading in ("Runs", "Released") if heading in said}
+        if "Batches" in said:
+            formed, divisor = re.split("[:,]", said["Batches"])[0], said["Divisor"].split()[-1]
+            first["Batches"] = f"{formed}; every noisy sum is divided by {divisor}"
+        first |= {heading: said[heading] for heading in ("Participation",) if heading in said}
+        if noise := told.get("noise"):
+            sensitivity = told["sensitivity"]
+            kind = " (unamplified)" * ("unamplified" in said["Sensitivity"])
+            kind += ", exact" if sensitivity["exact"] else ", an upper bound"
+            correlated = f"std {noise['std']:.6g} x clip norm {noise['clip_norm']!r} before it is correlated"
+            first |= {
+                "Noise": f"Gaussian, {correlated}; noise multiplier {noise['multiplier']:.6g}",
+                "Mechanism": f"{told['strategy']['name']}; sensitivity {sensitivity['value']:.6g}{kind}",
+            }
+        way = said["Notion" if told["guarantee"].get("mu") is None else "Also"]
+        way = "amplified by secret batches" if told["guarantee"].get("epsilon_is_amplified") else way
+        sure = told.get("accounting", {}).get("confidence")
+        kept = (each.what for each in self.assumptions if each.who != LIBRARY)
+        first["Accounting"] = f"{way}; {sure}" if sure else way
+        for heading, sentences in (("Deployment", (*kept, *self.duties)), ("Not covered", self.not_covered)):
+            first[heading] = "; ".join(sentence.split(": ")[0] for sentence in sentences)
+        return [*first.items(), ("Fingerprint", self.fingerprint)]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -65,7 +102,7 @@ class Statement:
             ("Observer", self.observer),
             ("Deployment", "; ".join(self.duties)),
             ("Not covered", "; ".join(self.not_covered)),
-            ("Proofs", "; ".join(f"{proof.title}: docs/proofs/{proof.page}" for proof in self.proofs)),
+            ("Proofs", _UNDER + "; ".join(f"{each.title}: {each.page}" for each in self.proofs)),
             ("Fingerprint", self.fingerprint),
         ]
 

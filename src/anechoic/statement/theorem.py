@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Address of the repository, and nowhere else; "" until somebody owns one: then pages are in its source.
+HOME = ""
+PROOFS = f"{HOME}/blob/main/docs/proofs" if HOME else "docs/proofs"
+
 
 @dataclass(frozen=True)
 class Theorem:

@@ -73,7 +73,8 @@ class Strategy(ABC):
         """How row t of C^-1 Z follows from the past.
 
         Of a rectangular C: how row t of R Z does, with R n x n, lower-triangular, and R R^T = L L^T. That
-        noise is distributed as L Z, and R^-1 has no larger sensitivity than C (docs/guarantees.md).
+        noise is distributed as L Z, and R^-1 has no larger sensitivity than C
+        (docs/proofs/sensitivity.md#more-rows-than-steps).
         """
 
     @abstractmethod

@@ -114,12 +114,6 @@ class Accumulator:
             ValueError: for a wrong shape, unit ids that are missing or not wanted, or more records than 64
                 bits hold.
         """
-        if (unit_ids is None) != (self.layout.secret is None):
-            raise ValueError(
-                "unit_ids were given, and every record of this stream is a unit of its own."
-                if self.layout.secret is None
-                else "unit_ids=None, but the stream holds units to a participation: give one id a record."
-            )
         count, found = self._read(batch, unit_ids)
         self.remarks.update(+found)
         self.count += count
@@ -132,24 +126,18 @@ class Accumulator:
         layout = self.layout
         records, count = layout.shared.read(batch)
         self._check_room(self.count + count)
+        listed = digests(unit_ids, count, layout.secret)
         found: Counter[str] = Counter()
         for name, read in records.items():
             found.update({f"{name}: {why}": number for why, number in read.remarks.items() if number})
-        if layout.secret is None:
+        if listed is None:
             self._sums = self._sums + layout.shared.sums(records, None)
             return count, found
-        listed = self._digests(unit_ids, count)
         named = np.array([unit is not None for unit in listed], bool)
         units = np.array([unit for unit in listed if unit is not None], f"S{DIGEST}")
         self._append_units(units, layout.shared.each(records)[named])
         found[NO_ID] += count - len(units)
         return count, found
-
-    def _digests(self, unit_ids: Any, count: int) -> list[bytes | None]:
-        listed = digests(unit_ids, self.layout.secret)
-        if len(listed) != count:
-            raise ValueError(f"{len(listed)} unit_ids for {count} records: give one id a record.")
-        return listed
 
     def merge(self, other: Accumulator) -> Accumulator:
         """Add what another one holds, and return this; the other stays as it is.
@@ -185,8 +173,6 @@ class Accumulator:
     def sums(self) -> Integers:
         """Return what records add, shape (dimension,)."""
         return self._sums
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _check_room(self, count: int) -> None:
         if self.layout.reach(count) >= SUM_LIMIT:
@@ -225,8 +211,6 @@ class Accumulator:
             self._chunks = [(units[kept], rows[kept])]
             self._sorted = self._rows = len(kept)
         return self._chunks[0]
-
-    # -- bytes -----------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
         """Return all of it for another process: the same bytes for the same records. As private as these."""
@@ -295,14 +279,15 @@ class PartitionSelectionAccumulator(Accumulator):
         warn_if_none(names, "a category")
         places = np.arange(len(names)) if places is None else places
         self._check_room(self.count + len(places))
+        listed = digests(unit_ids, len(places), self.layout.secret)
         each = dict(enumerate(np.bincount(places, minlength=len(names)).tolist()))
         found = Counter({NO_CATEGORY: sum(each[i] for i, name in enumerate(names) if name is None)})
-        if self.layout.secret is None:
+        if listed is None:
             for i, name in enumerate(names):
                 if name is not None and each[i]:
                     self.records[name] += each[i]
             return len(places), found
-        for place, unit in zip(places.tolist(), self._digests(unit_ids, len(places)), strict=True):
+        for place, unit in zip(places.tolist(), listed, strict=True):
             name = names[place]
             if unit is None:
                 found[NO_ID] += 1

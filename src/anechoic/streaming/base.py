@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from anechoic._validate import positive_int
-from anechoic.errors import GuaranteeError, MismatchError
+from anechoic.errors import GuaranteeError, HorizonError, MismatchError
 from anechoic.keys import derive
 from anechoic.runs.fork_guard import ProcessBound, single_process
 from anechoic.streaming.accumulator import Accumulator, check_unused, mark_used, merge_by_step
@@ -19,7 +19,7 @@ from anechoic.streaming.layout import SumsLayout, check_same
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import Records
 from anechoic.streaming.store import Store
-from anechoic.streaming.stream_state import InMemory, StreamState, check_time, horizon_error, plain_time
+from anechoic.streaming.stream_state import InMemory, StreamState, checked_time
 from anechoic.units.ids import secret_of
 
 #: Batch ids that begin so are made by `checked_batch_id`.
@@ -41,9 +41,12 @@ class StreamBase(ProcessBound):
 
     Attributes:
         by_unit: whether units are told by ids, and held to their participation.
+        horizon: the steps that are planned; 2**40 without a horizon.
     """
 
     by_unit: bool
+    horizon: int
+    _ahead: int  # for how many steps, from the open one on, sums are kept
     _state: InMemory | Store
     _stream_state: StreamState
     _noise: Any
@@ -111,8 +114,7 @@ class StreamBase(ProcessBound):
             GuaranteeError: as `update`.
         """
         self._state.check()
-        time = plain_time(time)
-        check_time(self._stream_state.time, time)
+        time = checked_time(self._stream_state.time, time)
         self._check_left(1)
         if self._booked is not None:
             self._booked.begin(self.step + 1)
@@ -126,7 +128,11 @@ class StreamBase(ProcessBound):
         """Refuse more steps than are planned."""
         if self.step + steps > self.horizon:
             what = "another step" if steps == 1 else f"{steps} more steps"
-            raise horizon_error(self.horizon, self.step, what)
+            raise HorizonError(
+                f"all {self.horizon} steps of this stream are planned for, {self.step} are released, and"
+                f" {what} would not be covered by its guarantee. Begin another stream, whose privacy cost"
+                " adds to this one's; without horizon there is no last step."
+            )
 
     def _save(self) -> None:
         self._state.save(self._stream_state, self._noise)
@@ -234,16 +240,6 @@ class StreamBase(ProcessBound):
         """Release the open step, and others after it that have no more records, one for each time."""
         for time in times:
             self.release(time)
-
-    @property
-    @abstractmethod
-    def horizon(self) -> int:
-        """Return the steps that are planned; 2**40 without a horizon."""
-
-    @property
-    @abstractmethod
-    def _ahead(self) -> int:
-        """Return for how many steps, from the open one on, sums are kept."""
 
     @abstractmethod
     def _layout(self, stream: str, secret: bytes | None) -> SumsLayout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
@@ -319,14 +319,3 @@ def checked_window(over: Window) -> Window:
     if not isinstance(over, Window):
         raise ValueError(f"over={over!r} must be Running() or SlidingWindow(width).")
     return over
-
-
-def window_of(described: tuple[str, Mapping[str, Any]]) -> Window:
-    """Return the sums over steps with a name and settings.
-
-    Raises:
-        KeyError, TypeError, ValueError: for others.
-    """
-    name, settings = described
-    known: dict[str, type[Window]] = {one.__name__: one for one in (Running, SlidingWindow)}
-    return known[name](**settings)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anechoic.budget.book import BudgetBook
+from anechoic.keys import key_in_environment
 from anechoic.participation import MinSep
 from anechoic.participation.base import Participation
 from anechoic.runs.atomic_files import check_writable, replaced
@@ -34,29 +34,14 @@ from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
 from anechoic.streaming.release import SHOWN, checked_target, rows_of, write_releases
 from anechoic.streaming.sentences import statement, statement_data
-from anechoic.streaming.sources import looks_of, numbers_of, source_of, texts_of, times_of
+from anechoic.streaming.sources import group_forms, looks_of, numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 
 
-def statistics_of(
-    *,
-    count: str | None = None,
-    sums: Sequence[str] = (),
-    means: Sequence[str] = (),
-    histograms: Sequence[str] = (),
-    quantiles: Sequence[str] = (),
-    distributions: Sequence[str] = (),
-) -> dict[str, Statistic]:
-    """Return statistics by their short forms.
-
-    Args:
-        count: any column, whose records are counted.
-        sums: "column:bound".
-        means: "column:low:high".
-        histograms: "column:category,category,…", as in CSV.
-        quantiles, distributions: "column:low:high:width".
+def statistics_of(options: Any) -> dict[str, Statistic]:
+    """Return statistics by their short forms, which `anechoic stream --help` shows.
 
     Raises:
         ValueError: for a form that cannot be read, and histograms without categories.
@@ -70,18 +55,18 @@ def statistics_of(
             raise ValueError(f"{text!r} is given twice: once is enough.")
         found[name] = statistic
 
-    if count is not None:
-        add("count", count, Count(count))
-    for text in sums:
+    if options.count:
+        add("count", options.time, Count(options.time))
+    for text in options.sum:
         column, bound = _numbers(text, "column:bound", "fare:100")
         add(f"sum of {column}", text, Sum(bound, column=column))
-    for text in means:
+    for text in options.mean:
         column, low, high = _numbers(text, "column:low:high", "delay:-60:360")
         add(f"mean {column}", text, Mean(low, high, column))
-    for text in histograms:
+    for text in options.histogram:
         column, categories = _listed(text)
         add(column, text, Histogram(categories, column))
-    for kind, texts in ((Quantiles, quantiles), (Distribution, distributions)):
+    for kind, texts in ((Quantiles, options.quantiles), (Distribution, options.distribution)):
         for text in texts:
             column, *numbers = _numbers(text, "column:low:high:width", "delay:-60:360:5")
             add(f"{kind.name} of {column}", text, kind(_edges(text, *numbers), column=column))
@@ -106,14 +91,7 @@ def _listed(text: str) -> tuple[str, list[str]]:
 
 def stream_file(options: Any) -> None:
     """Run the command with parsed options; see `anechoic stream --help`."""
-    statistics = statistics_of(
-        count=options.time if options.count else None,
-        sums=options.sum,
-        means=options.mean,
-        histograms=options.histogram,
-        quantiles=options.quantiles,
-        distributions=options.distribution,
-    )
+    statistics = statistics_of(options)
     if options.out is not None:
         checked_target(options.out)
     for target in (options.out, *(file for _, file in options.statement)):
@@ -211,24 +189,6 @@ def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
     _report(options, stream, pending, released, reader)
 
 
-def key_in_environment(name: str) -> bytes:
-    """Return the key in an environment variable, as 64 hexadecimal digits.
-
-    Raises:
-        ValueError: if it is missing or something else; the message does not show it.
-    """
-    text = os.environ.get(name)
-    if text is None:
-        raise ValueError(f"the environment has no {name}: put 64 hexadecimal digits of a secret key into it.")
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise ValueError(f"{name} in the environment must hold 64 hexadecimal digits.")
-    return key
-
-
 def _numbers(text: str, form: str, example: str) -> tuple[Any, ...]:
     """Split a short form into its column, which may itself hold colons, and numbers."""
     column, *parts = text.rsplit(":", form.count(":"))
@@ -285,6 +245,8 @@ class BatchReader:
         self.source = source_of(options.input, sorted(names), **how)
         self.unreadable: Counter[str] = Counter()
         self._looks: Counter[str] = Counter()
+        self._grouped: Counter[str] = Counter()
+        self._groups = group_forms(options.decimal)
         self._midnights = 0
 
     def batches(self) -> Iterator[Columns]:
@@ -304,6 +266,7 @@ class BatchReader:
                     continue
                 values[name], none = numbers_of(batch[name], options.decimal, options.thousands)
                 self.unreadable[f"with no number in {name}"] += int(np.count_nonzero(none))
+                self._grouped += looks_of(batch[name].filter(none), self._groups)
                 odd |= none
             units = None if options.unit is None else texts_of(batch[options.unit]).to_numpy()
             yield Columns(seconds, units, values, odd)
@@ -340,10 +303,11 @@ class BatchReader:
             ValueError: for text in another encoding, in columns that are not read.
         """
         if self._beyond(self.left_out(pending)):
+            marks = (f" {many:,} numbers ask for {words}." for words, many in self._grouped.items())
             raise LeftOutError(
                 f"{self.summary(pending)}. At most {100 * self._options.bad_share:g} % may be (--bad-share):"
                 " nothing is released. How a file is read is said by --encoding, --separator, --time-format,"
-                " --decimal and --thousands."
+                f" --decimal and --thousands.{''.join(marks)}"
             )
         if self._beyond(self.source.garbled):
             raise ValueError(
@@ -386,7 +350,8 @@ def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, 
         print(f"  private: {reader.summary(pending)}", file=sys.stderr)  # not among what is published
     private = {why: many for why, many in pending.left_out().items() if why in (LATE, OPEN)}
     for reason, many in {**private, **stream.diagnostics()}.items():
-        print(f"  private: {many} records {reason}", file=sys.stderr)
+        way = " (--until releases those that end by it)" if reason == OPEN else ""
+        print(f"  private: {many} records {reason}{way}", file=sys.stderr)
     rows = [] if last is None else [*rows_of([last])]
     for _, _, name, _, label, value, _, low, high, _ in rows[:SHOWN]:
         print(f"  {name}{label and ', '}{label}: {value:.6g} ({low:.6g} to {high:.6g})")

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.linalg import solve_triangular
 from scipy.optimize import isotonic_regression
 
 from anechoic import optimize, workloads
-from anechoic._validate import Array, finite_array, one_of
+from anechoic._validate import Array, finite_array
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.release import Estimate
 from anechoic.streaming.statistic import Records, Statistic, counted, masks_and, numbers, one_hot
@@ -42,21 +41,20 @@ class Distribution(Statistic):
         edges: increasing, in public units, given in advance. Numbers below the first count in the first
             bucket, those from the last on in the last one; infinite ones too. NaN is left out.
         column: of the batch.
-        noise: "domain" correlates it over the buckets, so that the average range of buckets has the least
-            error; "buckets" gives each its own. "auto" takes the better one, "buckets" for more than 1,024.
 
     Attributes:
-        noise: which of the two it is.
+        noise: "domain" where it is correlated over the buckets, so that the average range of them has the
+            least error; "buckets" for more than 1,024, of which each has its own.
 
     Raises:
-        ValueError: unless edges increase, or for more buckets than can be correlated.
+        ValueError: unless edges increase.
     """
 
     name = "distribution"
     bound = 1.0
     quantum = FINE
 
-    def __init__(self, edges: ArrayLike, column: str | None = None, noise: str = "auto") -> None:
+    def __init__(self, edges: ArrayLike, column: str | None = None) -> None:
         self.edges = finite_array("edges", edges)
         if len(self.edges) < 2 or not (np.diff(self.edges) > 0).all():
             raise ValueError(
@@ -64,31 +62,13 @@ class Distribution(Statistic):
                 " chosen without looking at the data."
             )
         self.column = column
-        self.dimension = buckets = len(self.edges) - 1
-        one_of("noise", noise, ("auto", "buckets", "domain"))
-        if noise == "domain" and buckets > CORRELATED_UP_TO:
-            raise ValueError(
-                f"noise='domain' for {buckets} buckets: at most {CORRELATED_UP_TO} are correlated. Take fewer"
-                " edges, or noise='buckets'."
-            )
-        if noise == "auto":
-            correlated = (
-                buckets <= CORRELATED_UP_TO and self.range_errors()["domain"] < self.range_errors()["buckets"]
-            )
-            noise = "domain" if correlated else "buckets"
-        self.noise = noise
+        self.dimension = len(self.edges) - 1
+        self.noise = "domain" if 1 < self.dimension <= CORRELATED_UP_TO else "buckets"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the edges that records lie below; the last holds those beyond it too."""
-        return (*(f"below {_plain(edge)}" for edge in self.edges[1:-1]), "all")
-
-    def range_errors(self) -> dict[str, float]:
-        """Return the RMS error over all ranges of buckets, for noise of variance 1, by way of correlation."""
-        return {
-            "buckets": range_error(np.eye(self.dimension)) if self.dimension <= CORRELATED_UP_TO else np.nan,
-            "domain": range_error(range_encoder(self.dimension)),
-        }
+        return (*(f"below {edge!r}".removesuffix(".0") for edge in self.edges[1:-1].tolist()), "all")
 
     @cached_property
     def _fine(self) -> Integers:
@@ -151,8 +131,7 @@ class Distribution(Statistic):
         return np.asarray(np.sqrt(np.square(self.decoder).sum(axis=1)))
 
     def describe(self) -> dict[str, Any]:
-        edges = self.edges.tolist()
-        return {"kind": "distribution", "edges": edges, "noise": self.noise, "column": self.column}
+        return {"kind": "distribution", "edges": self.edges.tolist(), "column": self.column}
 
 
 class Quantiles(Distribution):
@@ -164,7 +143,7 @@ class Quantiles(Distribution):
     is the middle between the first and the last edge.
 
     Args:
-        edges, column, noise: as for `Distribution`.
+        edges, column: as for `Distribution`.
         probabilities: strictly between 0 and 1; shape (k,).
 
     Raises:
@@ -178,9 +157,8 @@ class Quantiles(Distribution):
         edges: ArrayLike,
         probabilities: Sequence[float] = (0.25, 0.5, 0.75),
         column: str | None = None,
-        noise: str = "auto",
     ) -> None:
-        super().__init__(edges, column, noise)
+        super().__init__(edges, column)
         self.probabilities = finite_array("probabilities", probabilities)
         if not ((self.probabilities > 0) & (self.probabilities < 1)).all():
             raise ValueError(f"probabilities={probabilities!r} must lie strictly between 0 and 1.")
@@ -232,33 +210,15 @@ class Quantiles(Distribution):
         return {**super().describe(), "kind": "quantiles", "probabilities": self.probabilities.tolist()}
 
 
-def _plain(number: float) -> str:
-    """Format ten digits where they are all, else as many as tell it from others."""
-    text = f"{number:.10g}"
-    return text if float(text) == number else repr(float(number))
-
-
 def monotone(counts: Array, errors: Array) -> Array:
     """Return the nearest non-decreasing sequence that is >= 0, in the metric of inverse squared errors."""
     found = isotonic_regression(counts, weights=1.0 / np.square(errors)).x
     return np.asarray(np.maximum(found, 0.0))
 
 
-def range_error(matrix: Array) -> float:
-    """Return the RMS over all ranges of buckets of the deviation that noise D^-1 z has in their sums.
-
-    A range is a difference of two cumulative sums, with rows r_i of A D^-1 and r_0 = 0: the sum of all
-    |r_i - r_j|^2 is (E + 1) sum |r_i|^2 - |sum r_i|^2.
-    """
-    size = len(matrix)
-    rows = solve_triangular(matrix.T, np.tril(np.ones((size, size))).T, lower=False).T
-    squares = (size + 1) * np.square(rows).sum() - np.square(rows.sum(axis=0)).sum()
-    return float(np.sqrt(squares / (size * (size + 1) / 2)))
-
-
 @cache
 def range_encoder(buckets: int) -> Array:
-    """Return the triangular D with columns of norm at most 1 and the least `range_error`; shape (E, E).
+    """Return the triangular D with columns of norm at most 1 and the least error of ranges; shape (E, E).
 
     All E (E + 1) / 2 ranges have the Gram matrix A^T ((E + 1) I - 1 1^T) A. The best D for its triangular
     root is found with a certificate by `optimize.dense`.

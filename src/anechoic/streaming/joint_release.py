@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from anechoic._validate import Array, positive_float
+from anechoic._validate import positive_float
 from anechoic.participation.base import Participation
 from anechoic.streaming.clock import Running, Window
 from anechoic.streaming.columns import Integers, column_of
@@ -49,12 +49,11 @@ class SharedRelease:
         self.statistics = checked_statistics(statistics)
         self.weights = _checked_weights(weights, statistics)
         self._per_step, self.bits = per_step, bits
-        self.dimension = dimension_of(statistics)
+        self.dimension = 0
         self._parts: dict[str, slice] = {}
-        start = 0
         for name, statistic in statistics.items():
-            self._parts[name] = slice(start, start + statistic.dimension)
-            start += statistic.dimension
+            self._parts[name] = slice(self.dimension, self.dimension + statistic.dimension)
+            self.dimension += statistic.dimension
         self.units = {name: self._unit_of(name) for name in statistics}
         self.labels = {name: one.labels for name, one in self.statistics.items() if one.labels}
 
@@ -145,9 +144,9 @@ class SharedRelease:
     ) -> dict[str, Estimate]:
         """Return the estimates of a step, from noisy sums; intervals are z standard deviations wide."""
         deviations = self.deviations(noise, step, begin)
+        own = {name: total[part].astype(np.float64) / self.units[name] for name, part in self._parts.items()}
         return {
-            name: one.decode(self._own(total, name), deviations[name], z(one))
-            for name, one in self.statistics.items()
+            name: one.decode(own[name], deviations[name], z(one)) for name, one in self.statistics.items()
         }
 
     @property
@@ -158,11 +157,7 @@ class SharedRelease:
     @property
     def distinct_counter(self) -> DistinctCounter | None:
         """Return the rule of a count of units, which has no others beside it."""
-        return distinct_counter_of(self.statistics)
-
-    def _own(self, total: NDArray[Any], name: str) -> Array:
-        """Return the part of a statistic, in its own units."""
-        return np.asarray(total[self._parts[name]].astype(np.float64) / self.units[name])
+        return next(iter(self.statistics.values())).distinct_counter
 
     def describe(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -174,17 +169,6 @@ class SharedRelease:
         }
 
 
-def dimension_of(statistics: Mapping[str, Statistic]) -> int:
-    """Return how many numbers they release together at each step."""
-    return sum(statistic.dimension for statistic in statistics.values())
-
-
-def distinct_counter_of(statistics: Mapping[str, Statistic]) -> DistinctCounter | None:
-    """Return the rule of a count of units, if there is one among these."""
-    rules = (statistic.distinct_counter for statistic in statistics.values())
-    return next((rule for rule in rules if rule is not None), None)
-
-
 def checked_distinct_counter(
     statistics: Mapping[str, Statistic], participation: Participation | None, over: Window | None
 ) -> DistinctCounter | None:
@@ -193,7 +177,8 @@ def checked_distinct_counter(
     Raises:
         ValueError: for such a count beside other statistics, with participation, or not over all steps.
     """
-    found = distinct_counter_of(statistics)
+    rules = (statistic.distinct_counter for statistic in statistics.values())
+    found = next((rule for rule in rules if rule is not None), None)
     if found is None:
         return None
     if len(statistics) > 1 or participation is not None or over not in (None, Running()):

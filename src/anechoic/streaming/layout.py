@@ -208,18 +208,9 @@ def _checksum(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=_CHECK).digest()
 
 
-def _grouped(of: Mapping[str, Any], column: str, groups: list[Any]) -> Grouped:
-    return Grouped(statistic_of(of), column, groups)
-
-
 _KINDS: dict[str, Callable[..., Statistic]] = {
-    "count": Count,
-    "sum": Sum,
-    "mean": Mean,
-    "histogram": Histogram,
-    "distribution": Distribution,
-    "quantiles": Quantiles,
-    "by group": _grouped,
+    **{kind.name: kind for kind in (Count, Sum, Mean, Histogram, Distribution, Quantiles)},
+    "by group": lambda of, column, groups: Grouped(statistic_of(of), column, groups),
 }
 
 

@@ -49,12 +49,8 @@ class Ledger:
     def __init__(self, participation: Participation, per_step: int, key: bytes, table: Table) -> None:
         self.participation = participation
         self._per_step = positive_int("per_step", per_step)
-        self._secret = secret_of(key)
+        self.secret = secret_of(key)
         self.table = table
-
-    def digests(self, unit_ids: Any) -> list[bytes | None]:
-        """Return the digest of each unit; see `digests`."""
-        return digests(unit_ids, self._secret)
 
     def admit(self, units: list[bytes | None], step: int) -> tuple[NDArray[np.bool_], dict[str, int]]:
         """Return which records count in `step`, and how many do not, by reason. Accounts are written."""
@@ -83,17 +79,35 @@ class Ledger:
         return kept, {reason: int(number) for reason, number in refused.items() if number}
 
 
-def digests(unit_ids: Any, secret: bytes) -> list[bytes | None]:
-    """Return the digest of each; None for what is missing, or of a kind that ids do not have.
+def digests(unit_ids: Any, count: int, secret: bytes | None) -> list[bytes | None] | None:
+    """Return the digest of each id; None for what is missing, or of a kind that ids do not have.
+
+    Args:
+        unit_ids: one a record, or None.
+        count: of the records.
+        secret: of digests; None where every record is a unit of its own, and none of this is there.
 
     Raises:
-        ValueError: if ids are no list, or a column whose type is that of no ids.
+        ValueError: for ids that are missing, not wanted or of another number; if they are no list, or a
+            column whose type is that of no ids.
     """
+    if secret is None and unit_ids is not None:
+        raise ValueError(
+            "unit_ids were given, but every record is a unit of its own here. To protect units with several"
+            " records, or to leave out repeated ones, give the stream participation=Single() or MinSep(…)."
+        )
+    if secret is None:
+        return None
+    if unit_ids is None:
+        raise ValueError("unit_ids=None, but units are held to a participation: give one id a record.")
     check_kind(unit_ids, "unit_ids")
     values, places = coded(unit_ids) or (entries(unit_ids, "unit_ids"), None)
     found = [_digest_or_none(unit, secret) for unit in values]
     warn_if_none(found, "an id")
-    return found if places is None else [found[place] for place in places.tolist()]
+    found = found if places is None else [found[place] for place in places.tolist()]
+    if len(found) != count:
+        raise ValueError(f"{len(found)} unit_ids for {count} records: give one id a record.")
+    return found
 
 
 def _digest_or_none(unit: Any, secret: bytes) -> bytes | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from anechoic import optimize
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.losses.dispatch import error
-from anechoic.losses.norms import LossNorm
-from anechoic.losses.result import StepErrors
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import Single
 from anechoic.participation.base import Participation
@@ -35,9 +32,6 @@ FOR_EVER = 2**40
 _ACCURATE_TO = 10**6
 #: Of a BLT for them, with a max loss within a tenth of a percent of that of the square root.
 _BUFFERS = 10
-#: What a planned strategy may be best for.
-LossOfStream = Literal["max", "rms", "mean"]
-LOSSES: tuple[LossOfStream, ...] = get_args(LossOfStream)
 #: Steps for which a strategy is optimised where the optimum no longer changes with more.
 _SETTLED = 4096
 #: Everything is compared up to this horizon; beyond, independent noise and BLTs.
@@ -58,17 +52,15 @@ def planned_mechanism(
     dimension: int,
     adjacency: str = "zero_out",
     unit: str = "event",
-    loss: LossOfStream = "max",
     buffered: bool = False,
     kept: bool = False,
 ) -> Mechanism:
     """Plan the mechanism that a stream takes where none is given, for contributions of norm 1.
 
-    With a horizon it is the one of least loss among those that `plan` compares in a fixed order: independent
-    noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms, and what
-    `extend.register_strategies` knows. Without, C is
-    horizon-free: it has a limiting sensitivity, so that its noise does not depend on how many releases there
-    will be.
+    With a horizon it is the one of least largest error among those that `plan` compares in a fixed order:
+    independent noise, BLTs and, up to 2,048 steps, banded and dense strategies and columns of other norms,
+    and what `extend.register_strategies` knows. Without, C is horizon-free: it has a limiting sensitivity, so
+    that its noise does not depend on how many releases there will be.
 
     Args:
         over: which steps are added up.
@@ -76,9 +68,6 @@ def planned_mechanism(
         participation: which steps one unit may touch; without horizon it must bound their number.
         epsilon, delta, adjacency, unit: see `calibrate`.
         dimension: numbers released at each step.
-        loss: with a horizon, "max" for the largest error of a step, "rms" for the mean square of all, or
-            "mean" for that of running means, in which the error of step t counts 1 / (t + 1): that takes from
-            the last steps, where means are precise anyway, and gives to the first.
         buffered: compare independent noise and BLTs alone, whose rows take few operations.
         kept: whether the noise state is written with every commit: then it takes a MiB at most, or four rows.
 
@@ -86,10 +75,7 @@ def planned_mechanism(
         ValueError: for an argument out of range.
         UnsupportedError: if without horizon a unit may take part for ever.
     """
-    one_of("loss", loss, LOSSES)
     if horizon is None:
-        if loss != "max":
-            raise ValueError(f"loss={loss!r} without horizon: what comes later has no weight then. Give one.")
         if participation.max_participations_in(FOR_EVER) > 2**16:
             raise UnsupportedError(
                 f"horizon=None with participation={participation!r}: a unit that takes part for ever needs"
@@ -99,8 +85,10 @@ def planned_mechanism(
         strategy = _endless(over)
     else:
         n = positive_int("horizon", horizon)
+        # a window that holds all steps is a running sum
+        workload = (Running() if over.reach >= n else over).workload(n)
         found = ExternalSetting(
-            _objective(over, n, loss),
+            PlanObjective(workload, worst=True),
             participation,
             Restriction.of("identity" if buffered else "auto"),
             memory_limit(dimension, max(_WRITTEN, MODELS * BYTES * dimension) if kept else None),
@@ -111,29 +99,6 @@ def planned_mechanism(
     among = one_of("adjacency", adjacency, ("zero_out", "replace_one"))
     goal = Goal(epsilon, delta, None, 1.0, among, unit)  # type: ignore[arg-type]
     return calibrated_in_integers(goal, strategy, External(participation, 1, steps=strategy.n), dimension)
-
-
-@dataclass(frozen=True)
-class RunningMeans(PlanObjective):
-    """The mean square error of running means: that of step t counts 1 / (t + 1)."""
-
-    @property
-    def weights(self) -> Array:
-        found = 1.0 / np.arange(1.0, self.workload.n + 1) ** 2
-        return np.asarray(found / found.sum())
-
-    @property
-    def loss(self) -> LossNorm:
-        return self.weights
-
-    def root(self, errors: StepErrors) -> float:
-        return errors.of(self.weights)
-
-
-def _objective(over: Window, n: int, loss: LossOfStream) -> PlanObjective:
-    """Return what a stream of n steps is planned for; a window that holds them all is a running sum."""
-    workload = (Running() if over.reach >= n else over).workload(n)
-    return RunningMeans(workload) if loss == "mean" else PlanObjective(workload, worst=loss == "max")
 
 
 def _endless(over: Window) -> Strategy:
@@ -188,24 +153,15 @@ def mechanism_of(
             " anechoic.calibrate(strategy, sampling=External(Single(), 1, steps=n), …)."
         )
     sampling, held = mechanism.sampling, mechanism.participation
-    if not sampling.formed_outside:
+    if not sampling.formed_outside or sampling.batch_size != 1:
         raise MismatchError(
-            f"mechanism.sampling is {type(sampling).__name__}: a stream draws nobody at random. Give"
-            " sampling=External(participation, 1, steps=n)."
+            f"mechanism.sampling={sampling!r}: a stream draws nobody at random, and releases sums, which are"
+            " divided by nothing. Give sampling=External(participation, 1, steps=n)."
         )
-    if sampling.batch_size != 1:
+    if (Single() if participation is None else participation) != held:
         raise MismatchError(
-            f"mechanism.sampling.batch_size={sampling.batch_size}: a stream releases sums, which are divided"
-            " by nothing. Give External(participation, 1, steps=n)."
-        )
-    if participation is None and held != Single():
-        raise ValueError(
-            f"the mechanism is for {held!r}: give the same participation, so that units are held to it."
-        )
-    if participation not in (None, held):
-        raise MismatchError(
-            f"participation={participation!r}, but the mechanism is calibrated for {held!r}: leave the"
-            " argument out, or calibrate for it."
+            f"participation={participation!r}, but the mechanism is for {held!r}, to which units are held:"
+            " give the same, or calibrate for another."
         )
     return mechanism
 

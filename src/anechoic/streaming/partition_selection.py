@@ -23,7 +23,7 @@ from anechoic.keys import derive
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.mechanism.rows import NoiseRows
-from anechoic.participation.accounts import Accounts
+from anechoic.participation.accounts import Accounts, packed, unpacked
 from anechoic.participation.base import Participation
 from anechoic.runs.fork_guard import ProcessGuard
 from anechoic.runs.settings_check import MECHANISM, checked_setting
@@ -34,7 +34,7 @@ from anechoic.streaming.clock import Running
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import miss_of
 from anechoic.streaming.layout import PartitionSelectionLayout
-from anechoic.streaming.ledger import NO_ID, Ledger
+from anechoic.streaming.ledger import NO_ACCOUNT, NO_ID, Ledger
 from anechoic.streaming.mechanisms import Deviations, mechanism_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.statistic import linear_estimate, quantile
@@ -46,14 +46,10 @@ from anechoic.units.ids import DIGEST
 NAME = "units"
 #: Share of delta that the choice of categories may cost; the noise has the rest.
 _CHOOSING = 0.5
-#: Steps, from the open one on, of which accumulators are taken; a number that follows from no record.
-_AHEAD = 2**10
 #: Deviations are computed in float64; what BLTs' memory drifts is far below this too.
 _SPARE = 2.0**-30
 #: Rows of noise of a category that are made at once.
 _ROWS_AHEAD = 64
-#: How often a unit was in its categories, in a table of accounts: how many, and two numbers of no use here.
-_COUNT = np.dtype("<i8")
 
 
 class PartitionSelectionStore(Store):
@@ -115,6 +111,8 @@ class PartitionSelectionHistogram(StreamBase):
         ['flu']
     """
 
+    _ahead = 2**10  # a number that follows from no record
+
     def __init__(
         self,
         column: str | None = None,
@@ -171,6 +169,7 @@ class PartitionSelectionHistogram(StreamBase):
             raise ValueError(
                 f"categories_per_unit={categories_per_unit} is more than the grid of noise holds."
             )
+        self.horizon = self.cost.mechanism.steps
         self._deviations, self._epsilon = Deviations(self.cost.mechanism, Running()), self.cost.epsilon()
         self._setting = checked_setting(setting)
         self.owner = ProcessGuard("stream")
@@ -217,17 +216,6 @@ class PartitionSelectionHistogram(StreamBase):
         fed_back = math.sqrt(step + 1) * self._deviations.at(step) / std * self._deviations.at(0) / std
         rounding = (step + 1 + fed_back) / 2
         return own * self._one + math.ceil(z * noise * (1 + _SPARE) + rounding)
-
-    # -- the stream: see `StreamBase` --------------------------------------------------------------
-
-    @property
-    def horizon(self) -> int:
-        """Return the steps that are planned; 2**40 without a horizon."""
-        return self.cost.mechanism.steps
-
-    @property
-    def _ahead(self) -> int:
-        return _AHEAD
 
     def _layout(self, stream: str, secret: bytes | None) -> PartitionSelectionLayout:
         return PartitionSelectionLayout.of(stream, secret, self.column, self._one)
@@ -282,8 +270,6 @@ class PartitionSelectionHistogram(StreamBase):
         self._absorb(self._noise.later.pop(step + 1, Counter()))
         return self._decode(step, time, (*shown, *new), row)
 
-    # -- what was released -------------------------------------------------------------------------
-
     @property
     def _shown(self) -> tuple[str, ...]:
         """Return the categories that were released."""
@@ -305,7 +291,6 @@ class PartitionSelectionHistogram(StreamBase):
         return Release(step, time, {NAME: made}, self._epsilon, self.delta, {NAME: names})
 
     def _identity(self) -> str:
-        """Return what must be the same whenever a state file is opened."""
         promise = {
             "kind": PartitionSelectionStore.KIND,
             "column": self.column,
@@ -377,15 +362,12 @@ class CategoryNoise:
     # as `Store` keeps it: no row of noise, for all follow from the key
 
     def saved(self) -> tuple[int, str, tuple[int, ...], bytes]:
-        held = [self.names, self.later] if self.later else self.names
-        return self.step, "", (), json.dumps(held).encode()
+        return self.step, "", (), json.dumps([self.names, self.later]).encode()
 
     def restore(self, step: int, dtype: str, shape: tuple[int, ...], data: bytes) -> None:
-        self.step, held = step, json.loads(data)
-        if held and not isinstance(held[0], str):
-            held, later = held
-            self.later = {int(at): Counter(counted) for at, counted in later.items()}
-        self.add(held)  # all rows before are made again
+        self.step, (names, later) = step, json.loads(data)
+        self.later = {int(at): Counter(counted) for at, counted in later.items()}
+        self.add(names)  # all rows before are made again
 
 
 class CategoryLedger:
@@ -411,7 +393,8 @@ class CategoryLedger:
         pairs: list[bytes | None] = [*keys]
         found = self._table.fetch({*keys, *units})
         known = {pair for pair in keys if pair in found}
-        before = {unit: self._count(found.get(unit)) for unit in units}
+        held = unpacked([found.get(unit, NO_ACCOUNT) for unit in units], 3)[0]  # in how many, of an account
+        before = dict(zip(units, held.tolist(), strict=True))
         counts = dict(before)
         for i, (unit, pair) in enumerate(zip(units, keys, strict=True)):
             if pair not in known and counts[unit] < self._most:
@@ -420,15 +403,12 @@ class CategoryLedger:
             elif pair not in known:
                 pairs[i] = None
         kept, refused = self._ledger.admit(pairs, step)
-        changed = {unit: count for unit, count in counts.items() if count != before[unit]}
-        self._table.write({unit: np.array([c, 0, 0], _COUNT).tobytes() for unit, c in changed.items()})
+        changed = [unit for unit, count in counts.items() if count != before[unit]]
+        now = np.array([counts[unit] for unit in changed], np.int64)
+        self._table.write(dict(zip(changed, packed(now, 0 * now, 0 * now), strict=True)))
         beyond = {"of units in as many categories as they may": refused.pop(NO_ID, 0)}
         return kept, +Counter({**refused, **beyond})
 
     def _pair(self, unit: bytes, name: str) -> bytes:
         held = unit + name.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(held, digest_size=DIGEST, key=self._secret).digest()
-
-    @staticmethod
-    def _count(held: bytes | None) -> int:
-        return 0 if held is None else int(np.frombuffer(held, _COUNT)[0])

@@ -48,7 +48,9 @@ class Estimate:
 
     def __post_init__(self) -> None:
         for name in (*PARTS, "raw"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            held = np.array(getattr(self, name), np.float64)
+            held.setflags(write=False)
+            object.__setattr__(self, name, held)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,16 +86,12 @@ class Release:
         Raises:
             ValueError: if there are several.
         """
-        return self.estimates[self._only_name]
-
-    @property
-    def _only_name(self) -> str:
         if len(self.estimates) != 1:
             raise ValueError(
                 f"this release has {len(self.estimates)} statistics ({', '.join(self.estimates)}): name one,"
                 f" as release[{next(iter(self.estimates))!r}]."
             )
-        return next(iter(self.estimates))
+        return next(iter(self.estimates.values()))
 
     @property
     def estimate(self) -> float | Array:
@@ -125,10 +123,10 @@ class Release:
         Raises:
             ValueError: without a name, if there are several.
         """
-        if name is None:
-            name = self._only_name
+        found = self.only if name is None else self.estimates[name]
+        name = next(iter(self.estimates)) if name is None else name
         labels = (label or name for label in self.labels_of(name))
-        return dict(zip(labels, self.estimates[name].value.ravel().tolist(), strict=True))
+        return dict(zip(labels, found.value.ravel().tolist(), strict=True))
 
     def _repr_html_(self) -> str | None:
         if find_spec("jinja2") is None:
@@ -147,17 +145,6 @@ class Release:
         return cell(
             paragraph(f"Step {self.step}{when}: {cost}"), table(head, lines[:SHOWN]), *map(paragraph, more)
         )
-
-
-def frozen(given: Any) -> Array:
-    """Return float64 that nobody writes to: a copy, but of an array that is so and owns its memory."""
-    if type(given) is np.ndarray and given.dtype == np.float64:
-        flags = given.flags
-        if flags.owndata and not flags.writeable:
-            return given
-    array = np.array(given, dtype=np.float64)
-    array.setflags(write=False)
-    return array
 
 
 def _plain(array: Any) -> float | Array:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from anechoic.mechanism.rows import grid_bits
 from anechoic.runs.release_chain import reading
 from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.base import StreamBase
-from anechoic.streaming.clock import Running, Window, checked_window, window_of
+from anechoic.streaming.clock import Running, SlidingWindow, Window, checked_window
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.confidence_bands import Factors
 from anechoic.streaming.joint_release import SharedRelease
@@ -30,6 +28,8 @@ from anechoic.streaming.store import LABELS, Store
 
 #: (time, noisy row) of a step.
 RowOf = Callable[[int], tuple[str | float | None, Integers]]
+#: (step, time, row of A Y) of a release.
+Past = tuple[int, str | float | None, Integers]
 
 
 class ReleaseDecoder:
@@ -44,55 +44,32 @@ class ReleaseDecoder:
         self.shared, self.over, self.deviations = shared, over, Deviations(mechanism, over)
         self._spent, self._z = (mechanism.epsilon(), mechanism.delta), z
 
-    def decode(self, step: int, time: str | float | None, total: NDArray[Any], begin: int = 0) -> Release:
+    def decode(
+        self,
+        step: int,
+        time: str | float | None,
+        total: NDArray[Any],
+        begin: int = 0,
+        factor: Callable[[Statistic], float] | None = None,
+    ) -> Release:
         """Return the release of a step.
 
         Args:
             step, time: of it.
             total: row `step` of A Y; with `begin` what steps begin, …, step alone add up to.
+            factor: standard deviations of an interval, by statistic, in the place of z.
         """
-        estimates = self.shared.decode(total, self.deviations, step, lambda _: self._z, begin)
+        z = factor or (lambda _: self._z)
+        estimates = self.shared.decode(total, self.deviations, step, z, begin)
         return Release(step, time, estimates, *self._spent, self.shared.labels)
 
-
-class ReplayedReleases:
-    """A place among the steps that were released, which goes forward.
-
-    Args:
-        decoder: of the stream.
-
-    Attributes:
-        step: the next one.
-        total: row step - 1 of A Y.
-    """
-
-    def __init__(self, decoder: ReleaseDecoder) -> None:
-        self._decoder, self.step = decoder, 0
-        self.total = np.zeros(decoder.shared.dimension, np.int64)
-        self._time: str | float | None = None
-
-    def advance(self, row_of: RowOf) -> ReplayedReleases:
-        """Add the row of the next step, and return this."""
-        self._time, row = row_of(self.step)
-        over = self._decoder.over
-        self.total = over.advance(self.total, row, self.step, lambda step: row_of(step)[1])
-        self.step += 1
-        return self
-
-    def decode(self) -> Release:
-        """Return the release of a step."""
-        return self._decoder.decode(self.step - 1, self._time, self.total)
-
-    def with_intervals(self, factor: Callable[[int, Statistic], float]) -> Release:
-        """Return the same with intervals of factor(step, statistic) standard deviations."""
-        made = self.decode()
-        z = partial(factor, made.step)
-        wide = self._decoder.shared.decode(self.total, self._decoder.deviations, made.step, z)
-        estimates = {
-            name: replace(wide[name], standard_error=published.standard_error)
-            for name, published in made.estimates.items()
-        }
-        return replace(made, estimates=estimates)
+    def totals(self, steps: Iterable[int], row_of: RowOf) -> Iterator[Past]:
+        """Yield (step, time, row of A Y) of steps 0, 1, …, from their noisy rows."""
+        total = np.zeros(self.shared.dimension, np.int64)
+        for step in steps:
+            time, row = row_of(step)
+            total = self.over.advance(total, row, step, lambda at: row_of(at)[1])
+            yield step, time, total
 
 
 class ReleaseReader(StreamBase):
@@ -125,10 +102,11 @@ class ReleaseReader(StreamBase):
         level = self.level if level is None else fraction("level", level)
         factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
 
-        def z_of(step: int, statistic: Statistic) -> float:
-            return factors.at(step) * statistic.spread if simultaneous else quantile(level)
+        def z_of(step: int) -> Callable[[Statistic], float]:
+            return lambda one: factors.at(step) * one.spread if simultaneous else quantile(level)
 
-        return list(self._replay(self._decoder, lambda past: past.with_intervals(z_of)))
+        made = self._totals(self._decoder)
+        return [self._decoder.decode(*past, factor=z_of(past[0])) for past in made]
 
     def between(self, begin: int, last: int | None = None) -> Release:
         """Return what steps begin, …, last alone add up to: the difference of two running totals.
@@ -165,19 +143,16 @@ class ReleaseReader(StreamBase):
             ValueError: if `over` is none.
         """
         decoder = ReleaseDecoder(self.shared, self.mechanism, checked_window(over), quantile(self.level))
-        return self._replay(decoder, ReplayedReleases.decode)
+        return (decoder.decode(*past) for past in self._totals(decoder))
 
     def releases(self) -> Iterator[Release]:
         """Return all releases so far, as published; those of a commit once it is on disk."""
-        return self._replay(self._decoder, ReplayedReleases.decode)
+        return (self._decoder.decode(*past) for past in self._totals(self._decoder))
 
-    def _replay(
-        self, decoder: ReleaseDecoder, read: Callable[[ReplayedReleases], Release]
-    ) -> Iterator[Release]:
+    def _totals(self, decoder: ReleaseDecoder) -> Iterator[Past]:
         with self.owner.reading():
             made = self._state.kept
-        past = ReplayedReleases(decoder)
-        return (read(past.advance(self._time_and_row)) for _ in range(made))
+        return decoder.totals(range(made), self._time_and_row)
 
     def _releases_at(self, wanted: Mapping[int, str | None]) -> dict[int, Release]:
         """Return releases of earlier steps, by step, for the names of the batches that they are asked by."""
@@ -187,12 +162,9 @@ class ReleaseReader(StreamBase):
                     f"batch {name!r} was added to step {step}, which is open: release() ends it. Use either"
                     " update and release, or steps, for one batch."
                 )
-        found, past = {}, ReplayedReleases(self._decoder)
-        while wanted and past.step <= max(wanted):
-            past.advance(self._time_and_row)
-            if past.step - 1 in wanted:
-                found[past.step - 1] = past.decode()
-        return found
+        steps = range(max(wanted, default=-1) + 1)
+        made = self._decoder.totals(steps, self._time_and_row)
+        return {past[0]: self._decoder.decode(*past) for past in made if past[0] in wanted}
 
     def _time_and_row(self, step: int) -> tuple[str | float | None, Integers]:
         with self.owner.reading():
@@ -221,7 +193,8 @@ def read_releases(path: str | os.PathLike[str], *, since: int = 0) -> list[Relea
 
 def _releases(meta: Mapping[str, Any], rows: Iterator[tuple[str, bytes]], since: int) -> Iterator[Release]:
     identity = json.loads(meta["identity"])
-    mechanism, over = Mechanism.from_json(meta[MECHANISM]), window_of(identity["over"])
+    mechanism, (_, settings) = Mechanism.from_json(meta[MECHANISM]), identity["over"]
+    over = SlidingWindow(**settings) if settings else Running()
     described = identity["statistics"]
     try:
         known = {name: statistic_of(described[name]) for name in identity["order"]}
@@ -230,11 +203,14 @@ def _releases(meta: Mapping[str, Any], rows: Iterator[tuple[str, bytes]], since:
     dimension = sum(one.dimension for one in known.values())
     shared = SharedRelease(known, identity["weights"], identity["per_step"], grid_bits(mechanism, dimension))
     shared.labels = {name: tuple(labels) for name, labels in json.loads(meta[LABELS]).items()}
-    past = ReplayedReleases(ReleaseDecoder(shared, mechanism, over, quantile(identity["level"])))
-    kept = {}
-    for step, (time, row) in enumerate(rows):
-        kept[step] = json.loads(time), np.frombuffer(row, "<i8").astype(np.int64)
-        past.advance(kept.__getitem__)
-        kept.pop(step - over.reach, None)
-        if step >= since:
-            yield past.decode()
+    decoder, kept = ReleaseDecoder(shared, mechanism, over, quantile(identity["level"])), {}
+
+    def steps() -> Iterator[int]:
+        for step, (time, row) in enumerate(rows):
+            kept[step] = json.loads(time), np.frombuffer(row, "<i8").astype(np.int64)
+            yield step
+            kept.pop(step - over.reach, None)
+
+    for past in decoder.totals(steps(), kept.__getitem__):
+        if past[0] >= since:
+            yield decoder.decode(*past)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.statement.formats import PROOFS, Format, render
+from anechoic.statement.formats import Format, render
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
-from anechoic.statement.theorem import Theorem
+from anechoic.statement.theorem import PROOFS, Theorem
 from anechoic.streaming.base import StreamBase
 from anechoic.streaming.distinct_counter import DistinctCounter
 from anechoic.streaming.mechanisms import FOR_EVER
@@ -25,18 +25,17 @@ _OBSERVER = (
     " those of one {unit}; does not know the keys, and cannot tell AES-256 from random bits"
 )
 _DUTIES = (
-    "bounds, categories, edges, groups and weights are chosen without looking at the data",
-    "keys and state files stay secret; of two copies of a state file only one goes on, and none is put back",
-    "what leaves the stream are its releases and what is computed from them: no counts of records that were"
-    " left out, no logs of records",
-    "sums that came by add_sums are those of records, each once: workers are trusted with both",
-    "other releases from the same data add up with this one",
+    "settings are chosen without looking at the data: bounds, categories, edges, groups and weights",
+    "keys and state files stay secret: of two copies of a state file only one goes on, and none is put back",
+    "only releases leave: and what is computed from them, no counts of records left out, no logs of records",
+    "other releases add up: those from the same data, with this one",
+    "workers are trusted: sums that came by add_sums are those of records, each once",
 )
 _NOT_COVERED = (
-    "when steps end, and how many there are",
-    "side channels, such as running time or memory",
-    "choosing statistics or bounds by what they give on the same private data",
-    "a deployment that departs from the assumptions above",
+    "when steps end: and how many there are",
+    "side channels: running time, memory",
+    "choosing statistics or bounds: by what they give on the same private data",
+    "broken promises: a deployment that departs from the assumptions above",
 )
 
 
@@ -112,6 +111,10 @@ def _in_words(of: Mapping[str, Any]) -> str:
     return f"{kind} of {column}, clipped to {limit}"
 
 
+def _one_record(unit: str) -> str:
+    return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+
+
 def _all(mechanism: Mechanism) -> str:
     steps = mechanism.steps
     return "all releases, however many," if steps == FOR_EVER else f"all {steps} releases"
@@ -136,12 +139,8 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     cost, last = stream.cost, min(stream.cost.mechanism.steps, 10**6) - 1
     mechanism, unit, besides = cost.mechanism, cost.unit, f"{cost.besides:.3g}"
     what = f"in at most {stream.categories_per_unit} categories, its first ones; in each: "
-    if stream.by_unit:
-        whom = (
-            f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
-        )
-    else:
-        whom = f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+    whom = f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
+    whom = whom if stream.by_unit else _one_record(unit)
     own = [
         (
             "Released",
@@ -195,11 +194,11 @@ def _statement_of(
         for heading, text in whole.items
         if heading not in ("Batches", "Divisor", "Privacy unit")
     ]
-    who = "the ledger of this stream" if by_unit else "whoever feeds it"
+    who, kept = ("the ledger of this stream", "enforced") if by_unit else ("whoever feeds it", "as promised")
     held = mechanism.participation if rule is None else rule
     inexact = mechanism.grid_bits is None
     floats = ("floating-point attacks: noise is not rounded exactly",) if inexact else ()
-    what = f"{held.describe()}; when steps end depends on no private value"
+    what = f"participation is {kept}: {held.describe()}; when steps end depends on no private value"
     return replace(
         whole,
         items=(theirs[0], ("Privacy unit", whom), *own, *theirs[1:]),
@@ -219,7 +218,7 @@ def protected(stream: Stream) -> str:
     """Say whom a stream protects, and who sees to it."""
     unit = stream.mechanism.unit
     if not stream.by_unit:
-        return f"one {unit}, which is one record: that no {unit} has several is a promise of whoever feeds it"
+        return _one_record(unit)
     if stream.shared.distinct_counter is not None:
         return f"one {unit}: {stream.shared.distinct_counter.describe()}. Enforced: later visits are left out"
     return (

@@ -18,7 +18,7 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import tzinfo
 from functools import partial
@@ -203,16 +203,12 @@ class TextSource(Source):
         self.garbled += int(lines.str.contains(_NO_CHARACTER, literal=True).sum())
         whole = lines.filter(lines.str.len_bytes() <= LONGEST)
         found = (self._from_json(whole) if self._is_json else self._from_csv(whole)).drop_nulls()
-        self._fault("longer than a MiB", len(lines) - len(whole))
-        kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
-        self._fault(f"that are {kind}", len(whole) - found.height)
         clear = found.filter(~pl.any_horizontal(pl.all().str.contains(_NO_CHARACTER, literal=True)))
-        self._fault(f"that are no text in {self._encoding.upper()}", found.height - clear.height)
+        kind = "no JSON objects" if self._is_json else "no CSV, or have too many or too few fields"
+        faults = {"longer than a MiB": len(lines) - len(whole), f"that are {kind}": len(whole) - found.height}
+        faults[f"that are no text in {self._encoding.upper()}"] = found.height - clear.height
+        self.faults += Counter(faults)
         yield clear
-
-    def _fault(self, reason: str, count: int) -> None:
-        if count:
-            self.faults[reason] += count
 
     def _from_json(self, lines: pl.Series) -> pl.DataFrame:
         """Read lines of JSON: null in all columns for what is none."""
@@ -284,8 +280,7 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
     text = pl.col(column.name).str.strip_chars()
     missing = text.str.to_lowercase().is_in(_MISSING)
     if thousands:
-        between, point = re.escape(thousands), re.escape(decimal)
-        grouped = text.str.contains(rf"^[+-]?\d{{1,3}}({between}\d{{3}})+({point}\d*)?$")
+        grouped = text.str.contains(_grouped(thousands, decimal))
         text = pl.when(grouped).then(text.str.replace_all(thousands, "", literal=True)).otherwise(text)
     if decimal != ".":
         plain = ~text.str.contains(".", literal=True)
@@ -293,6 +288,18 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
     number = text.cast(pl.Float64, strict=False)
     found = column.to_frame().select(number=number, odd=number.is_null() & ~missing)
     return found["number"].to_numpy(), found["odd"].to_numpy()
+
+
+def _grouped(mark: str, decimal: str) -> str:
+    """Return the pattern of a number with this mark between groups of three digits."""
+    return rf"^[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d*)?$"
+
+
+def group_forms(decimal: str) -> dict[str, str]:
+    """Return patterns of numbers with a mark between groups of digits, and what reads them."""
+    other = {",": ".", ".": ","}[decimal]
+    forms = {_grouped(mark, decimal): f"--thousands {mark!r}" for mark in (other, *"' _")}
+    return forms | {_grouped(decimal, other): f"--thousands {decimal!r} --decimal {other!r}"}
 
 
 def times_of(column: pl.Series, zone: tzinfo, form: str | None = None) -> Array:
@@ -304,12 +311,12 @@ def times_of(column: pl.Series, zone: tzinfo, form: str | None = None) -> Array:
     return seconds_of(texts_of(column).to_list(), zone, None if column.dtype == pl.Date else form)
 
 
-def looks_of(times: pl.Series) -> Counter[str]:
-    """Count what times look like that are no ISO 8601, each by the first of `TIME_FORMS` that it has."""
+def looks_of(texts: pl.Series, forms: Mapping[str, str] = TIME_FORMS) -> Counter[str]:
+    """Count what times look like that are no ISO 8601, or other texts: each by the first form that it has."""
     found: Counter[str] = Counter()
-    texts = texts_of(times).str.strip_chars().str.to_lowercase()
+    texts = texts_of(texts).str.strip_chars().str.to_lowercase()
     texts = texts.filter(~texts.is_in(_MISSING))
-    for form, words in TIME_FORMS.items():
+    for form, words in forms.items():
         like = texts.str.contains(form)
         found[words] += int(like.sum())
         texts = texts.filter(~like)

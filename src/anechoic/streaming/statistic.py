@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from anechoic._validate import Array
 from anechoic.streaming.columns import Integers, entries
 from anechoic.streaming.distinct_counter import DistinctCounter
-from anechoic.streaming.release import PARTS, Estimate, frozen
+from anechoic.streaming.release import PARTS, Estimate
 
 #: What clipping leaves unused of a bound: float64 norms are off by far less.
 _SPARE = 2.0**-30
@@ -54,7 +54,7 @@ class Statistic(ABC):
         column: name of the column of a batch that it reads; None for the batch itself.
         quantum: what `unit` has to be a multiple of.
         wants_numbers: whether its column holds numbers; None where anything will do.
-        presence: the rule by which units are counted while they are there; None where records are counted.
+        distinct_counter: the rule by which units are counted while they are there; None for records.
         spread: how many times wider intervals must be to hold at all steps together, where they rest on
             combinations of the released numbers that differ from step to step: sqrt(k) for k numbers.
     """
@@ -314,11 +314,7 @@ def quantile(level: float) -> float:
 def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) -> Estimate:
     """Return value plus or minus z standard errors."""
     half = z * error
-    errors, low, high = np.full(np.shape(value), error), np.asarray(value - half), np.asarray(value + half)
-    for made in (errors, low, high):
-        made.setflags(write=False)  # then it is not copied
-    shown = frozen(raw)
-    return Estimate(shown if value is raw else value, errors, low, high, shown)
+    return Estimate(value, np.full(np.shape(value), error), value - half, value + half, raw)
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:

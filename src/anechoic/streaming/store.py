@@ -26,8 +26,6 @@ from anechoic.units.ids import DIGEST
 
 #: What a state file says of its stream besides identity and MECHANISM, for those who read it without a key.
 LABELS = "labels"
-#: Parts of a snapshot that are bytes; the others are JSON.
-_BLOBS = ("open", "total", "noise")
 _STEP = struct.Struct("<Q")  # of a batch
 
 
@@ -60,33 +58,22 @@ class Store(StateFile):
         self.units: Table = self.tables["units"]
         self._batches, self._secret = self.tables["batches"], derive(self.key, "batches", size=32)
 
-    # -- content -------------------------------------------------------------------------------
-
     def load(self, noise: NoiseRows) -> StreamState | None:
         held = self.held()
         if held is None:
             return None
         content = memoryview(held)
-        size = int.from_bytes(content[:8], "little")
-        head, place = json.loads(bytes(content[8 : 8 + size])), 8 + size
-        for name in _BLOBS:
-            head[name], place = bytes(content[place : place + head[name]]), place + head[name]
-        later = np.frombuffer(content[place:], "<i8").astype(np.int64)
-        ahead = head["ahead"]
-        noise.restore(head["step"], head["noise_dtype"], tuple(head["noise_shape"]), head["noise"])
-        return StreamState(
-            head["step"],
-            np.frombuffer(head["open"], "<i8").astype(np.int64),
-            np.frombuffer(head["total"], "<i8").astype(np.int64),
-            Counter(head["counts"]),
-            head["time"],
-            dict(zip(ahead, later.reshape(len(ahead), -1), strict=True)) if ahead else {},
-        )
+        size = 8 + int.from_bytes(content[:8], "little")
+        head = json.loads(bytes(content[8:size]))
+        end, ahead = size + head["sums"], head["ahead"]
+        rows = np.frombuffer(content[size:end], "<i8").astype(np.int64).reshape(2 + len(ahead), -1)
+        noise.restore(head["step"], head["noise_dtype"], tuple(head["noise_shape"]), bytes(content[end:]))
+        later = dict(zip(ahead, rows[2:], strict=True))
+        return StreamState(head["step"], rows[0], rows[1], Counter(head["counts"]), head["time"], later)
 
     def save(self, standing: StreamState, noise: NoiseRows) -> None:
         _, dtype, shape, memory = noise.saved()
-        open_sums, total = (np.ascontiguousarray(part, "<i8") for part in (standing.open, standing.total))
-        blobs = (open_sums.tobytes(), total.tobytes(), memory)
+        sums = np.array([standing.open, standing.total, *standing.ahead.values()], "<i8")
         head = {
             "step": standing.step,
             "noise_dtype": dtype,
@@ -94,12 +81,10 @@ class Store(StateFile):
             "counts": dict(standing.counts),
             "time": standing.time,
             "ahead": list(standing.ahead),
-            **{name: len(blob) for name, blob in zip(_BLOBS, blobs, strict=True)},
+            "sums": sums.nbytes,
         }
         written = json.dumps(head).encode()
-        ahead = [np.ascontiguousarray(sums, "<i8").tobytes() for sums in standing.ahead.values()]
-        content = b"".join([len(written).to_bytes(8, "little"), written, *blobs, *ahead])
-        self.keep(content)
+        self.keep(b"".join([len(written).to_bytes(8, "little"), written, sums.tobytes(), memory]))
 
     def step_of_batch(self, batch_id: str) -> int | None:
         for held in self._batches.fetch([self._batch(batch_id)]).values():

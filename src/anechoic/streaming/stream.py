@@ -27,15 +27,15 @@ from anechoic.streaming.base import Addition, checked_batch_id
 from anechoic.streaming.clock import Running, Window, checked_window
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.groups import Grouped
-from anechoic.streaming.joint_release import SharedRelease, checked_distinct_counter, dimension_of
+from anechoic.streaming.joint_release import SharedRelease, checked_distinct_counter
 from anechoic.streaming.layout import StreamLayout
-from anechoic.streaming.ledger import Ledger
-from anechoic.streaming.mechanisms import LossOfStream, mechanism_of
+from anechoic.streaming.ledger import Ledger, digests
+from anechoic.streaming.mechanisms import mechanism_of
 from anechoic.streaming.release import Release
 from anechoic.streaming.release_reader import ReleaseDecoder, ReleaseReader
 from anechoic.streaming.statistic import Statistic, checked_statistics, column_sums, quantile
 from anechoic.streaming.store import LABELS, Store
-from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, check_time, plain_time
+from anechoic.streaming.stream_state import AHEAD, InMemory, StreamState, checked_time
 
 
 class _Step(NamedTuple):
@@ -79,7 +79,6 @@ class Stream(ReleaseReader):
         adjacency: "zero_out" or "replace_one".
         unit: what is protected, for statements; "event", or "unit" with `participation`.
         level: of the intervals, in (0, 1).
-        loss: with a horizon, what the noise is planned for: see `planned_mechanism`.
         state: path of a state file, by which the stream outlives this process; see `store.Store`.
         key: 32 secret bytes or a function that gives them, which are then not in the state file. Noise
             follows from the key and from what is drawn whenever a stream is begun or opened: no two streams
@@ -94,6 +93,7 @@ class Stream(ReleaseReader):
         mechanism: that the noise is from.
         shared: the statistics, as they share a release.
         by_unit: whether units are told by ids, and held to their participation.
+        horizon: the steps that are planned; 2**40 without a horizon.
 
     Raises:
         ValueError: for an argument out of range or missing.
@@ -133,7 +133,6 @@ class Stream(ReleaseReader):
         adjacency: str = "zero_out",
         unit: str | None = None,
         level: float = 0.95,
-        loss: LossOfStream = "max",
         state: str | os.PathLike[str] | None = None,
         key: Key = None,
         adopt: bool = False,
@@ -154,7 +153,7 @@ class Stream(ReleaseReader):
         if participation is not None:
             Accounts(participation)  # refuses a schema that no account can hold a unit to
         self.per_step = positive_int("per_step", per_step)
-        self.dimension = dimension_of(statistics)
+        self.dimension = sum(one.dimension for one in statistics.values())
         self.by_unit = participation is not None or distinct_counter is not None
         planned = mechanism_of(
             mechanism,
@@ -166,14 +165,14 @@ class Stream(ReleaseReader):
             dimension=self.dimension,
             adjacency=adjacency,
             unit=unit or ("unit" if self.by_unit else None),
-            loss=loss,
             buffered=distinct_counter is not None,
             kept=state is not None,
         )
         if distinct_counter is not None:
             distinct_counter.check(planned)
         self.mechanism = pin_to_saved(planned, None if state is None else Store.shown(state, MECHANISM))
-        self.participation = self.mechanism.participation
+        self.participation, self.horizon = self.mechanism.participation, self.mechanism.steps
+        self._ahead = max(1, AHEAD // self.dimension)
         bits = grid_bits(self.mechanism, self.dimension)
         self.shared = SharedRelease(statistics, weights, self.per_step, bits)
         self._decoder = ReleaseDecoder(self.shared, self.mechanism, self.over, quantile(self.level))
@@ -198,13 +197,9 @@ class Stream(ReleaseReader):
             time, total = self._time_and_row(self.step - 1)[0], self._stream_state.total
             self._last = self._decoder.decode(self.step - 1, time, total)
 
-    # -- what it is ------------------------------------------------------------------------------
-
     def standard_deviations(self, step: int) -> dict[str, float]:
         """Return the standard deviation of the noise in each statistic's raw numbers, known in advance."""
         return self.shared.deviations(self._decoder.deviations, step)
-
-    # -- the stream ------------------------------------------------------------------------------
 
     def steps(
         self,
@@ -237,7 +232,7 @@ class Stream(ReleaseReader):
                 " batch_ids: one of each belongs to a step."
             )
         names = names if batch_ids is None else list(map(checked_batch_id, names))
-        return self._steps(list(map(_Step, listed, units, map(plain_time, whens), names)))
+        return self._steps(list(map(_Step, listed, units, whens, names)))
 
     @single_process
     def _steps(self, steps: list[_Step]) -> list[Release]:
@@ -251,10 +246,10 @@ class Stream(ReleaseReader):
         places = range(self.step, self.step + len(new))
         additions = [self._read(one.batch, one.unit_ids, at) for one, at in zip(new, places, strict=True)]
         check_unused(addition.accumulator for addition in additions)
-        before = self._stream_state.time
+        times, before = [], self._stream_state.time
         for one in new:
-            check_time(before, one.time)
-            before = before if one.time is None else one.time
+            times.append(checked_time(before, one.time))
+            before = before if times[-1] is None else times[-1]
         self._check_room(sum(addition.count for addition in additions))
         self._check_left(len(new))
         made: list[Release] = []
@@ -262,9 +257,10 @@ class Stream(ReleaseReader):
             if self._booked is not None:
                 self._booked.begin(self.step + len(new))
             with self._state.transaction():
-                for one, addition, row in zip(new, additions, self._noise.ahead(len(new)), strict=True):
+                rows = self._noise.ahead(len(new))
+                for one, addition, time, row in zip(new, additions, times, rows, strict=True):
                     self._add(addition, one.name)
-                    made.append(self._publish(one.time, row))
+                    made.append(self._publish(time, row))
                 self._save()
             mark_used(addition.accumulator for addition in additions)
             self._last = made[-1]
@@ -281,17 +277,6 @@ class Stream(ReleaseReader):
         """
         listed = list(times)
         self.steps([Accumulator(self) for _ in listed], times=listed)
-
-    # -- inside ----------------------------------------------------------------------------------
-
-    @property
-    def horizon(self) -> int:
-        """Return the steps that are planned; 2**40 without a horizon."""
-        return self.mechanism.steps
-
-    @property
-    def _ahead(self) -> int:
-        return max(1, AHEAD // self.dimension)
 
     def _layout(self, stream: str, secret: bytes | None) -> StreamLayout:
         return StreamLayout.of(self.shared, stream, self.per_step, secret)
@@ -312,22 +297,8 @@ class Stream(ReleaseReader):
             none = read.usable is not None and not read.usable.any() and "not finite" in read.remarks
             if count > 1 and none:
                 getLogger(__name__).warning("%s: no record of a batch is a number: all are left out.", name)
-        if self._ledger is None:
-            if unit_ids is not None:
-                raise ValueError(
-                    "unit_ids were given, but every record is a unit of its own here. To protect units with"
-                    " several records, or to leave out repeated ones, give the stream participation=Single()"
-                    " or MinSep(…)."
-                )
-            return Addition(records, count, None)
-        if unit_ids is None:
-            raise ValueError(
-                f"unit_ids=None, but each unit is held to {self.participation!r}: give one id a record."
-            )
-        units = self._ledger.digests(unit_ids)
-        if len(units) != count:
-            raise ValueError(f"{len(units)} unit_ids for {count} records: give one id a record.")
-        return Addition(records, count, units)
+        secret = None if self._ledger is None else self._ledger.secret
+        return Addition(records, count, digests(unit_ids, count, secret))
 
     @np.errstate(all="ignore")
     def _add(self, addition: Addition, batch_id: str | None, step: int | None = None) -> None:
@@ -373,11 +344,11 @@ class Stream(ReleaseReader):
         return made
 
     def _identity(self) -> str:
-        """Return what must be the same whenever a state file is opened."""
         promise = {"by_unit": self.by_unit, "level": self.level, "setting": self._setting}
         promise |= self.shared.describe()
         over = [type(self.over).__name__, vars(self.over)]
-        return json.dumps({**promise, "mechanism": self.mechanism.fingerprint, "over": over}, sort_keys=True)
+        promise |= {"mechanism": self.mechanism.fingerprint, "over": over}
+        return json.dumps(promise, sort_keys=True)
 
     def __repr__(self) -> str:
         return (

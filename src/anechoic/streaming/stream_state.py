@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +102,7 @@ class InMemory:
     Everything inside `transaction` is kept together or not at all.
 
     Attributes:
-        key, salt: of the stream.
+        key: of the stream.
         openings: from which step on which salt holds.
         salt: of this stream.
         units: accounts of them.
@@ -169,45 +169,27 @@ class InMemory:
         """Give everything back."""
 
 
-def horizon_error(planned: int, made: int, what: str) -> HorizonError:
-    """Return the error of a stream that is asked for more steps than are planned."""
-    return HorizonError(
-        f"all {planned} steps of this stream are planned for, {made} are released, and {what} would not be"
-        " covered by its guarantee. Begin another stream, whose privacy cost adds to this one's; without"
-        " horizon there is no last step."
-    )
-
-
-def plain_time(time: Any) -> str | float | None:
-    """Return a time as built-in text or number, which can be kept.
+def checked_time(before: str | float | None, time: Any) -> str | float | None:
+    """Return a time as built-in text or number, which can be kept, and not below that of the last release.
 
     Raises:
-        ValueError: for something else than text, a finite number or None.
+        ValueError: for something else than text, a finite number or None, or one of another kind than before.
     """
     plain = time.item() if isinstance(time, np.generic) else time
-    if plain is None:
-        return None
     if isinstance(plain, str):
-        return str.__str__(plain)
-    if isinstance(plain, int | float) and not isinstance(plain, bool):
-        with suppress(OverflowError):
-            if math.isfinite(plain):
-                return int.__index__(plain) if isinstance(plain, int) else float.__float__(plain)
-    raise ValueError(
-        f"time={time!r:.60} must be text that sorts, as ISO 8601 in UTC (isoformat() of a datetime), a finite"
-        " number, or None."
-    )
-
-
-def check_time(before: str | float | None, time: str | float | None) -> None:
-    """Refuse a time that lies before the one of the last release, or cannot be compared with it.
-
-    Raises:
-        ValueError: for such a time.
-    """
-    if time is None or before is None:
-        return
-    if isinstance(time, str) != isinstance(before, str):
-        raise ValueError(f"time={time!r} after {before!r}: give all times as text, or all as numbers.")
-    if not time >= before:  # type: ignore[operator]
-        raise ValueError(f"time={time!r} lies before {before!r}, that of the last release: time went back.")
+        plain = str.__str__(plain)
+    elif isinstance(plain, int | float) and not isinstance(plain, bool) and abs(plain) <= sys.float_info.max:
+        plain = int.__index__(plain) if isinstance(plain, int) else float.__float__(plain)
+    elif plain is not None:
+        raise ValueError(
+            f"time={time!r:.60} must be text that sorts, as ISO 8601 in UTC (isoformat() of a datetime), a"
+            " finite number, or None."
+        )
+    found: str | float | None = plain
+    if found is None or before is None:
+        return found
+    if isinstance(plain, str) != isinstance(before, str):
+        raise ValueError(f"time={plain!r} after {before!r}: give all times as text, or all as numbers.")
+    if not plain >= before:
+        raise ValueError(f"time={plain!r} lies before {before!r}, that of the last release: time went back.")
+    return found

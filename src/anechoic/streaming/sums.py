@@ -50,14 +50,10 @@ class Count(Statistic):
     def __init__(self, column: str | None = None, *, within: int | None = None, visits: int = 1) -> None:
         if within is None and visits != 1:
             raise ValueError(f"visits={visits} without within: give the number of steps that a visit lasts.")
-        self.column, self.distinct_counter = (
-            column,
-            None if within is None else DistinctCounter(within, visits),
-        )
-
-    @property
-    def bound(self) -> float:  # type: ignore[override]  # what a unit adds in all its visits, as if at once
-        return 1.0 if self.distinct_counter is None else self.distinct_counter.norm
+        self.column = column
+        self.distinct_counter = None if within is None else DistinctCounter(within, visits)
+        # what a unit adds in all its visits, as if at once
+        self.bound = 1.0 if self.distinct_counter is None else self.distinct_counter.norm
 
     def read(self, batch: Any) -> Records:
         if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
@@ -110,13 +106,9 @@ class Sum(Rows):
 
     def __init__(self, bound: float, dimension: int = 1, column: str | None = None) -> None:
         remedy = "Without a bound one record could change the sum by any amount."
-        self._bound = positive_float("bound", bound, remedy=remedy)
+        self.bound = positive_float("bound", bound, remedy=remedy)
         self.dimension = positive_int("dimension", dimension)
         self.column = column
-
-    @property
-    def bound(self) -> float:  # type: ignore[override]  # nobody sets it: it is all that bounds a record
-        return self._bound
 
     def read(self, batch: Any) -> Records:
         values = numbers(batch, self.dimension)
@@ -237,7 +229,6 @@ class Histogram(Statistic):
             ) from None
         if len(self._places) < len(self.categories):
             raise ValueError(f"categories={self.categories!r:.80} must be distinct: some are repeated.")
-        self._consecutive = self.categories == list(range(len(self.categories)))
         self.dimension, self.column = len(self.categories), column
 
     @property
@@ -250,13 +241,8 @@ class Histogram(Statistic):
         words = {isinstance(category, str) for category in self.categories}
         if len(words) == 1:  # numbers are no words, and would all be unknown
             check_kind(batch, "what is counted by categories", "U" if True in words else "ifbMS")
-        if self._consecutive and type(batch) is np.ndarray and batch.ndim == 1 and batch.dtype.kind in "iu":
-            places = np.full(len(batch), -1, np.int64)
-            inside = (batch >= 0) & (batch < len(self.categories))
-            places[inside] = batch[inside]
-        else:
-            values, of = coded(batch) or (entries(batch, "batch"), slice(None))
-            places = np.array([self._place_of(value) for value in values], np.int64)[of]
+        values, of = coded(batch) or (entries(batch, "batch"), slice(None))
+        places = np.array([self._place_of(value) for value in values], np.int64)[of]
         usable = places >= 0
         return Records(len(places), places, usable, {"unknown category": counted(~usable)})
 

@@ -3,7 +3,7 @@
 w_{t+1} = argmin over W of <noisy sum of g_0 … g_t, w> + Psi(w) / eta_t. The noisy sums are what a mechanism
 releases, and everything after them is post-processing: the guarantee of the mechanism covers *all* iterates,
 for every loss, smooth or not. (Paper 001 claims more for the last iterate, with independent noise; that is
-false: docs/errata.md, P1. What holds for the last iterate alone is `last_iterate_rho`.)
+false: 'Errata', P1. What holds for the last iterate alone is `last_iterate_rho`.)
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def last_iterate_rho(
     all later steps: D_alpha <= alpha (2 L)^2 / (2 noise_std^2 (steps - position)).
 
     Guarantee: for replacing the example of step `position` by another, and for that example only; the last
-    step has no amplification. Earlier noise is not counted: it need not survive (docs/errata.md, P1).
+    step has no amplification. Earlier noise is not counted: it need not survive ('Errata', P1).
 
     Args:
         steps: T, >= 1.

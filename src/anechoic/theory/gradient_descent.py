@@ -188,7 +188,7 @@ def named_factorizations(n: int) -> dict[str, Strategy]:
     """The examples of paper 004: PGD, Anti-PGD, Chess-PGD, and trees with both of Honaker's estimators.
 
     Chess-PGD has B = sqrt(2) (1, 0, 1, 0, …), so that C = (1 + x) / sqrt(2). Its loss equals PGD's in the
-    limit only (docs/errata.md, P4).
+    limit only ('Errata', P4).
 
     Args:
         n: steps, >= 2.

@@ -8,7 +8,7 @@ over the rows by adaptive composition, and over coordinates because they are ind
 
 phi(u) the divergence of one coordinate moved by u. In v = |u|^q the constraint is linear, so the supremum
 is at most d times the concave envelope of phi at v / d. (Paper 001, Lemma C.1, has (a / scale)^q instead,
-from a sign: docs/errata.md, P3. With the sign right its proof gives `ExponentialPower.lemma_c1`.)
+from a sign: 'Errata', P3. With the sign right its proof gives `ExponentialPower.lemma_c1`.)
 """
 
 from __future__ import annotations

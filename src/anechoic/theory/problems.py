@@ -112,7 +112,7 @@ class LearningProblem(ABC):
         """Mean of sqrt(Psi): no noise without horizon has gamma_inf sqrt(mean |B|^2 Psi) below it.
 
         Cauchy-Schwarz with gamma^2 = mean of 1 / |B|^2. It holds for every lower-triangular C in the average
-        over many steps: docs/theory.md.
+        over many steps: 'Which noise for which learner'.
         """
         points = self.points()
         return float(points.mean(np.sqrt(self.density(points.half_sines))))

@@ -1,7 +1,7 @@
 """An upper bound of F_inf for every smooth and strongly convex objective, and noise that lowers it.
 
 Paper 000, Theorem 3.1 and Appendix E, with three differences. The lags of its multiplier have the wrong sign
-(docs/errata.md, P8). Its constants are eight times what its proof gives: F <= L E|d|^2 / 2, independent noise
+('Errata', P8). Its constants are eight times what its proof gives: F <= L E|d|^2 / 2, independent noise
 has power G^2 gamma^2 / (2 rho) a coordinate, and the gradients' own noise, a martingale difference of power
 sigma^2, is uncorrelated with it. And it forgets that noise is independent of the past: `causal=True` adds
 that. Without it the bound of independent noise lies far above what one line of algebra gives (P9).

@@ -55,12 +55,10 @@ class PrivacyEngine(Resumable, NonPicklable):
     `arithmetic`) floating point is covered; else the statement bounds what rounding adds to a sum.
     Not covered: numbers taken out of a batch (.item(), NumPy) that reach the loss, lists that a model keeps
     from call to call, examples made of other records, padding that reaches gradients, logs of training,
-    choices by private data, side channels, and code that means to get around the engine
-    (docs/sharp-edges.md).
+    choices by private data, side channels, and code that means to get around the engine ('Sharp edges').
 
     Args:
-        accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here: epsilon follows from the
-            mechanism.
+        accountant: "prv", "rdp" or "gdp", as for Opacus. It changes nothing here.
         secure_mode: only False.
         noise_key, sampling_key: 32 secret bytes each, different ones, for this run alone, or functions that
             return them; None takes fresh ones from the operating system when make_private is called. Give
@@ -71,8 +69,7 @@ class PrivacyEngine(Resumable, NonPicklable):
             none; a power cut may take the last ones out of the journal.
         chunk_rows: rows of a chunk, at least one. Batches are then cut into chunks of so many rows, and a
             release by exact sums is the same, bit for bit, on every number of ranks of torch.distributed that
-            share them, one process included (docs/training.md). None: on several ranks 32, or as many as
-            fit into memory; in one process batches are not cut.
+            share them, one process too. None: on several ranks 32, or what fits into memory; alone no chunks.
         book: a `BudgetBook`. make_private refuses a run that it does not cover, and the first batch books it;
             a run that goes on from a checkpoint is not booked again.
 

@@ -30,7 +30,7 @@ logger = logging.getLogger("anechoic")
 
 #: Optimizers that are planned as sums. Muon's (torch 2.9) matrices are orthogonal whatever the noise of a
 #: step: it was as good as momentum with noise planned for sums, and better than with noise planned for its
-#: buffer (docs/measured.md).
+#: buffer ('What was measured').
 _SUMS = (optim.ASGD, CorrectedAdam, *([optim.Muon] if hasattr(optim, "Muon") else []))
 #: What takes more than this of the parameters in a step is no weight decay that a plan can be for.
 MOST_DECAY = 0.5

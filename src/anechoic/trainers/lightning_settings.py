@@ -35,7 +35,7 @@ REFUSED: tuple[Refused, ...] = (
 TRAINING = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder, StochasticWeightAveraging)
 OF_MODULES: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda m: not m.automatic_optimization, "automatic_optimization=False: one optimizer is stepped once a"
-     " batch. Return the loss from training_step, or write the loop yourself (docs/training.md)"),
+     " batch. Return the loss from training_step, or write the loop yourself"),
     (lambda m: m._compiler_ctx is not None or any(
         hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in m.modules()
      ), "torch.compile: compiled code cannot be run row by row. Leave it out"),

@@ -24,7 +24,7 @@ OF_THE_TRAINER = {
     **dict.fromkeys(
         ("loss_reduction", "batch_first", "grad_sample_mode", "wrap_model"),
         "the trainer, which takes the mean over rows of the loss of each; for ghost clipping write the loop"
-        " yourself (docs/training.md)",
+        " yourself ('Training with PyTorch' in the documentation)",
     ),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._validate import Array, finite_array, positive_int, rows_of, scale_rows
@@ -174,7 +173,7 @@ def decaying_sums(decay: float, x: Array) -> Array:
     """y_t = decay y_{t-1} + x_t along axis 0, for 0 <= decay <= 1."""
     if decay == 1.0:
         return np.asarray(np.cumsum(x, axis=0))
-    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -decay], x, axis=0))
+    return toeplitz.divided(x, np.array([1.0, -decay]))
 
 
 def decaying_differences(decay: float, x: Array) -> Array:

@@ -7,11 +7,11 @@ from functools import cached_property, singledispatch
 from typing import Self, cast
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
 from anechoic._serialize import serializable
 from anechoic._validate import Array, decaying, rows_of, scale_rows, steps_within
+from anechoic.algebra import toeplitz
 from anechoic.workloads.base import (
     Workload,
     checked_rates,
@@ -129,7 +129,8 @@ class Nesterov(_WithMomentum):
     def _undo(self, x: Array) -> Array:
         moves = decaying_differences(self._kept, x)
         beta = self.momentum
-        return np.asarray(scipy.signal.lfilter([1.0, -beta], [1.0 + beta, -beta], moves, axis=0))
+        moves = toeplitz.multiply(np.array([1.0, -beta]), moves)
+        return toeplitz.divided(moves, np.array([1.0 + beta, -beta]))
 
 
 @serializable

@@ -239,14 +239,14 @@ def test_long_runs_are_folded():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "share"), [(1.0, 0.5), (1.0, 0.97), (4.0, 0.97), (8.0, 1.05)])
-def test_what_may_not_keep_does_not(epsilon, share):
-    """Coarse grids refuse nothing that the whole bound keeps."""
+def test_what_keeps_is_what_the_whole_bound_keeps(epsilon, share):
+    """By early exits, and grids for the epsilon that is asked."""
     bound = BinsBound(bins_gram(ColumnNormalized(BLT(90, [0.2], [0.9])), 30))
     least = bound.noise_std(epsilon, 1e-6)
-    assert bound.may_keep(epsilon, 1e-6, 1.001 * least)
-    assert not bound.may_keep(epsilon, 1e-6, 0.5 * least)
+    assert bound.keeps(epsilon, 1e-6, 1.001 * least)
+    assert not bound.keeps(epsilon, 1e-6, 0.5 * least)
     std = share * least
-    assert bound.may_keep(epsilon, 1e-6, std) or bound.epsilon(1e-6, std) > epsilon
+    assert bound.keeps(epsilon, 1e-6, std) == (bound.epsilon(1e-6, std) <= epsilon)
 
 
 @pytest.mark.slow

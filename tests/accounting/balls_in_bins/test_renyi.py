@@ -15,6 +15,7 @@ from anechoic.accounting.balls_in_bins.renyi import (
     _around,
     _bands_of,
     _bandwidth,
+    _least,
     _moment,
     epsilon_of_order,
     jensen_add,
@@ -57,6 +58,7 @@ def test_second_order_oracle(bins, rank, seed, std):
     exact = math.log(np.exp(gram / std**2).mean())
     assert renyi_exact(gram, std, 2) == pytest.approx(exact, rel=1e-6)
     assert renyi_bound(gram, std, 2) >= exact * (1 - 1e-9)
+    assert _least(gram, std, 2) <= exact * (1 + 1e-12)
 
 
 def renyi_add(gram, std, order):

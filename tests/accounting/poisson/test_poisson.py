@@ -130,13 +130,13 @@ def test_the_finest_grid_has_a_budget(monkeypatch):
     from anechoic.accounting.loss_distributions import sampled_gaussian
 
     seen = []
-    real = sampled_gaussian.sampled_gaussian_pld
+    real = sampled_gaussian.sampled_gaussian_losses
 
     def pair(noise_multiplier, rate, adjacency, width, tail):
         seen.append(sampled_gaussian.loss_moments(noise_multiplier, rate, adjacency, tail)[1] / width)
         return real(noise_multiplier, rate, adjacency, max(width, 1e-3 * seen[-1] * width), tail)
 
-    monkeypatch.setattr(sampled_gaussian, "sampled_gaussian_pld", pair)
+    monkeypatch.setattr(sampled_gaussian, "sampled_gaussian_losses", pair)
     for delta in (0.6, 0.65):
         assert poisson_epsilon(delta, 0.011, 0.1, 10) >= 0.0
     assert max(seen) <= sampled_gaussian.MOST_CELLS * (1 + 1e-9)

@@ -124,7 +124,7 @@ def test_the_theorem_holds_of_the_rounded_scales():
 
 def test_pairs_that_cancel_are_removed():
     objective = BLTObjective(1000, 1000, 1, "max")
-    best = module._minimise(objective, module._spread(1e-3, 2))
+    best = module._minimise(objective, module._spread(1e-3, 2), module.FINE)
     points = np.cumsum(best.gaps)
     for pair in ([0.05, 0.05 + 1e-12], [35.0, 39.0]):
         gaps = np.diff(np.sort([*points, *pair]), prepend=0.0)

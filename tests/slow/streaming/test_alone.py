@@ -34,7 +34,7 @@ def cases(rng):
     ends = around([-60.0, 0.0, 0.3, 360.0])
     yield "sum", streaming.Sum(1.0), np.concatenate([halves, around([1.0, -1.0])])
     yield "mean", streaming.Mean(-60, 360), np.concatenate([ends, halves])
-    yield "distribution", streaming.Distribution([-60, 0, 0.3, 360], noise="domain"), ends
+    yield "distribution", streaming.Distribution([-60, 0, 0.3, 360]), ends
     yield "quantiles", streaming.Quantiles([-60, 0, 0.3, 360]), ends
     yield "histogram", streaming.Histogram([0, 1, 2]), rng.integers(-1, 4, 60)
 

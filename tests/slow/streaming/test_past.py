@@ -12,7 +12,7 @@ STATISTICS = {
     "sum": streaming.Sum(2.0),
     "mean": streaming.Mean(-1, 1),
     "histogram": streaming.Histogram([0.5, 7, "AA"]),
-    "distribution": streaming.Distribution(EDGES, noise="buckets"),
+    "distribution": streaming.Distribution(EDGES),
     "quantiles": streaming.Quantiles(EDGES, [0.1, 0.5]),
 }
 OVERS = [streaming.Running(), streaming.SlidingWindow(3)]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from anechoic._validate import Array
 from anechoic.accounting.accountant import (
     Accountant,
     Accounting,
@@ -14,7 +13,7 @@ from anechoic.accounting.accountant import (
     accountant_of,
     refuse_replacing,
 )
-from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_gram, check_nonnegative
+from anechoic.accounting.balls_in_bins.bound import BinsBound, bins_bound, check_nonnegative
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.loss_distributions.importance_sampling import TiltedPair
 from anechoic.accounting.loss_distributions.profile import Bounds
@@ -38,18 +37,14 @@ class BallsInBinsAccountant(MonteCarloAccountant):
         refuse_replacing(self.sampling, self.adjacency)
         check_nonnegative(self.strategy, "balls-in-bins sampling")
 
-    @cached_property
-    def _gram(self) -> Array:
-        return bins_gram(self.strategy, self.sampling.bins)
-
-    @cached_property
+    @property
     def deterministic(self) -> BinsBound:
         """The bound without sampling error."""
-        return BinsBound(self._gram)
+        return bins_bound(self.strategy, self.sampling.bins)
 
     @cached_property
     def pair(self) -> TiltedPair:
-        return Mixture(self._gram)
+        return Mixture(self.deterministic.gram)
 
     @property
     def taking_part(self) -> float:

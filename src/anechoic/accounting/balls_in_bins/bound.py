@@ -96,6 +96,12 @@ def bins_gram(strategy: Strategy, bins: int) -> Array:
     return np.maximum(result, 0.0)  # of a non-negative C, up to rounding
 
 
+@lru_cache(maxsize=12)
+def bins_bound(strategy: Strategy, bins: int) -> BinsBound:
+    """The bound for a strategy; its Gram matrix takes a while, and what it found is asked for again."""
+    return BinsBound(bins_gram(strategy, bins))
+
+
 @dataclass(frozen=True, eq=False)
 class BinsBound:
     """The least upper bound on both directions that is known here for bins with this Gram matrix.
@@ -151,6 +157,15 @@ class BinsBound:
             std: of the noise, s > 0.
         """
         delta, std = fraction("delta", delta), positive_float("std", std)
+        if (delta, std) not in self._found:
+            self._found[delta, std] = self._epsilon(delta, std)
+        return self._found[delta, std]
+
+    @cached_property
+    def _found(self) -> dict[tuple[float, float], float]:
+        return {}
+
+    def _epsilon(self, delta: float, std: float) -> float:
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         if self._taking_part is not None:
             taken, inner = self._taking_part
@@ -160,10 +175,10 @@ class BinsBound:
         least = self._class(delta, std, self._chain(delta, std, plain)[0])[0]
         if not self.renyi or (least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO):
             return least  # a divergence never gave less there
-        return min(least, renyi_epsilon(self.gram, delta, std))
+        return min(least, renyi_epsilon(self.gram, delta, std, least))
 
-    def may_keep(self, epsilon: float, delta: float, std: float) -> bool:
-        """Whether `epsilon(delta, std)` may be at most `epsilon`, by coarse grids: quick where it is not.
+    def keeps(self, epsilon: float, delta: float, std: float) -> bool:
+        """Whether `epsilon(delta, std)` is at most `epsilon`, to within grids, in a part of its time.
 
         Args:
             epsilon: > 0.
@@ -172,19 +187,23 @@ class BinsBound:
         """
         if self._taking_part is not None:
             taken, inner = self._taking_part
-            return taken <= delta or inner.may_keep(_given_part(epsilon, taken), delta / taken, std)
+            return taken <= delta or inner.keeps(_given_part(epsilon, taken), delta / taken, std)
         if epsilon > markov.LARGEST or delta < markov.LEAST_DELTA or len(self.gram) <= _RENYI_UP_TO:
-            return True
-        near = _COARSELY * delta
+            return self.epsilon(delta, std) <= epsilon
         ranked = sorted(self._classes, key=lambda domination: domination.rank(std))[:_TRIED_CLASSES]
-        return (
-            any(
-                chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon) <= near
-                for chain in _first(self._chains, std)
-            )
-            or any(domination.delta_at(std, near)(epsilon) <= near for domination in ranked)
-            or (self.renyi and epsilon >= _RENYI_FROM and renyi_epsilon(self.gram, near, std) <= epsilon)
-        )
+        if any(domination.delta_at(std, delta)(epsilon) <= delta for domination in ranked):
+            return True
+        known = [
+            (chain.law(std, epsilon, delta, markov.COARSE).delta(epsilon), place, chain)
+            for place, chain in enumerate(_first(self._chains, std))
+        ]
+        least, _, best = min(known, default=(math.inf, 0, None))
+        if least <= delta:
+            return True
+        if best is not None and least <= _COARSELY * delta:
+            least = best.law(std, epsilon, delta, self.fineness).delta(epsilon)
+        renyi = self.renyi and epsilon >= _RENYI_FROM
+        return least <= delta or (renyi and renyi_epsilon(self.gram, delta, std, epsilon) <= epsilon)
 
     def profile_bounds(self, delta: float, std: float) -> list[Callable[[float], tuple[float, float]]]:
         """Functions of epsilon >= 0 that bound (remove, add) from above, sharp where these are `delta`.
@@ -231,11 +250,10 @@ class BinsBound:
             return min(high, inner.noise_std(part, delta / taken, start=start, tolerance=tolerance))
         if len(self.gram) == 1 or epsilon >= UNSAMPLED_FROM:
             return high
-        std = 0.6 * high if start is None else min(start, high)
+        std = 0.6 * high if start is None else rounded_up(min(start, high))
         if start is not None:
-            at = lru_cache(partial(self._narrowed(delta, std).epsilon, delta))
-            slope = max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
-            std = least_noise(lambda s: at(rounded_up(s)), epsilon, std, tolerance, slope)
+            narrow, slope = self._narrowed(delta, std), max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
+            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, tolerance, slope)
         else:
             for rough in (_ROUGH, tolerance):
                 narrow = self._narrowed(delta, std)
@@ -261,16 +279,15 @@ class BinsBound:
             return min(high, inner.rough_noise_std(_given_part(epsilon, taken), delta / taken))
         if epsilon >= UNSAMPLED_FROM:
             return high
+        known = None
         for start in (0.6, 1.0):
             near = start * std
-            found = BinsBound(
-                self.gram,
-                tuple(sorted(self._classes, key=lambda domination: domination.rank(near))[:1]),
-                tuple(sorted(_first(self._chains, near), key=lambda chain: chain.count)[:1]),
-                renyi=False,
-                fineness=markov.COARSE,
-            )
-            std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
+            classes = tuple(sorted(self._classes, key=lambda domination: domination.rank(near))[:1])
+            chains = tuple(sorted(_first(self._chains, near), key=lambda chain: chain.count)[:1])
+            if (classes, chains) != known:
+                known = classes, chains
+                found = BinsBound(self.gram, classes, chains, renyi=False, fineness=markov.COARSE)
+                std = min(std, least_noise(partial(found.epsilon, delta), epsilon, near, _ROUGH, _SLOPE))
         return min(std, high)
 
     def _narrowed(self, delta: float, std: float) -> BinsBound:
@@ -278,14 +295,13 @@ class BinsBound:
         plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
         of_chain, chain = self._chain(delta, std, plain)
         of_class, domination = self._class(delta, std, plain)
-        least, renyi = min(of_chain, of_class), True
-        if least < _RENYI_FROM and len(self.gram) > _RENYI_UP_TO:
-            renyi = False
-        elif domination is not None or chain is not None:
-            renyi = renyi_epsilon(self.gram, delta, std) < least
-        return BinsBound(
-            self.gram, () if domination is None else (domination,), () if chain is None else (chain,), renyi
-        )
+        least, of_renyi = min(of_chain, of_class), math.inf
+        if least >= _RENYI_FROM or len(self.gram) <= _RENYI_UP_TO:
+            of_renyi = renyi_epsilon(self.gram, delta, std, least)
+        classes = () if domination is None else (domination,)
+        narrow = BinsBound(self.gram, classes, () if chain is None else (chain,), of_renyi < least)
+        narrow._found[delta, std] = min(least, of_renyi)
+        return narrow
 
     def _class(self, delta: float, std: float, least: float) -> tuple[float, Domination | None]:
         """The least epsilon by classes of bins, and which class gives it."""

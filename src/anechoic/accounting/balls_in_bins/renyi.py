@@ -93,20 +93,23 @@ def epsilon_of_order(divergence: float, order: float, delta: float) -> float:
     return max(0.0, divergence + log / (order - 1)) * (1 + ROUNDING)
 
 
-def renyi_epsilon(gram: Array, delta: float, std: float) -> float:
+def renyi_epsilon(gram: Array, delta: float, std: float, most: float = math.inf) -> float:
     """An upper bound on epsilon in both directions, from Renyi divergences alone.
 
     Args:
         gram: of the means, shape (b, b), entries >= 0.
         delta: in (0, 1).
         std: of the noise, > 0.
+        most: an epsilon above which what is found is of no use.
     """
     delta, std = fraction("delta", delta), positive_float("std", std)
     high = gaussian_epsilon(delta, math.sqrt(float(gram.diagonal().max())) / std)
     remove, in_vain = high, 0
+    if most < high and jensen_add(gram, std, most) > delta:
+        return high
     for order in ORDERS:
-        if epsilon_of_order(0.0, order, delta) >= remove:
-            continue  # no divergence is small enough
+        if epsilon_of_order(_least(gram, std, order), order, delta) >= min(remove, most):
+            continue  # the divergence is not small enough
         found = epsilon_of_order(renyi_bound(gram, std, order), order, delta)
         remove, in_vain = (found, 0) if found < remove else (remove, in_vain + 1)
         if in_vain == 2:
@@ -115,6 +118,12 @@ def renyi_epsilon(gram: Array, delta: float, std: float) -> float:
         return remove
     add = smallest(lambda epsilon: jensen_add(gram, std, epsilon) <= delta, 0.0, high, 1e-6, high)
     return max(remove, add)
+
+
+def _least(gram: Array, std: float, order: int) -> float:
+    """A lower bound on the divergence: by Jensen's inequality over the counts, and by all in one bin."""
+    own, all_pairs = (float(part.mean()) / std**2 for part in (gram.diagonal(), gram))
+    return order / 2 * max(all_pairs, own - 2 * math.log(len(gram)) / order) * (1 - ROUNDING)
 
 
 def _moment(log_sum: float, bins: int, order: int) -> float:

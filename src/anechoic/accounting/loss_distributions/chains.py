@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.sparse import csc_matrix
@@ -68,6 +69,7 @@ class BinChain:
         weights[0] = self.count
         return float(weights @ np.exp(np.minimum(_TILT * entries / std**2, 600.0))) / self.count**2
 
+    @lru_cache(maxsize=32)  # noqa: B019 - by value, and what is kept is small; searches come back to a noise
     def law(self, std: float, epsilon: float, delta: float, grid: Resolution = FINE) -> ChainLaw:
         """The law of R', for questions about epsilons up to `epsilon` and deltas from `delta` on."""
         variance, mu = self.variance / std**2, math.sqrt(self.shared) / std
@@ -178,18 +180,17 @@ def _propagate(chain: BinChain, variance: float, points: Array, values: Array) -
         futures.append(moves @ (terms + futures[-1]))
     # a sum moves up by the term of its row, and is rounded without bias to its two neighbours
     reached = (values[None, :] + terms[:, None]).ravel()
-    rows = np.repeat(np.arange(len(points)), size)
     beyond = np.flatnonzero(reached > values[-1])
     below = np.minimum(np.searchsorted(values, reached, side="right") - 1, size - 2)
-    shares = (reached - values[below]) / (values[below + 1] - values[below])
-    weights = np.stack([1.0 - shares, shares], axis=1)
-    weights[beyond] = 0.0  # counted below
-    targets = np.stack([rows * size + below, rows * size + below + 1], axis=1)
+    shares = (reached - values[below]) / np.diff(values)[below]
     # a column is where one sum goes: two entries each, so that nothing needs sorting
-    adding = csc_matrix(
-        (weights.ravel(), targets.ravel(), np.arange(0, weights.size + 1, 2)),
-        shape=(len(reached), len(reached)),
-    )
+    weights, targets = np.empty((len(reached), 2)), np.empty((len(reached), 2), dtype=np.int32)
+    weights[:, 0], weights[:, 1] = 1.0 - shares, shares
+    weights[beyond] = 0.0  # counted below
+    targets[:, 0] = below + np.repeat(size * np.arange(len(points)), size)
+    targets[:, 1] = targets[:, 0] + 1
+    starts = np.arange(0, weights.size + 1, 2, dtype=np.int32)
+    adding = csc_matrix((weights.ravel(), targets.ravel(), starts), shape=(len(reached), len(reached)))
     joint = np.zeros((len(points), size))
     joint[:, 0] = first
     above = above_mean = 0.0
@@ -199,7 +200,7 @@ def _propagate(chain: BinChain, variance: float, points: Array, values: Array) -
         flat = joint.ravel()
         gone = flat[beyond]
         above += float(gone.sum())
-        above_mean += float(gone @ (reached[beyond] + futures[count - 1 - place][rows[beyond]]))
+        above_mean += float(gone @ (reached[beyond] + futures[count - 1 - place][beyond // size]))
         joint = (adding @ flat).reshape(joint.shape)
     return joint.sum(axis=0), above, above_mean
 

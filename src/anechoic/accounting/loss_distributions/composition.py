@@ -55,20 +55,26 @@ def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta
     Returns:
         An upper bound; inf where none is shown.
     """
-    found = _direction([(_losses(pair._pmf_remove), count) for pair, count in parts], delta)
+    found = direction_epsilon([(_losses(pair._pmf_remove), count) for pair, count in parts], delta)
     if all(pair._symmetric for pair, _ in parts):
         return found
-    return max(found, _direction([(_losses(pair._pmf_add), count) for pair, count in parts], delta))
+    return max(found, direction_epsilon([(_losses(pair._pmf_add), count) for pair, count in parts], delta))
 
 
 @dataclass(frozen=True, eq=False)
-class _Losses:
+class Losses:
     """Masses of a privacy loss at width * places, and at infinity; those of mass 0 are left out."""
 
     width: float
     places: Array
     logs: Array
     infinite: float
+
+    @classmethod
+    def of(cls, width: float, first: int, masses: Array, infinite: float) -> Losses:
+        """From masses at every place from `first` on, and at infinity."""
+        kept = np.flatnonzero(masses > 0.0)
+        return cls(width, (first + kept).astype(np.float64), np.log(masses[kept]), infinite)
 
     @cached_property
     def losses(self) -> Array:
@@ -82,7 +88,7 @@ class _Losses:
         return top + math.log(float(np.exp(x, out=x).sum()))
 
     @cached_property
-    def sketch(self) -> _Losses:
+    def sketch(self) -> Losses:
         """About the same on fewer points, on which no bound rests."""
         if len(self.places) <= _SKETCHED:
             return self
@@ -91,17 +97,16 @@ class _Losses:
         sums = np.add.reduceat(masses, starts)
         kept = sums > 0.0
         means = np.add.reduceat(masses * self.places, starts)[kept] / sums[kept]
-        return _Losses(self.width, means, np.log(sums[kept]), self.infinite)
+        return Losses(self.width, means, np.log(sums[kept]), self.infinite)
 
 
-def _losses(pmf: PLDPmf) -> _Losses:
+def _losses(pmf: PLDPmf) -> Losses:
     dense = pmf.to_dense_pmf()
-    kept = np.flatnonzero(dense._probs > 0.0)
-    places = (dense._lower_loss + kept).astype(np.float64)
-    return _Losses(dense._discretization, places, np.log(dense._probs[kept]), float(dense._infinity_mass))
+    return Losses.of(dense._discretization, dense._lower_loss, dense._probs, float(dense._infinity_mass))
 
 
-def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
+def direction_epsilon(parts: list[tuple[Losses, int]], delta: float) -> float:
+    """`composed_epsilon` of one direction."""
     escaped = -math.expm1(sum(n * math.log1p(-min(one.infinite, 1 - 1e-15)) for one, n in parts))
     left = delta - escaped * (1 + 1e-12)
     if left <= 0.0 or any(not len(one.places) for one, _ in parts):
@@ -124,7 +129,7 @@ def _direction(parts: list[tuple[_Losses, int]], delta: float) -> float:
     return min(found, most, _at(parts, _STEEPEST / top, left, points)[0])
 
 
-def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:
+def _at(parts: list[tuple[Losses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:
     """Epsilon by this tilt, and what of delta is charged for rounding; inf beyond so many points."""
     found = _Composed.of(parts, tilt, most)
     if found is None:
@@ -134,14 +139,14 @@ def _at(parts: list[tuple[_Losses, int]], tilt: float, delta: float, most: int) 
 
 
 #: A loss, how often it is taken, the logarithm of its moment at the tilt, and its tilted masses.
-_Tilted = tuple[_Losses, int, float, Array]
+_Tilted = tuple[Losses, int, float, Array]
 
 
 class _Composed:
     """The composed loss, tilted, on the points that matter."""
 
     @classmethod
-    def of(cls, parts: list[tuple[_Losses, int]], tilt: float, most: int) -> _Composed | None:
+    def of(cls, parts: list[tuple[Losses, int]], tilt: float, most: int) -> _Composed | None:
         """None where it would take that many points."""
         tilted = []
         for one, count in parts:

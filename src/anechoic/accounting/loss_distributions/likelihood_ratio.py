@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-import scipy
 from scipy.linalg import norm
 from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from anechoic._validate import Array
+from anechoic.algebra import toeplitz
 
 TAIL, _SHARE = (
     1e-18,
@@ -271,25 +271,31 @@ def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
     """
     width, lasts = a.width, [ratio.first + len(ratio.mass) - 1 for ratio in (a, b)]
     near = math.ceil(-math.log(math.expm1(width)) / width) + 1
-    lags = range(max(b.first - lasts[0], 1 - near), min(lasts[1] - a.first, near - 1) + 1)
     apart = max(b.first - lasts[0], a.first - lasts[1], 0)  # the least distance of two atoms
     farthest = max(lasts[1] - a.first, lasts[0] - b.first)
-    lowest = max(a.first, b.first) + (_above(farthest, width)[0] if farthest < near else 0)
-    highest = max(lasts) + _above(apart, width)[0] + 1
+    distances: Array = np.arange(apart, max(apart, min(farthest + 1, near)), dtype=np.float64)
+    places, ups = _above(distances, width)
+    lowest = max(a.first, b.first) + (int(places[-1]) if farthest < near else 0)
+    highest = max(lasts) + (int(places[0]) if len(places) else 0) + 1
     out = np.zeros(highest - lowest + 1)
-
-    def add(first: int, masses: Array, up: Array | float) -> None:
-        out[first - lowest : first - lowest + len(masses)] += (1.0 - up) * masses
-        out[first - lowest + 1 : first - lowest + 1 + len(masses)] += up * masses
-
-    alike = a is b  # each pair then stands for the one that is exchanged, too
-    for lag in lags if not alike else range(lags.stop):  # the atom of b is `lag` points above that of a
-        first = max(a.first, b.first - lag)
-        stop = min(lasts[0], lasts[1] - lag) + 1
-        pairs = a.mass[first - a.first : stop - a.first]
-        pairs = pairs * b.mass[first + lag - b.first : stop + lag - b.first]
-        place, up = _above(abs(lag), width)
-        add(first + max(lag, 0) + place, 2.0 * pairs if alike and lag else pairs, up)
+    # for each place above the larger atom at once: `places` fall by at most one from distance to distance
+    targets = np.arange(places[-1], places[0] + 2) if len(places) else places
+    starts = np.searchsorted(-places, -targets)
+    stops = np.searchsorted(-places, 1 - targets, side="right")
+    for turn, (larger, smaller) in enumerate(((a, b),) if a is b else ((a, b), (b, a))):
+        often = np.full(len(places), 2.0 if a is b else 1.0)  # a pair of equal atoms is met once
+        if apart == 0:
+            often[:1] = 0.0 if turn else 1.0
+        for target, start, stop in zip(targets.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            at, up = places[start:stop] == target, ups[start:stop]
+            sums = np.convolve(smaller.mass, often[start:stop] * np.where(at, 1.0 - up, up))
+            first = smaller.first + apart + start  # of `sums`
+            low = max(larger.first, first)
+            high = min(larger.first + len(larger.mass), first + len(sums))
+            if low < high:
+                out[low + target - lowest : high + target - lowest] += (
+                    larger.mass[low - larger.first : high - larger.first] * sums[low - first : high - first]
+                )
     for larger, smaller in ((a, b), (b, a)):  # `near` points above: the smaller adds less than one point
         reach = np.arange(len(larger.mass)) + (larger.first - smaller.first - near)
         start, end = int(np.searchsorted(reach, 0)), len(smaller.mass) - 1
@@ -309,11 +315,12 @@ def _sum_masses(a: Ratio, b: Ratio) -> tuple[int, Array, float]:
     return lowest, out, zero
 
 
-def _above(lag: int, width: float) -> tuple[int, float]:
-    """How many points the sum of two atoms `lag` points apart lies above the larger, and its share above."""
-    value = 1.0 + math.exp(-lag * width)
-    place = math.floor(math.log(value) / width)
-    return place, min(1.0, max(0.0, (value * math.exp(-place * width) - 1.0) / math.expm1(width)))
+def _above(lags: Array, width: float) -> tuple[Array, Array]:
+    """How many points sums of two atoms so far apart lie above the larger, and their shares above that."""
+    values = 1.0 + np.exp(-width * lags)
+    places = np.floor(np.log(values) / width)
+    ups = (values * np.exp(-places * width) - 1.0) / math.expm1(width)
+    return places.astype(np.int64), np.clip(ups, 0.0, 1.0)
 
 
 def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
@@ -329,7 +336,7 @@ def _put(out: Array, lowest: int, ratio: Ratio, share: float) -> float:
 
 def _decayed(values: Array, width: float) -> Array:
     """sum over j <= i of values[j] exp(-width (i - j))."""
-    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -math.exp(-width)], values))
+    return toeplitz.divided(values, np.array([1.0, -math.exp(-width)]))
 
 
 def normal_cells(z: Array) -> Array:

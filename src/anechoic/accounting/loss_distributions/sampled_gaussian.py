@@ -21,10 +21,10 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from anechoic._validate import Array
+from anechoic.accounting.loss_distributions.composition import Losses
 from anechoic.accounting.loss_distributions.likelihood_ratio import normal_cells
 
 if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 LOG_TAIL, _FARTHEST = -50.0, -550.0  # logarithm of the mass of the noise beyond the grid
@@ -38,7 +38,18 @@ Direction = Literal["remove", "add", "replace"]
 def sampled_gaussian_pld(
     noise_multiplier: float, rate: float, adjacency: str, width: float, tail: float = LOG_TAIL
 ) -> PrivacyLossDistribution:
-    """A pair that dominates one release, in both directions.
+    """`sampled_gaussian_losses` for dp-accounting."""
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    laws = (_masses(noise_multiplier, rate, each, width, tail) for each in _directions(adjacency))
+    return PrivacyLossDistribution(*(DensePLDPmf(width, *law, True) for law in laws))
+
+
+def sampled_gaussian_losses(
+    noise_multiplier: float, rate: float, adjacency: str, width: float, tail: float = LOG_TAIL
+) -> list[Losses]:
+    """A pair that dominates one release, in each direction.
 
     Args:
         noise_multiplier: sigma > 0.
@@ -47,13 +58,12 @@ def sampled_gaussian_pld(
         width: of the grid of privacy losses, > 0.
         tail: `log_tail` of what is composed.
     """
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    laws = (_masses(noise_multiplier, rate, each, width, tail) for each in _directions(adjacency))
+    return [Losses.of(width, *law) for law in laws]
 
-    if adjacency == "replace_one":
-        return PrivacyLossDistribution(_pmf(noise_multiplier, rate, "replace", width, tail))
-    return PrivacyLossDistribution(
-        _pmf(noise_multiplier, rate, "remove", width, tail), _pmf(noise_multiplier, rate, "add", width, tail)
-    )
+
+def _directions(adjacency: str) -> tuple[Direction, ...]:
+    return ("replace",) if adjacency == "replace_one" else ("remove", "add")
 
 
 def gaussian_pld(mu: float, width: float, tail: float = LOG_TAIL) -> PrivacyLossDistribution:
@@ -97,9 +107,10 @@ def _ends(sigma: float, direction: Direction, tail: float) -> tuple[float, float
     return (-reach - 1, reach) if direction == "add" else (-reach, reach + 1)
 
 
-def _pmf(sigma: float, rate: float, direction: Direction, width: float, tail: float) -> DensePLDPmf:
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-
+def _masses(
+    sigma: float, rate: float, direction: Direction, width: float, tail: float
+) -> tuple[int, Array, float]:
+    """The index of the first loss, all masses, and that at infinity."""
     # the loss rises in x: P is noise + 1 where the unit takes part, Q noise, or noise - 1 for "replace"
     lowest, highest = _loss(np.array(_ends(sigma, direction, tail)), sigma, rate, direction) / width
     first, last = math.floor(lowest), math.ceil(highest)
@@ -124,7 +135,7 @@ def _pmf(sigma: float, rate: float, direction: Direction, width: float, tail: fl
     masses[-1] += lifted[-1]
     none = masses < _LEAST_MASS  # dp-accounting divides by masses
     infinite = float(p[-1] - lifted[-1]) + float(masses[none].sum())
-    return DensePLDPmf(width, first, np.where(none, 0.0, masses), infinite, True)
+    return first, np.where(none, 0.0, masses), infinite
 
 
 def _loss(x: Array, sigma: float, rate: float, direction: Direction) -> Array:

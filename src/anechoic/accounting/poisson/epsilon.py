@@ -20,7 +20,7 @@ import numpy as np
 from anechoic._validate import fraction, one_of, positive_float, positive_int, real_number
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions import sampled_gaussian
-from anechoic.accounting.loss_distributions.composition import composed_epsilon
+from anechoic.accounting.loss_distributions.composition import direction_epsilon
 from anechoic.accounting.search import least_noise
 
 ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
@@ -179,5 +179,5 @@ def _composed(
     delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, width: float
 ) -> float:
     tail = sampled_gaussian.log_tail(delta, compositions)
-    one = sampled_gaussian.sampled_gaussian_pld(noise_multiplier, rate, adjacency, width, tail)
-    return composed_epsilon([(one, compositions)], delta)
+    laws = sampled_gaussian.sampled_gaussian_losses(noise_multiplier, rate, adjacency, width, tail)
+    return max(direction_epsilon([(law, compositions)], delta) for law in laws)

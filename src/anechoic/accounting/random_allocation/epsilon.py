@@ -78,6 +78,7 @@ def random_allocation_noise_multiplier(
     return min(high, least_noise(epsilon_at, epsilon, guess, tolerance))
 
 
+@lru_cache(maxsize=64)
 def one_of(count: int, noise_multiplier: float, made: int | None = None, tail: float = TAIL) -> Ratio:
     """The ratio of one participation in one of `count` steps, of which the first `made` are released."""
     made = count if made is None else made

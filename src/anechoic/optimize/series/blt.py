@@ -37,6 +37,8 @@ from anechoic.workloads.base import Workload, checked_workload
 SMALLEST, LARGEST = 4e-16, 40.0
 # Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
 NEGLIGIBLE = 1e-9
+# Tolerances of a search: of each start, and of the best one.
+ROUGH, FINE = 1e-6, 1e-13
 INDEPENDENT = 1e-12  # the scale of a BLT that is independent noise
 MOST = 16
 # Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.
@@ -190,8 +192,8 @@ def _grow(objective: BLTObjective, smaller: _Point | None, order: int) -> _Point
         starts.append(_spread(1.0 / objective.kind.period, order))
     if smaller is not None:
         starts += _with_one_more(objective, smaller.gaps)
-    reached = [_minimise(objective, gaps) for gaps in starts]
-    return _prune(objective, min(reached, key=lambda point: point.value))
+    reached = [_minimise(objective, gaps, ROUGH) for gaps in starts]
+    return _prune(objective, _minimise(objective, min(reached, key=lambda point: point.value).gaps, FINE))
 
 
 def _spread(smallest: float, order: int) -> Array:
@@ -221,8 +223,8 @@ def _inserted(gaps: Array, place: float) -> Array:
     return np.concatenate([gaps[:m], [before, gaps[m] - before], gaps[m + 1 :]])
 
 
-def _minimise(objective: BLTObjective, gaps: Array) -> _Point:
-    """A local minimum over the logarithms of the gaps."""
+def _minimise(objective: BLTObjective, gaps: Array, tolerance: float) -> _Point:
+    """A local minimum over the logarithms of the gaps, its value to about this tolerance (relative)."""
 
     def by_logarithm(logs: Array) -> tuple[float, Array]:
         gaps = np.exp(logs)
@@ -230,7 +232,8 @@ def _minimise(objective: BLTObjective, gaps: Array) -> _Point:
         return value, gradient * gaps
 
     bounds = [(np.log(SMALLEST), np.log(LARGEST))] * len(gaps)
-    options = {"maxiter": 2000, "maxfun": 2000, "gtol": 1e-8, "ftol": 1e-14, "maxcor": 30}
+    # the value is off by about the square of the gradient
+    options = {"maxiter": 2000, "maxfun": 2000, "gtol": tolerance**0.5, "ftol": tolerance, "maxcor": 30}
     start = np.log(np.clip(gaps, SMALLEST, LARGEST))
     found = scipy.optimize.minimize(
         by_logarithm, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import scipy
 
 from anechoic._validate import Array
+from anechoic.algebra import toeplitz
 from anechoic.algebra.systems import System, chained, power_sums, realisation
 from anechoic.optimize.series.toeplitz_objective import QuadraticForm
 from anechoic.workloads.base import Workload
@@ -107,10 +107,10 @@ class MaterialisedError:
         poles = np.exp(-np.cumsum(gaps))
         b = self._a
         for pole, zero in zip(poles[1::2], poles[0::2], strict=True):
-            b = scipy.signal.lfilter([1.0, -zero], [1.0, -pole], b)
+            b = toeplitz.divided(toeplitz.multiply(np.array([1.0, -zero]), b), np.array([1.0, -pole]))
         weighted = self._form(b)
         # the derivative of b by a pole p of b is x / (1 - p x) b, that by a zero its negative
-        by_pole = [weighted[1:] @ scipy.signal.lfilter([1.0], [1.0, -p], b[:-1]) for p in poles]
+        by_pole = [weighted[1:] @ toeplitz.divided(b[:-1], np.array([1.0, -p])) for p in poles]
         by_point = 2.0 * np.array(by_pole) * poles
         by_point[1::2] *= -1.0
         return float(weighted @ b), np.cumsum(by_point[::-1])[::-1]

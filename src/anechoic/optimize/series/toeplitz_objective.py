@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import scipy
 from scipy import fft
 
 from anechoic._validate import Array, one_of
@@ -198,8 +197,8 @@ def _divide_twice(a: Array, c: Array) -> tuple[Array, Array]:
     """a/c and a/c^2 as power series of the length of a."""
     n = len(a)
     if len(c) < FFT_FROM:
-        b = np.asarray(scipy.signal.lfilter([1.0], c, a))
-        return b, np.asarray(scipy.signal.lfilter([1.0], c, b))
+        b = toeplitz.divided(a, c)
+        return b, toeplitz.divided(b, c)
     inverse = toeplitz.inverse(c, n)
     b = toeplitz.product(a, inverse, n)
     return b, toeplitz.product(b, inverse, n)

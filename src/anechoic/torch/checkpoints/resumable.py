@@ -8,6 +8,7 @@ from typing import Any
 
 from anechoic.mechanism.composition import Composition
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.statement.rounding import round_up
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.noise_adder import SumArithmetic
 from anechoic.torch.run import PrivateRun
@@ -71,12 +72,14 @@ class Resumable:
         return self._current().ledger.releases
 
     def __repr__(self) -> str:
-        """Say what it is: mode, mechanism and releases."""
+        """Say what it is: mode, mechanism, releases, and their epsilon where that is a closed form."""
         run = self._run
         if run is None:
             return f"{type(self).__name__}(no run yet: call make_private)"
-        made = f"{self.releases} of {run.mechanism.steps} releases made"
-        return f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {run.mechanism!r}, {made})"
+        mechanism, made = run.mechanism, f"{self.releases} of {run.mechanism.steps} releases made"
+        if mechanism.accountant is None and not run.history.earlier:
+            made += f", epsilon={round_up(self.get_epsilon(mechanism.delta))} at delta={mechanism.delta:g}"
+        return f"{type(self).__name__}(grad_sample_mode={run.source.mode!r}, {mechanism!r}, {made})"
 
     def _current(self) -> PrivateRun:
         if self._run is None:

@@ -54,7 +54,7 @@ class Common(TypedDict, total=False):
         optimizer's order, or one number, of which each has an equal part. "per_group": by the first pattern
         that its name matches, {"embedding.*": 0.5, "*": 1.0}. "automatic": every gradient g becomes
         clip norm * g / (|g| + 0.01), a list or patterns for parts of it. The clip norm of the mechanism is
-        the root of the sum of squares (docs/proofs/clipping.md).
+        the root of the sum of squares.
     grad_sample_mode: "rows" ("auto", and Opacus's "hooks" and "functorch"): each row by itself. "ghost": less
         memory, for models of listed layers. "vmap_loss": the loss too, row by row.
     wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
@@ -78,9 +78,8 @@ class Common(TypedDict, total=False):
         Then units are what is sampled, clipped and counted: batch_size is the expected number of units in a
         step, and a batch holds all their examples.
     exact_sums: whether contributions and noise are added up as integers, so that a release is what the proof
-        says in spite of floating point (docs/proofs/noise.md#exact-rounding). None: as a given Mechanism has
-        it; a planned one has a grid where that is possible, and `arithmetic` says why where it has none.
-        False: none. True: refused where it is impossible.
+        says in spite of floating point. None: as a given Mechanism has it; a planned one has a grid where
+        that is possible, and `arithmetic` says why it has none. False: none. True: refused where impossible.
     noise_generator: only None: rows of noise follow from a key.
     rand_on_empty: only False: an empty batch has length 0.
     """
@@ -114,9 +113,9 @@ class Common(TypedDict, total=False):
 class ByNoise(Common, total=False):
     """Arguments of `make_private` alone.
 
-    noise_multiplier: sigma as Opacus means it: that of independent noise (in units of its reference
-        sensitivity, see docs/notation.md). The run keeps the epsilon that this gives at target_delta,
-        whatever mechanism is planned; mechanism="identity" takes this very noise.
+    noise_multiplier: sigma as Opacus means it: that of independent noise, over its reference sensitivity. The
+        run keeps the epsilon that this gives at target_delta, whatever mechanism is planned;
+        mechanism="identity" takes this very noise.
     target_delta: delta of the printed guarantee; None for 1 / (100 N).
     """
 
@@ -257,10 +256,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def with_arguments(options: Any) -> Callable[[_Method], _Method]:
-    """Decorate a method that takes `options` as keywords: help() lists and explains them.
-
-    The docstrings of the TypedDict and of `Common` take the place of ARGUMENTS in that of the method.
-    """
+    """Decorate a method that takes `options` as keywords: what they mean takes the place of ARGUMENTS."""
+    entries: dict[str, str] = {}
     kinds: dict[str, Any] = {"grad_sample_mode": "str", "wrap_model": "bool"} | options.__annotations__
     parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
     for name, kind in kinds.items():
@@ -268,12 +265,15 @@ def with_arguments(options: Any) -> Callable[[_Method], _Method]:
         required = text.startswith("Required[")
         default = Parameter.empty if required else DEFAULTS[name]
         text = text[len("Required[") : -1] if required else text
+        entries[f"\n    {name}: "] = f"\n    {name} ({text}{'' if required else f', default {default!r}'}): "
         parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=text))
 
     def spell(method: _Method) -> _Method:
         method.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         lines = [cleandoc(str(one.__doc__)).split("\n\n", 1)[1] for one in (options, Common)]
         text = cleandoc(method.__doc__ or "").replace("ARGUMENTS", indent("\n".join(lines), "    ").strip())
+        for plain, whole in entries.items():
+            text = text.replace(plain, whole)
         method.__doc__ = text
         return known_keywords(method)  # type: ignore[return-value]
 

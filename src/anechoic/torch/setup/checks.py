@@ -108,9 +108,9 @@ def check_plain(**given: Any) -> None:
 # -- model and optimizer -----------------------------------------------------------------------
 
 #: What the class of a module's part may not be, and what to do.
+_SHARED = "pass the plain module, on every rank: processes share a release without it."
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
-_NOT_PLAIN = dict.fromkeys(_WRAPPERS, "pass the plain module, on every rank (docs/training.md).") | {
-    "DifferentiallyPrivateDistributedDataParallel": "pass the plain module (docs/training.md).",
+_NOT_PLAIN = dict.fromkeys((*_WRAPPERS, "DifferentiallyPrivateDistributedDataParallel"), _SHARED) | {
     "ScriptModule": "pass the plain module, and script a copy of it when training is over.",
     "OptimizedModule": "put its _orig_mod in its place. The whole model may be compiled.",
 }
@@ -235,7 +235,7 @@ def check_one_process(who: str) -> None:
     if running_ranks() > 1:
         raise UnsupportedError(
             f"torch.distributed runs {running_ranks()} processes, in each of which {who} would make releases"
-            " of its own. Train in one process; or write the loop yourself (docs/training.md)."
+            " of its own. Train in one process; or write the loop yourself."
         )
 
 

@@ -47,7 +47,7 @@ def test_the_page_runs_as_it_stands_but_smaller(example, capsys):
     assert engine.releases == engine.mechanism.steps == 24
     assert 7 < engine.get_epsilon(1e-5) <= 8
     assert not engine.mechanism.amplified
-    assert "Privacy unit:     one example" in capsys.readouterr().out
+    assert "Privacy unit:  one example" in capsys.readouterr().out
     # what is saved is what was trained: the base with its adapters in it
     rows = scope["data"].held_out[:4]
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_the_command_line(monkeypatch, capsys, more):
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     printed = capsys.readouterr().out
-    assert f"Privacy unit:     one {'topic' if more else 'example'}" in printed
+    assert f"Privacy unit:  one {'topic' if more else 'example'}" in printed
     assert "held-out loss" in printed and "moved:" in printed and "releases made" in printed
 
 
