@@ -6,31 +6,18 @@ import secrets
 
 import numpy
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="an extra installs it")
-
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-
-from anechoic.errors import GuaranteeError  # noqa: E402
-from anechoic.torch import (  # noqa: E402
-    BatchMemoryManager,
-    PrivacyEngine,
-    label_rules,  # noqa: F401
-)
-from anechoic.torch.labels import (  # noqa: E402
-    _MARKED,
-    LabelledBatch,
-    LabelledTensor,
-    OnAxis,
-    OverRows,
-    plain,
-)
-from anechoic.torch.sources.model_calls import undisturbed  # noqa: E402
-from tests.torch.label_fuzz import program  # noqa: E402
-from tests.torch.label_models import MODELS  # noqa: E402
-from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH  # noqa: E402
-from tests.torch.setting import mechanism, start, step  # noqa: E402
+from anechoic.errors import GuaranteeError
+from anechoic.torch import BatchMemoryManager, PrivacyEngine, label_rules  # noqa: F401
+from anechoic.torch.labels import _MARKED, LabelledBatch, LabelledTensor, OnAxis, OverRows, plain
+from anechoic.torch.sources.model_calls import undisturbed
+from tests.torch.label_fuzz import program
+from tests.torch.label_models import MODELS
+from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH
+from tests.torch.setting import mechanism, start, step
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 #: Losses that keep rows apart, and are refused all the same.
