@@ -67,7 +67,10 @@ class GradientSource(ABC):
     """Makes one clipped sum of each delivery, however gradients are computed; knows no noise.
 
     Guarantee: what one example (or unit) adds to `sums` has norm at most clip norm * (1 + `excess`), up to
-    the rounding of the sum itself. Making a source may put hooks on the module; `detach` takes them off.
+    the rounding of the sum itself.
+
+    Args:
+        setup: what it is made from. Making a source may put hooks on the module; `detach` takes them off.
 
     Attributes:
         module: what the training loop calls, and what make_private returns.
