@@ -7,7 +7,6 @@ import sys
 from inspect import signature
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from opacus.validators.errors import UnsupportedModuleError
@@ -296,12 +295,6 @@ def test_a_plan_is_its_mechanism_and_an_optimised_strategy_has_no_noise_yet():
     assert engine.mechanism == planned.mechanism
     with pytest.raises(ValueError, match="has no noise yet: pass anechoic.calibrate"):
         private(mechanism=an.optimize.blt(an.workloads.prefix_sum(15)), poisson_sampling=False)
-
-
-@pytest.mark.slow
-def test_two_engines_draw_different_keys():
-    assert not torch.equal(train(start(keys=False), 2), train(start(keys=False), 2))
-    assert torch.equal(train(start(), 2), train(start(), 2))
 
 
 def test_an_engine_says_what_it_is_and_nothing_secret():
@@ -611,19 +604,3 @@ def test_questions_before_the_run():
     for ask in (lambda: engine.get_epsilon(1e-5), lambda: engine.mechanism, lambda: engine.releases):
         with pytest.raises(ValueError, match="no run yet"):
             ask()
-
-
-@pytest.mark.slow
-def test_epsilon_is_that_of_the_releases_made():
-    mech = mechanism(steps=15, noise_std=2.0)
-    run = start(mech=mech)
-    values = [run.engine.get_epsilon(1e-5)]
-    for steps in (1, 2, 5, 6, 15):
-        train(run, steps)
-        values.append(run.engine.get_epsilon(1e-5))
-        assert values[-1] == pytest.approx(mech.epsilon(1e-5, steps=steps), rel=1e-9)
-    assert values[0] == 0.0
-    assert (np.diff(values) >= 0).all()
-    assert values[-1] == pytest.approx(mech.epsilon(1e-5), rel=1e-9)
-    with pytest.raises(ValueError, match="delta=1.0"):
-        run.engine.get_epsilon(1.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from anechoic.errors import DesynchronizedError, ReplayError
+from anechoic.errors import DesynchronizedError
 from tests.torch.setting import backward, start, step, train
 
 
@@ -104,15 +104,3 @@ def test_a_loader_that_is_rebuilt_delivers_nothing():
         backward(run, batch)
         run.optimizer.step()
     assert run.engine.releases == 0
-
-
-def test_a_framework_s_own_checkpoint_is_refused_until_it_is_charged():
-    run = start()
-    train(run, 2)
-    kept = Delegating(run.optimizer).state_dict()
-    other = start(keys=False)
-    with pytest.raises(ReplayError, match="get_epsilon would forget"):
-        Delegating(other.optimizer).optimizer.load_state_dict(kept)
-    other.engine.charge(kept)
-    other.optimizer.load_state_dict(kept)
-    assert other.engine.get_epsilon(1e-5) > 0

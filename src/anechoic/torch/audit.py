@@ -146,12 +146,7 @@ class _CanaryRun:
     """One training run on canaries, in as many engines as it is resumed."""
 
     def __init__(
-        self,
-        mechanism: Mechanism,
-        canaries: int,
-        rng: np.random.Generator,
-        owned: int,
-        keys: dict[str, Any],
+        self, mechanism: Mechanism, canaries: int, rng: np.random.Generator, owned: int, keys: dict[str, Any]
     ) -> None:
         self._mechanism, self._keys, self._canaries = mechanism, keys, canaries
         self._units = int(mechanism.sampling.examples or canaries)
@@ -196,12 +191,8 @@ class _CanaryRun:
         if self._mechanism.amplified:  # choosing by what was sampled would give away what is secret
             return rng.permutation(self._units)[:canaries]
         compared = rng.permutation(self._units)[: max(canaries, _COMPARED)]
-        place = np.full(self._units, -1)
-        place[compared] = np.arange(len(compared))
-        patterns = np.zeros((self._mechanism.steps, len(compared)))
-        for t in range(self._mechanism.steps):
-            inside = place[self._loader.feed.batches.units_of(t)]
-            patterns[t, inside[inside >= 0]] = 1.0
+        batches = map(self._loader.feed.batches.units_of, range(self._mechanism.steps))
+        patterns = np.array([np.isin(compared, batch) for batch in batches], dtype=np.float64)
         norms = np.square(self._mechanism.strategy.multiply(patterns)).sum(axis=0)
         return np.asarray(compared[np.argsort(-norms, kind="stable")[:canaries]])
 
@@ -228,12 +219,7 @@ class _CanaryRun:
     def observation(self) -> Observation:
         """Return the releases, and who was delivered."""
         rows = np.array([*self._rows, *self._recorder.rows])
-        place = np.full(self._units, -1)
-        place[self._chosen] = np.arange(len(self._chosen))
-        participation = np.zeros(rows.shape, bool)
-        for t, delivered in enumerate(self._delivered):
-            inside = place[delivered]
-            participation[t, inside[inside >= 0]] = True
+        participation = np.array([np.isin(self._chosen, delivered) for delivered in self._delivered])
         sampling, group = self._mechanism.sampling, self._loader.feed.batches.public_cells()
         possible = None  # steps that sample the group of each chosen unit, where groups are public
         if group is not None:

@@ -7,7 +7,7 @@ process group, is an error of the backend on the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -30,11 +30,7 @@ def running_ranks() -> int:
 
 
 class Ranks:
-    """The ranks of a run in torch.distributed's default group; or one process alone.
-
-    Attributes:
-        rank, count: this process, and how many there are.
-    """
+    """The `count` ranks of a run in torch.distributed's default group, of which this is `rank`."""
 
     def __init__(self) -> None:
         self.count = running_ranks()
@@ -97,12 +93,3 @@ class Ranks:
                 f"another rank is gone, or did not answer in time, at {where} ({str(error).splitlines()[0]})."
                 " Start all ranks again, and go on from the last checkpoint."
             ) from error
-
-
-def checksum_of(parameters: Iterable[Tensor]) -> int:
-    """Return a sum over all words of the weights: another one where they differ, but for contrived cases."""
-    total = 0
-    for p in parameters:
-        kind = torch.int64 if p.element_size() == 8 else torch.int32
-        total += int(p.detach().view(kind).sum(dtype=torch.int64))
-    return total

@@ -218,9 +218,9 @@ class PrivacyEngine(Resumable, NonPicklable):
                 options = options | {"module": unwrapped(options["module"])}
             setup = Setup.of(options)
             share = share_of(setup, self._chunk_rows, ranks)
-            parameters = check(setup)
-            mechanism, self.plan, arithmetic = mechanism_of(setup, parameters)
-            way = noise_storage(setup, mechanism, self.plan, parameters)
+            check(setup)
+            mechanism, self.plan, arithmetic = mechanism_of(setup)
+            way = noise_storage(setup, mechanism, self.plan)
             if ranks.rank == 0:
                 if self._book is not None:
                     self._book.check(mechanism)

@@ -88,13 +88,10 @@ def seeded(seed: bytes) -> Iterator[None]:
         restore(outside)
 
 
-def fix(seed: bytes, numpy: Any, *, cuda: bool, secret: bool = False) -> None:
+def fix(seed: bytes, numpy: Any, *, cuda: bool) -> None:
     """Fill every generator from 32 bytes; torch's whole state, as torch.manual_seed keeps 32 bits of a seed.
 
-    Args:
-        numpy: a `numpy.random.MT19937`, which takes the place of the global one: its state stays as it is.
-        cuda: those of GPUs in use, too.
-        secret: mark torch's state as one that is to be kept secret; see `is_secret`.
+    `numpy`, a `numpy.random.MT19937`, takes the place of the global one, whose state stays as it is.
     """
     check_layout()
     drawn = derive(seed, "generators", size=4 * WORDS + 72)
@@ -102,9 +99,7 @@ def fix(seed: bytes, numpy: Any, *, cuda: bool, secret: bool = False) -> None:
     _GLOBAL.set_bit_generator(numpy)
     np.random.seed(np.frombuffer(drawn[32:64], dtype="<u4"))  # noqa: NPY002 - it is the global one
     words = np.frombuffer(drawn[64:-8], dtype="<u4")
-    number = int.from_bytes(drawn[-8:-1], "little")
-    own = number % 2**38  # with a tag, an initial_seed() that no script sets by chance
-    torch.set_rng_state(cpu_state(words, own << 24 | _tag(own) if secret else number))
+    torch.set_rng_state(cpu_state(words, int.from_bytes(drawn[-8:-1], "little")))
     if cuda and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             # Philox: 64 bits of seed, and as many of position but for those that must stay free
@@ -120,15 +115,6 @@ def cpu_state(words: Any, number: int) -> torch.Tensor:
     state["left"] = state["seeded"] = 1
     state["words"] = words
     return torch.from_numpy(state.view(np.uint8))
-
-
-def is_secret(number: int) -> bool:
-    """Whether torch.initial_seed() is that of a state that a run set, and not of one that a script seeded."""
-    return 0 <= number < 2**62 and number % 2**24 == _tag(number >> 24)
-
-
-def _tag(own: int) -> int:
-    return (own * 0x9E3779B97F4A7C15 + 0x5851F42D4C957F2D) % 2**64 >> 40
 
 
 @functools.cache
@@ -163,7 +149,7 @@ class StepGenerators:
         self._delivery: Delivery | None = None
         self._outside: States | None = None
         self._numpy = np.random.MT19937()
-        self._fixed = 0
+        self._fixed = self._set = 0
 
     def deliver(self, delivery: Delivery) -> None:
         """Set them for one physical batch; where they stood is kept."""
@@ -173,7 +159,7 @@ class StepGenerators:
 
     def take(self) -> None:
         """Set them for a call of the model, unless they stand where this object set them, or further."""
-        if self._delivery is None or (self._fixed and is_secret(torch.initial_seed())):
+        if self._delivery is None or (self._fixed and self._set == torch.initial_seed()):
             return
         again = (self._fixed,) if self._fixed else ()
         self._fixed += 1
@@ -183,7 +169,8 @@ class StepGenerators:
         """Set them for a part of the work on the batch in hand."""
         step = 0 if self._delivery is None else self._delivery.step
         seed = derive(self._feed.key, domain, step, *numbers, size=SEED_BYTES)
-        fix(seed, self._numpy, cuda=True, secret=True)
+        fix(seed, self._numpy, cuda=True)
+        self._set = torch.initial_seed()
 
     def settle(self) -> None:
         """Put them back where they stood: the batch was stepped or given up."""

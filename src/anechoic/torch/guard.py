@@ -6,32 +6,29 @@ from collections.abc import Iterable
 from operator import is_not
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from anechoic.errors import GuaranteeError, MismatchError
 from anechoic.torch.labels import labels_written, mark_of
+from anechoic.torch.structure import word_sums
 
 
 class Guard:
-    """Compares a run with what it was: settings, parameters and the model.
+    """Compare a run with what it was: settings, parameters and the model.
 
     Trainable parameters are compared by sums over their words (before a call of the model only where a
     version counter moved), so weights that are put back, as those of an average after an evaluation, are the
     same. Other tensors of the model may be functions of the weights, as those of spectral norms are; what
-    holds rows is refused.
-
-    Args:
-        module: the user's.
-        parameters: the trainable ones.
-        optimizer: the user's.
+    holds rows is refused. Each check raises GuaranteeError or MismatchError, naming what changed.
     """
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], optimizer: Optimizer) -> None:
         self._optimizer, self._bound = optimizer, parameters
         self._layout = self._layouts()
-        self._module, self._members = module, ModelMembers(module)
+        self._module = module
+        self._kept = list(module.parameters())  # so that no other tensor gets the identity of one of them
+        self._known = self._members()
         self._mixing = [layer for layer in module.modules() if isinstance(layer, MIXING)]
         self._read: Any = lambda: {}
         self._settings: dict[str, Any] = {}
@@ -44,30 +41,21 @@ class Guard:
     def released(self) -> None:
         """Take the weights as they are now: step() has changed them, or the run has not begun."""
         self._versions = [(id(p), p._version) for p in self._bound]
-        self._sums = _sums_of(self._bound)
+        self._sums = word_sums(self._bound)
 
     def check(self) -> None:
-        """Refuse a step of a run that is not what it was.
-
-        Raises:
-            GuaranteeError: if something else than step() changed the model.
-            MismatchError: if a setting or the set of parameters is another one.
-        """
+        """Refuse a step of a run that is not what it was."""
         self._check_settings()
         self._check_parameters()
         self._versions = []  # of fused optimizers and of .data they say nothing
         self.check_weights()
 
     def check_weights(self) -> None:
-        """Refuse weights that something else than step() changed, and layers that mix rows.
-
-        Raises:
-            GuaranteeError: naming what changed.
-        """
+        """Refuse weights that something else than step() changed, and layers that mix rows."""
         if self._mixing:
             check_not_mixing(self._mixing)
         if self._versions != [(id(p), p._version) for p in self._bound]:
-            if self._sums != _sums_of(self._bound):
+            if self._sums != word_sums(self._bound):
                 raise GuaranteeError(
                     "a trainable parameter was changed by something else than optimizer.step(), which alone"
                     " clips and adds noise: a second optimizer, an edit in place (p.sub_(p.grad)), a layer"
@@ -85,12 +73,8 @@ class Guard:
                 )
 
     def check_model(self) -> None:
-        """Refuse a model that something else than step() changed.
-
-        Raises:
-            GuaranteeError, MismatchError: naming what changed.
-        """
-        self._members.check()
+        """Refuse a model that something else than step() changed."""
+        self._check_members()
         self.check_weights()
 
     def _check_settings(self) -> None:
@@ -112,60 +96,27 @@ class Guard:
                 " because the noise of every step goes with all of them. Freeze before make_private; or train"
                 " all of them, and give those that are to rest for some time a parameter group with lr 0."
             )
-        self._members.check()
-        for (shape, dtype, device), made in zip(self._layouts(), self._layout, strict=True):
-            if (shape, dtype, device) != made:
+        self._check_members()
+        for found, made in zip(self._layouts(), self._layout, strict=True):
+            if found != made:
                 raise MismatchError(
-                    f"a parameter is {dtype} {tuple(shape)} on {device}, and was {made[1]} {tuple(made[0])}"
-                    f" on {made[2]}: move and cast the model before make_private."
+                    f"a parameter is {found}, and was {made}: move and cast the model before make_private."
                 )
 
-    def _layouts(self) -> list[tuple[torch.Size, torch.dtype, torch.device]]:
-        return [(p.shape, p.dtype, p.device) for p in self._bound]
+    def _layouts(self) -> list[Any]:
+        return [(p.dtype, p.shape, p.device) for p in self._bound]
 
-
-def _sums_of(tensors: list[nn.Parameter]) -> list[int]:
-    """Sums over the words of tensors: others where one was changed by a mistake."""
-    found = []
-    for tensor in tensors:
-        flat = tensor.detach().reshape(-1)
-        size = flat.numel() * flat.element_size()
-        kind = torch.uint8 if size % 4 else torch.int32 if size % 8 else torch.int64
-        flat = flat.clone() if flat.data_ptr() % 8 else flat
-        found.append(int(flat.view(kind).sum(dtype=torch.int64)))
-    return found
-
-
-class ModelMembers:
-    """Remembers a model's parameters by identity, in all their places.
-
-    A layer that joins the model later is trained by nobody here: whoever trains it uses gradients that are
-    not clipped and hold no noise, and the model that is released holds it.
-
-    Args:
-        module: the user's, plain.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._kept = list(module.parameters())  # so that no other tensor gets the identity of one of them
-        self._known = self._now()
-
-    def check(self) -> None:
-        """Compare with what was there.
-
-        Raises:
-            MismatchError: naming the first parameter that appeared, is gone, or is another one.
-        """
-        now = self._now()
-        if now == self._known:
+    def _check_members(self) -> None:
+        """Refuse a layer that joined the model later: it is trained by gradients without noise."""
+        now, known = self._members(), self._known
+        if now == known:
             return
-        name = min(n for n in now.keys() | self._known.keys() if now.get(n) != self._known.get(n))
-        if name not in self._known:
+        name = min(n for n in now.keys() | known.keys() if now.get(n) != known.get(n))
+        if name not in known:
             what = "appeared in the model"
         elif name not in now:
             what = "is gone from the model"
-        elif now[name][0] != self._known[name][0]:
+        elif now[name][0] != known[name][0]:
             what = "was replaced by another parameter"
         else:
             what = "was unfrozen" if now[name][1] else "was frozen"
@@ -176,7 +127,7 @@ class ModelMembers:
             " load_state_dict, before the first batch."
         )
 
-    def _now(self) -> dict[str, tuple[int, bool]]:
+    def _members(self) -> dict[str, tuple[int, bool]]:
         named = self._module.named_parameters(remove_duplicate=False)
         return {name: (id(p), p.requires_grad) for name, p in named}
 
@@ -187,13 +138,8 @@ _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def check_not_mixing(layers: Iterable[nn.Module]) -> None:
-    """Refuse batch normalisation by the statistics of the batch, trainable or not: it mixes the examples.
-
-    Raises:
-        GuaranteeError: if one of the layers is in train() mode, or keeps no statistics to use in eval() mode.
-    """
-    found = [layer for layer in layers if isinstance(layer, MIXING)]
-    for layer in found:
+    """Refuse batch normalisation by the statistics of the batch, trainable or not: it mixes the examples."""
+    for layer in [layer for layer in layers if isinstance(layer, MIXING)]:
         if layer.running_mean is None and layer.running_var is None:
             what = (
                 "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"

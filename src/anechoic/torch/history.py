@@ -56,11 +56,7 @@ class History:
     def charge_stamp(
         self, state: Mapping[str, Any], known: tuple[Mechanism, ...], releases: int | None = None
     ) -> None:
-        """Add the runs that the stamp of an optimizer state names; see `PrivacyEngine.charge`.
-
-        The run that saved the state may have made all of its mechanism's releases since: all are charged,
-        unless the caller says how many.
-        """
+        """Add the runs that the stamp of an optimizer state names; see `PrivacyEngine.charge`."""
         stamp = stamp_of(state)
         if stamp is None:
             raise CheckpointError("this state is not of a private optimizer: charge a Mechanism instead.")
@@ -156,7 +152,7 @@ class History:
 
 
 def leading(mechanism: Mechanism, releases: int) -> Mechanism:
-    """Return a mechanism of the first `releases` releases: the leading block, or the whole."""
+    """A mechanism of the first `releases` releases: the leading block, or the whole."""
     if releases == mechanism.steps:
         return mechanism
     try:

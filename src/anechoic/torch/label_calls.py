@@ -203,7 +203,6 @@ class OpCall:
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
 
     def of(self, tensor: Any) -> Label:
-        """The label of an argument."""
         return self.labels.get(id(tensor))
 
     def mixed(self, why: str) -> Mixing:
@@ -227,7 +226,6 @@ class OpCall:
         return self.op.rule(self)
 
     def wrapped(self) -> Any:
-        """The results with their labels."""
         out = self.out
         if isinstance(out, Tensor):
             out = [out]
@@ -241,21 +239,13 @@ class OpCall:
             made.append(LabelledTensor(tensor, _whole(self, own, tensor), self.batch) if labelled else tensor)
         return made[0] if out is not self.out else type(out)(made)
 
-    def targets(self, given: Any) -> list[tuple[Tensor, Tensor]]:
-        """What is written to: as it was given, and without a label."""
-        found: list[tuple[Tensor, Tensor]] = []
-        for place in self.op.writes:
-            if place < len(given):
-                one, inner = given[place], self.args[place]
-                pairs = zip(one, inner, strict=True) if isinstance(one, (list, tuple)) else [(one, inner)]
-                found += [pair for pair in pairs if isinstance(pair[0], Tensor)]
-        return found
-
 
 def written(call: OpCall, args: Any) -> Any:
     """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
     made = call.label()
-    for target, inner in call.targets(args):
+    pairs = [(args[place], call.args[place]) for place in call.op.writes if place < len(args)]
+    lists = [zip(*pair, strict=True) if isinstance(pair[0], (list, tuple)) else [pair] for pair in pairs]
+    for target, inner in [pair for each in lists for pair in each if isinstance(pair[0], Tensor)]:
         own = call.op.in_place or call.op.name == "rrelu_with_noise"  # its noise is drawn by entry
         label = made if own else Mixing(f"{call.op.name} writes into its arguments")
         if callable(label):

@@ -67,8 +67,10 @@ def _linear(c: OpCall) -> Label:
 # -- axes ----------------------------------------------------------------------------------------
 
 
-def viewed(c: OpCall, tensor: Tensor, label: Label, out: Tensor) -> Label:
+@rule("view _unsafe_view reshape _reshape_alias squeeze unsqueeze flatten unflatten view_as")
+def _viewed(c: OpCall) -> Label:
     """The same entries in the same order, in another shape."""
+    tensor, label, out = c.args[0], c.of(c.args[0]), c.out
     if not isinstance(label, OnAxis) or tuple(tensor.shape) == tuple(out.shape):
         return label
     if not out.numel():
@@ -82,11 +84,6 @@ def viewed(c: OpCall, tensor: Tensor, label: Label, out: Tensor) -> Label:
         if whole and (after * size) % (stride * max(c.rows, 1)) == 0 and (size > 1 or c.rows <= 1):
             return OnAxis(axis, stride // max(after, 1))
     return c.mixed(f"from {tuple(tensor.shape)} to {tuple(out.shape)} takes rows to pieces")
-
-
-@rule("view _unsafe_view reshape _reshape_alias squeeze unsqueeze flatten unflatten view_as")
-def _views(c: OpCall) -> Label:
-    return viewed(c, c.args[0], c.of(c.args[0]), c.out)
 
 
 @rule("expand repeat tile")

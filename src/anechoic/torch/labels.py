@@ -9,7 +9,7 @@ before step(), and nothing but that gradient: a number that the script takes out
 A label is
     OnAxis(axis, inner)  entry (o * rows + r) * inner + i along `axis` is of row r
     OfRow(row)           depends on one row
-    OfSome(rows)         a sum over some rows, which is OverRows() when all of them are in it
+    OfSome(rows)         a sum over some rows, as in the midst of a loop: OverRows() when all are in it
     OverRows(power)       a sum over rows of something of each alone, times rows**power
     Mixing(why)         depends on rows in another way, or by an operation without a rule
 and a tensor without one is public.
@@ -17,11 +17,15 @@ and a tensor without one is public.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
+
+from anechoic.torch.structure import nodes
 
 
 class RULES:
@@ -35,33 +39,25 @@ _unseen: Any = torch._C.DisableTorchFunctionSubclass
 
 
 class OnAxis(NamedTuple):
-    """Rows lie along an axis."""
+    """Rows lie along an axis; what the other labels say is at the head of this module."""
 
     axis: int
     inner: int = 1
 
 
 class OfRow(NamedTuple):
-    """Of one row."""
-
     row: int
 
 
 class OfSome(NamedTuple):
-    """A sum over some of the rows of something of each alone, as in the midst of a Python loop over them."""
-
     rows: frozenset[int]
 
 
 class OverRows(NamedTuple):
-    """A sum over rows, or with power -1 a mean."""
-
     power: int = 0
 
 
 class Mixing(NamedTuple):
-    """Of several rows, in a way that is no sum."""
-
     why: str
 
 
@@ -71,10 +67,8 @@ Label = OnAxis | OfRow | OfSome | OverRows | Mixing | None
 class LabelledBatch:
     """A delivered batch, until its step(): how many rows, and what backward() was called on.
 
-    Args:
-        rows: how many.
-        means: whether backward() is to be called on a mean over rows, or on a sum.
-        parameters: of the model, which a loss must not reach past its outputs.
+    With `means` that is to be a mean over rows, else a sum. It must not reach `parameters` past the outputs
+    of the model.
 
     Attributes:
         live: whether its tensors are followed still.
@@ -142,16 +136,9 @@ class LabelledBatch:
 
     def _reaches_others(self, root: LabelledTensor) -> bool:
         """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
-        own, seen, todo = set(map(id, self.parameters)), {None}, [root.grad_fn]
-        while todo:
-            node: Any = todo.pop()
-            if node not in seen:
-                seen.add(node)
-                leaf = getattr(node, "variable", None)
-                if leaf is not None and type(leaf) is not LabelledTensor and id(leaf) not in own:
-                    return True
-                todo += [before for before, _ in node.next_functions]
-        return False
+        own = set(map(id, self.parameters))
+        leaves = [node.variable for node in nodes([root.grad_fn]) if hasattr(node, "variable")]
+        return bool([t for t in leaves if type(t) is not LabelledTensor and id(t) not in own])
 
 
 def _marks(tensors: Any) -> list[tuple[int, int]]:
@@ -160,14 +147,7 @@ def _marks(tensors: Any) -> list[tuple[int, int]]:
 
 
 class LabelledTensor(Tensor):
-    """A tensor of the batch in hand, or computed from one.
-
-    Args:
-        raw: the plain tensor.
-        label: where its rows are.
-        batch: whose.
-        requires_grad: whether backward() ends at it.
-    """
+    """A tensor `raw` of the batch in hand, or computed from one; with requires_grad backward() ends at it."""
 
     raw: Tensor
     label: Label
@@ -175,12 +155,8 @@ class LabelledTensor(Tensor):
 
     @staticmethod
     def __new__(
-        cls: type[LabelledTensor],
-        raw: Tensor,
-        label: Label,
-        batch: LabelledBatch,
-        requires_grad: bool = False,
-    ) -> LabelledTensor:
+        cls: Any, raw: Tensor, label: Label, batch: LabelledBatch, requires_grad: bool = False
+    ) -> Any:
         made: LabelledTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             raw.shape,
@@ -218,11 +194,7 @@ class LabelledTensor(Tensor):
     # -- numbers of the script ------------------------------------------------------------------
 
     def backward(
-        self,
-        gradient: Any = None,
-        retain_graph: Any = None,
-        create_graph: bool = False,
-        inputs: Any = None,
+        self, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
     ) -> None:
         """As of any tensor; at step() it is known what it was called on."""
         options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
@@ -287,24 +259,18 @@ def plain(tensor: Tensor) -> Tensor:
 
 # -- what was written to -------------------------------------------------------------------------
 
-#: Whether any storage carries a mark: else nobody looks for one.
-_MARKED: list[bool] = []
+#: Marks of storages that are still there: without any, nobody looks for one.
+_MARKED: set[ref[MemoryMark]] = set()
 
 
-class MemoryMark(NamedTuple):
-    """What was written into memory that other tensors may see.
-
-    Attributes:
-        label: OnAxis of any tensor, or what holds for all of the memory.
-        batch: whose rows.
-        stride: from a row to the next one in memory; 0 without an axis.
-        first: where something of row 0 is.
-    """
+@dataclass(frozen=True, eq=False)
+class MemoryMark:
+    """What was written into memory that other tensors may see."""
 
     label: Label
     batch: LabelledBatch
-    stride: int
-    first: int
+    stride: int  #: from a row to the next one in memory; 0 without an axis
+    first: int  #: where something of row 0 is
 
 
 def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
@@ -328,6 +294,20 @@ def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
     return Mixing("a part of a tensor into which rows were written"), mark.batch
 
 
+def label_of(tensor: Tensor) -> Label:
+    """The label of a tensor now; what was written to its memory counts."""
+    mark = mark_of(plain(tensor)) if _MARKED else None
+    return mark[0] if mark is not None else tensor.label if type(tensor) is LabelledTensor else None
+
+
+def fault_of(gradient: Tensor | None, expected: Label, batch: LabelledBatch) -> str:
+    """Why a gradient at the outputs of rows is not of single rows, or ""."""
+    label = None if gradient is None else label_of(gradient)
+    if label is None or label == expected or batch.rows <= 1:
+        return ""
+    return label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
+
+
 def _known(out: Tensor) -> Tensor:
     found = mark_of(out)
     return out if found is None else LabelledTensor(out, *found)
@@ -343,12 +323,12 @@ def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
         if inner.shape[label.axis] != batch.rows * label.inner or not stride:
             made = MemoryMark(Mixing("a tensor into which rows were written several times"), batch, 0, 0)
     known: MemoryMark | None = getattr(storage, "anechoic_mark", None)
-    if known is not None and known.batch is batch and known[2:] != made[2:]:
+    if known and known.batch is batch and (known.stride, known.first) != (made.stride, made.first):
         made = MemoryMark(Mixing("a tensor into parts of which rows were written"), batch, 0, 0)
     storage.anechoic_mark = made
-    _MARKED[:] = [True]
+    _MARKED.add(ref(made, _MARKED.discard))
 
 
 def labels_written() -> bool:
-    """Whether rows were written into any tensor that had no label."""
+    """Whether rows were written into any tensor that had no label, and is still there."""
     return bool(_MARKED)

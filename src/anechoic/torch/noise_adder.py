@@ -19,8 +19,8 @@ from anechoic.noise.stream import NoiseState
 from anechoic.runs import Journal
 from anechoic.runs.fork_guard import NonPicklable
 from anechoic.runs.ledger import ReleaseLedger
-from anechoic.torch.distributed import Ranks, RanksError, checksum_of
-from anechoic.torch.structure import bits
+from anechoic.torch.distributed import Ranks, RanksError
+from anechoic.torch.structure import bits, word_sums
 
 #: Numbers of a sum to which noise is added at a time.
 PIECE = 2**16
@@ -33,7 +33,6 @@ class NoiseAdder(NonPicklable):
     has it in the journal.
 
     Attributes:
-        journal: told of every release before it is returned, or None.
         agreed: whether all ranks are about to make the same release, and wait for this one's sums.
         storage: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """
@@ -110,7 +109,7 @@ class NoiseAdder(NonPicklable):
         if self.ranks.count == 1:
             return
         where = f"release {step}"
-        words = self.ranks.exchange(where, weights=checksum_of(self._parameters))
+        words = self.ranks.exchange(where, weights=word_sums(self._parameters))
         for rank, word in enumerate(words):
             if word["weights"] != words[0]["weights"]:
                 raise RanksError(

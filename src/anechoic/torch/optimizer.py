@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -32,10 +33,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     Learning rates, their schedulers, hooks on steps and state are those of the user's optimizer, which it
     steps. It has the attributes of Opacus's optimizers that training code reads, and no pieces of a step.
 
-    Args:
-        work: a step, from the delivery of a batch to the update.
-        optimizer: the user's.
-
     Attributes:
         expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
         original_optimizer: the user's, which must not be stepped.
@@ -55,8 +52,8 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
         self._stamps = [  # whoever saves and loads the state, of this or of the user's optimizer
-            optimizer.register_state_dict_post_hook(self._stamped),
-            optimizer.register_load_state_dict_pre_hook(self._without_stamp),
+            optimizer.register_state_dict_post_hook(partial(self._with_history, "stamp")),
+            optimizer.register_load_state_dict_pre_hook(partial(self._with_history, "admit")),
         ]
         work.guard.expect(self._settings)
 
@@ -162,7 +159,8 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         No secret is in it; keys and noise are in engine.save_checkpoint alone.
         """
         state = self.original_optimizer.state_dict()
-        return state if STAMP in state else self._stamped(None, state)  # some have a state_dict of their own
+        # some have a state_dict of their own, which calls no hook
+        return state if STAMP in state else self._with_history("stamp", None, state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
         """Load a state into the user's optimizer.
@@ -172,7 +170,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
                 `PrivacyEngine.charge`.
             GuaranteeError: if it holds something and says nothing of a run, where nothing was charged.
         """
-        self.restore(self._without_stamp(None, state_dict))  # once: what was admitted has no stamp any more
+        self.restore(self._with_history("admit", None, state_dict))  # once: it has no stamp any more
 
     def restore(self, state_dict: dict[str, Any]) -> None:
         """Load a state from a checkpoint of this run, which counts its releases."""
@@ -182,13 +180,8 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         finally:
             self.run = run
 
-    def _stamped(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        return self._with_history("stamp", state)
-
-    def _without_stamp(self, _: Any, state: dict[str, Any]) -> dict[str, Any]:
-        return self._with_history("admit", state)
-
-    def _with_history(self, what: str, state: dict[str, Any]) -> dict[str, Any]:
+    def _with_history(self, what: str, _: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """Stamp a state that is saved, or admit one that is loaded."""
         if self.run is None:
             return state
         found = getattr(self.run.history, what)
@@ -196,11 +189,11 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
 
     def _admit_what_was_loaded(self) -> None:
         """Check a state that was loaded into the plain optimizer before make_private, as one after it."""
-        groups = self.original_optimizer.param_groups
-        if self.run is not None and any(STAMP in group for group in groups):
-            self._without_stamp(None, {"param_groups": groups})
-            for group in groups:
-                group.pop(STAMP, None)
+        stamped = [group for group in self.param_groups if STAMP in group]
+        if stamped and self.run is not None:
+            self._with_history("admit", None, {"param_groups": self.param_groups})
+            for group in stamped:
+                del group[STAMP]
 
     def __repr__(self) -> str:
         return repr(self.original_optimizer)

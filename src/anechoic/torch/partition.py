@@ -26,12 +26,7 @@ class ProcessParts(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """Partition of batches into parts, and those of this process.
-
-    Attributes:
-        rows: of a part, at least one; where a unit brings more rows to a step, as many as the largest brings.
-        rank, ranks: this process, and how many there are.
-    """
+    """Partition of batches into parts of `rows` rows, or as many as the largest unit brings to a step."""
 
     rows: int
     rank: int = 0

@@ -151,12 +151,8 @@ class PrivateRun(BatchHooks, NonPicklable):
     ) -> Callable[[], None]:
         """Prepare to go on under other keys; what is returned carries it out.
 
-        Args:
-            noise: the saved noise state, or None where it was not kept: then all rows before release
-                `releases` are drawn again.
-            drawn: what `drawn` said when it was saved.
-            cipher, storage: what the noise was drawn with, and whether its rows were stored: both
-                differ by rounding where there is no grid.
+        Where the noise state was not kept (None), all rows before release `releases` are drawn again. Noise
+        of another cipher or storage differs by rounding where there is no grid. `drawn` is that of the save.
         """
         stream, again = self.noise_adder.start_noise(noise_key, cipher, storage), None
         if stream.memory == "store" and self.noise_adder.storage != "store":

@@ -22,7 +22,7 @@ class RunJournal:
     unless a path is given (a file, or a folder): then every release is recorded, from the first.
 
     Attributes:
-        follows: whether another process writes the journal of the run; this one writes nothing.
+        follows: whether another process writes the journal of the run.
         known: releases that the journal of the other process had when the run was resumed.
         booked: the run in the budget book, which every journal of it tells of releases; or None.
     """

@@ -27,17 +27,7 @@ logger = logging.getLogger("anechoic")
 
 
 class TrainingStep(NonPicklable):
-    """The work on a batch, from its delivery to the update.
-
-    Args:
-        source: makes the clipped sums.
-        noise_adder: adds the noise.
-        optimizer: the user's.
-        generators: random numbers while a batch is in hand.
-
-    Attributes:
-        guard: what must be as it was, or nothing is released.
-    """
+    """The work on a batch, from its delivery to the update by the user's optimizer."""
 
     def __init__(
         self,
@@ -63,14 +53,7 @@ class TrainingStep(NonPicklable):
         self.generators.take()
 
     def run(self, hook: Callable[[], None] | None) -> Any:
-        """Make the release that is due and update the model; of a micro-batch only add up its sums.
-
-        Args:
-            hook: called after the release, before the update.
-
-        Returns:
-            What the user's optimizer returns.
-        """
+        """Make the release that is due and update the model; of a micro-batch only add up its sums."""
         if self.update.failed:
             return self._apply(None)
         delivery = self.ledger.due()
@@ -113,10 +96,6 @@ class TrainingStep(NonPicklable):
 class OptimizerUpdate:
     """Give noisy gradients to an optimizer and step it, once for each release; refuse every other step of it.
 
-    Args:
-        optimizer: the user's.
-        parameters: those that gradients are released for, in their order.
-
     Attributes:
         failed: "before" where the last step failed before it changed anything, "after" where a hook failed
             after it; else "".
@@ -137,7 +116,8 @@ class OptimizerUpdate:
 
     def put(self, gradients: list[Tensor]) -> None:
         """Write released gradients into p.grad, of which the update is due."""
-        changed = any(p.grad is not None and p.grad is g() and p.grad._version != v for p, g, v in self._seen)
+        same = [(grad, version) for p, held, version in self._seen if (grad := held()) is p.grad]
+        changed = [grad for grad, version in same if grad is not None and grad._version != version]
         if changed and not self._said:
             self._said = True
             logger.warning(
@@ -154,11 +134,7 @@ class OptimizerUpdate:
         self._seen = [(p, ref(p.grad), p.grad._version) for p in self._parameters if p.grad is not None]
 
     def run(self) -> Any:
-        """Step the optimizer and return its result; after an error that changed nothing it may be run again.
-
-        Raises:
-            GuaranteeError: where the optimizer failed in the midst of its update.
-        """
+        """Step the optimizer; after an error that changed nothing it may be run again."""
         if self.failed == "after":
             self.failed = ""
             return None

@@ -78,27 +78,33 @@ def filled(value: Any, tensors: list[Any]) -> Any:
     return mapped(value, lambda _: next(given))
 
 
-def nodes(roots: Iterable[Any], ends: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
-    """The nodes of a graph of autograd from `roots` on, each once; not what is behind those where it ends."""
-    seen, todo = {None}, list(roots)
+def nodes(roots: Iterable[Any]) -> set[Any]:
+    """The nodes of a graph of autograd from `roots` on."""
+    seen, todo = set(), [*roots]
     while todo:
         node = todo.pop()
-        if node not in seen:
+        if node is not None and node not in seen:
             seen.add(node)
-            yield node
-            todo += () if ends(node) else (before for before, _ in node.next_functions)
-
-
-class Idle:
-    """What a hook of a private model becomes in a copy, which is another model: it does nothing."""
-
-    def __call__(self, *_: Any) -> None:
-        pass
+            for before, _ in node.next_functions:
+                todo.append(before)
+    return seen
 
 
 def bits(tensor: Tensor) -> Tensor:
     """The bytes of a tensor, in one axis."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def word_sums(tensors: Iterable[Tensor]) -> list[int]:
+    """Sums over the words of tensors: others where one was changed by a mistake."""
+    found = []
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        size = flat.numel() * flat.element_size()
+        kind = torch.uint8 if size % 4 else torch.int32 if size % 8 else torch.int64
+        flat = flat.clone() if flat.data_ptr() % 8 else flat
+        found.append(int(flat.view(kind).sum(dtype=torch.int64)))
+    return found
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from tests.torch.label_models import MODELS
 from tests.torch.label_shapes import SHAPES
 from tests.torch.test_labels import check_sums
 
@@ -17,9 +16,3 @@ def test_sums_are_those_of_a_loop_over_rows(name, exact):
     torch.manual_seed(5)
     module, rows = make(), (*inputs(), targets())
     check_sums(module, rows, lambda m, *rows: loss(m(*rows[:-1]), rows[-1]), exact)
-
-
-def test_a_hundred_shapes_with_those_of_the_zoo():
-    from tests.torch.zoo import SHAPES as ZOO
-
-    assert len(MODELS) + len(SHAPES) + len(ZOO) > 120

@@ -55,18 +55,6 @@ def test_a_micro_batch_that_is_stepped_twice_is_refused(mode):
         assert run.engine.releases == 1
 
 
-@pytest.mark.parametrize("mode", ONE_MODE)
-def test_micro_batches_accumulated_by_hand_are_refused(mode):
-    run = start(mode)
-    with manage(run) as batches:
-        iterator = iter(batches)
-        batch = next(iterator)
-        backward(run, batch)
-        backward(run, batch)
-        with pytest.raises(DesynchronizedError, match="2 backward passes"):
-            run.optimizer.step()
-
-
 def test_sums_left_over_are_refused():
     run = start()
     batch = next(iter(run.loader))

@@ -87,7 +87,7 @@ def _content(run: PrivateRun, keys: bool) -> dict[str, Any]:
         "module": run.plain.state_dict(),
         "optimizer": unstamped(run.optimizer.original_optimizer.state_dict()),
         "rng": as_data(states(cuda=True)),
-        "environment": environment(_device(run)),
+        "environment": environment(run.source.device),
         "sync_every": run.recorder.sync_every,
         "drawn": run.drawn(None if keys else noise),
         "earlier": run.history.saved(),
@@ -167,13 +167,13 @@ def _prepared(run: PrivateRun, source: Path, content: Mapping[str, Any], adopt: 
     earlier = run.history.load(content["earlier"])
     how = {"cipher": content["cipher"], "storage": content["noise_memory"]}
     resume = run.resume(noise_key, sampling_key, content["noise"], releases, drawn=content["drawn"], **how)
-    journal, sync = None, content["sync_every"]
+    journal = None
     if not run.recorder.follows:
         saved = content["journal"]
         journal = run.recorder.resumed(saved, source.parent, noise_key, releases, adopt=adopt)
     repeated = 0 if journal is None else journal.end - releases
-    now = environment(_device(run))
-    check_place(content["environment"], now, repeated=repeated, sync_every=sync)
+    now = environment(run.source.device)
+    check_place(content["environment"], now, repeated=repeated, sync_every=content["sync_every"])
     return journal, earlier, resume
 
 
@@ -221,16 +221,16 @@ def _keys(run: PrivateRun, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
 
 
 def _check_of(key: bytes) -> str:
-    """Return a digest that recognises a key without showing it."""
+    """Digest that recognises a key without showing it."""
     return derive(key, "checkpoint key check", size=16).hex()
 
 
 def check_given(run: PrivateRun, module: Any, optimizer: Any, **options: Any) -> None:
     """Refuse a module or an optimizer of another run, and options of Opacus that have no meaning here."""
-    if not any(module is own for own in (None, run.module, run.plain)):
-        raise MismatchError("module is not the one that this engine's make_private returned.")
-    if not any(optimizer is own for own in (None, run.optimizer)):
-        raise MismatchError("optimizer is not the one that this engine's make_private returned.")
+    own = {"module": (module, run.module, run.plain), "optimizer": (optimizer, run.optimizer)}
+    for name, (given, *known) in own.items():
+        if given is not None and not any(given is one for one in known):
+            raise MismatchError(f"{name} is not the one that this engine's make_private returned.")
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"{name} must be None: put other states into checkpoint_dict.")
@@ -246,10 +246,6 @@ def _settings(run: PrivateRun) -> dict[str, Any]:
         "clipping": run.source.clipping.name,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
     }
-
-
-def _device(run: PrivateRun) -> torch.device:
-    return next(p for p in run.plain.parameters() if p.requires_grad).device
 
 
 def _check_states(run: PrivateRun, content: Mapping[str, Any]) -> None:
@@ -273,12 +269,8 @@ def _path(path: Any) -> Path:
 
 
 #: What weights_only=True reads besides its own: numbers of NumPy, as what they are.
-_NUMBERS: list[Any] = [
-    np.float64(0).__reduce__()[0],
-    np.dtype,
-    *(type(np.dtype(c)) for c in "?bBhHiIlLqQefdgFDG"),
-    encode,
-]
+_NUMBERS: list[Any] = [np.float64(0).__reduce__()[0], np.dtype, encode]
+_NUMBERS += [type(np.dtype(c)) for c in "?bBhHiIlLqQefdgFDG"]
 _READ = (Tensor, Parameter, str, int, float, bool, type(None))
 
 

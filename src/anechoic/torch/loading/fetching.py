@@ -17,11 +17,9 @@ from anechoic.torch.generators import seeded
 
 
 class Request(list[int]):
-    """One physical batch to fetch: a list of the indices of its examples, as Python ints.
+    """One physical batch to fetch, by the indices of its examples, and the `delivery` that it will be.
 
-    Attributes:
-        delivery: what will be said of it when it is handed out, but for the content.
-        seed: what random augmentations follow from; those of each part of `delivery` from one of `seeds`.
+    Random augmentations follow from `seed`; those of each part of `delivery` from one of `seeds`.
     """
 
     def __init__(
@@ -116,7 +114,6 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
 
 
 def unchanged(batch: Any) -> Any:
-    """Return what the fetcher has collated: collate_fn of the inner loader."""
     return batch
 
 

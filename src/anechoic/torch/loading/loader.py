@@ -37,8 +37,6 @@ class BatchSource:
 
     Attributes:
         examples: N, which the data set must keep; None where nobody counted them.
-        stability_check: looks whether examples keep their places.
-        share: how batches are cut into parts; None where they are not.
         label: labels what is handed out, whose rows are on the axis that it is given.
     """
 

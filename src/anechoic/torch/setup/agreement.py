@@ -35,17 +35,13 @@ _OTHERWISE = "Start every rank with the same script, arguments and software."
 def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **others: Any) -> dict[str, str]:
     """Return what this rank would begin with, by name; `others` must be the same too."""
     loader, device = setup.data_loader, next(iter(setup.module.parameters())).device
-    found: dict[str, Any] = {"mechanism": mechanism.fingerprint, "optimizer": type(setup.optimizer).__name__}
+    found: dict[str, Any] = {"mechanism": mechanism.fingerprint}
     found |= {f"software {name}": value for name, value in environment(device).items()}
     plain = {name: value for name, value in vars(setup).items() if type(value) in PLAIN}
     plain |= others | {"max_grad_norm": setup.max_grad_norm}  # several, where there are groups
     plain["unit_ids"] = "none" if setup.units is None else setup.units.digest
     found |= {f"argument {name}": repr(value) for name, value in plain.items()}
-    for place, group in enumerate(setup.optimizer.param_groups):
-        options = {name: value for name, value in group.items() if type(value) in PLAIN}
-        found[f"optimizer group {place}"] = f"{len(group['params'])} parameters, {options}"
-    layers = [f"{name} {type(layer).__name__}" for name, layer in setup.module.named_modules()]
-    found["model"] = _digest(layers)
+    found |= {"optimizer": repr(setup.optimizer), "model": repr(setup.module)}
     for name, tensor in (*setup.module.named_parameters(), *setup.module.named_buffers()):
         found[f"weight {name}"] = f"{_digest(tensor)} {tensor.requires_grad}"  # of type and shape, too
     found["data loader"] = f"{loader.batch_size} {loader.drop_last} {type(loader.sampler).__name__}"
@@ -91,9 +87,9 @@ def _digest(content: Any) -> str:
 
 def _data(setup: Setup) -> str:
     """Return a digest of some examples of the data set."""
-    dataset, loader = setup.data_loader.dataset, setup.data_loader
+    loader = setup.data_loader
     chosen = sorted({int(place) for place in np.linspace(0, setup.examples - 1, _EXAMPLES)})
-    fetcher = Fetcher(dataset, loader.collate_fn, setup.batch_first)
+    fetcher = Fetcher(loader.dataset, loader.collate_fn, setup.batch_first)
 
     def digest() -> str:
         with seeded(bytes(32)):

@@ -194,6 +194,11 @@ class Setup:
         return flat_norm(self.max_grad_norm)
 
     @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters, in the order of the optimizer."""
+        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+    @property
     def budget(self) -> int | None:
         """`memory_budget` in bytes."""
         return None if self.memory_budget is None else int(byte_count("memory_budget", self.memory_budget))

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch import nn
 
 from anechoic.batches.base import Batches, batches_of
 from anechoic.batches.external import ExternalBatches, ExternalUnits, check_promise
@@ -47,8 +46,8 @@ _LOOKED_AT = 1000
 CHUNK = 32
 
 
-def check(setup: Setup) -> list[nn.Parameter]:
-    """Refuse what cannot be made private; returns the trainable parameters. Changes nothing."""
+def check(setup: Setup) -> None:
+    """Refuse what cannot be made private. Changes nothing."""
     checks.check_options(setup)
     if running_ranks() > 1:
         checks.check_ranks(setup, dist.get_backend())
@@ -56,18 +55,15 @@ def check(setup: Setup) -> list[nn.Parameter]:
     checks.check_loader(setup)
     checks.check_units(setup)
     checks.check_module(setup.module)
-    parameters = checks.check_optimizer(setup.optimizer, setup.module)
+    checks.check_optimizer(setup.optimizer, setup.module)
     checks.report_optimizer_state(setup.optimizer)
-    places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, parameters))
+    places_of(setup.clipping, setup.max_grad_norm, names_of(setup.module, setup.parameters))
     owned = setup.units is not None and not setup.units.single_examples
     if not isinstance(setup.data_loader.dataset, RecordStream):
         check_repeats(setup.data_loader, setup.batch_first, owned=owned)  # last: it fetches examples
-    return parameters
 
 
-def mechanism_of(
-    setup: Setup, parameters: list[nn.Parameter]
-) -> tuple[Mechanism, Plan | None, SumArithmetic]:
+def mechanism_of(setup: Setup) -> tuple[Mechanism, Plan | None, SumArithmetic]:
     """Return the given mechanism if it fits, or plan one; and the arithmetic of its sums."""
     if isinstance(setup.mechanism, Mechanism):
         if not setup.mechanism.sampling.formed_outside:
@@ -83,20 +79,18 @@ def mechanism_of(
         )
     from anechoic.torch.setup.planned import planned
 
-    found, arithmetic = planned(setup, parameters)
+    found, arithmetic = planned(setup)
     return found.mechanism, found, arithmetic
 
 
-def noise_storage(
-    setup: Setup, mechanism: Mechanism, found: Plan | None, parameters: list[nn.Parameter]
-) -> str:
+def noise_storage(setup: Setup, mechanism: Mechanism, found: Plan | None) -> str:
     """Choose `memory` of `NoiseStream`: as `found` planned it, or as the budget has room."""
     if found is not None:
         return found.chosen.noise_storage
     if setup.budget is None or setup.way != "store":
         return setup.way
-    dimension = sum(p.numel() for p in parameters)
-    dtype = noise_dtype(parameters) if mechanism.grid_bits is None else None
+    dimension = sum(p.numel() for p in setup.parameters)
+    dtype = noise_dtype(setup.parameters) if mechanism.grid_bits is None else None
     stored = mechanism.stream(dimension, key=bytes(32), backend="torch", dtype=dtype)
     if stored.memory_bytes <= setup.budget:
         return "store"
@@ -132,12 +126,10 @@ def build_run(
         secret = mechanism.amplified
         checks.report_units(batches, batches.units, mechanism.unit, setup.data_loader.dataset, secret=secret)
     loader = PrivateDataLoader(setup.data_loader, feed, ledger, batch_first=setup.batch_first)
-    groups = setup.optimizer.param_groups
-    parameters = [p for group in groups for p in group["params"] if p.requires_grad]
-    names = names_of(setup.module, parameters)
+    names = names_of(setup.module, setup.parameters)
     asked = SourceSetup(
         module=setup.module,
-        parameters=parameters,
+        parameters=setup.parameters,
         clipping=clipping_of(setup.clipping, setup.max_grad_norm, names, mechanism),
         ledger=ledger,
         batch_first=setup.batch_first,

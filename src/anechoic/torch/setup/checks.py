@@ -86,16 +86,9 @@ def check_options(setup: Setup) -> None:
 
 
 def check_plain(**given: Any) -> None:
-    """Refuse results of make_private, Opacus's too, and an optimizer whose run has made releases.
-
-    Args:
-        given: module, optimizer and data_loader, by these names.
-    """
-    private = [
-        name
-        for name, thing in given.items()
-        if isinstance(thing, _PRIVATE) or any(cls.__name__ in _OPACUS for cls in type(thing).__mro__)
-    ]
+    """Refuse results of make_private, Opacus's too, and an optimizer whose run has made releases."""
+    names = {name: {cls.__name__ for cls in type(thing).__mro__} for name, thing in given.items()}
+    private = [name for name in given if isinstance(given[name], _PRIVATE) or names[name] & _OPACUS]
     if private:
         raise UnsupportedError(
             f"{' and '.join(private)} came out of make_private before, as when a notebook cell is run twice."
@@ -115,13 +108,9 @@ def check_plain(**given: Any) -> None:
 # -- model and optimizer -----------------------------------------------------------------------
 
 #: What the class of a module's part may not be, and what to do.
-_NOT_PLAIN = dict.fromkeys(
-    (
-        *("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel"),
-        *("DataParallel", "FullyShardedDataParallel", "FSDPModule"),
-    ),
-    "pass the plain module, on every rank: processes share a release without it.",
-) | {
+_SHARED = "pass the plain module, on every rank: processes share a release without it."
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+_NOT_PLAIN = dict.fromkeys((*_WRAPPERS, "DifferentiallyPrivateDistributedDataParallel"), _SHARED) | {
     "ScriptModule": "pass the plain module, and script a copy of it when training is over.",
     "OptimizedModule": "put its _orig_mod in its place. The whole model may be compiled.",
 }
@@ -163,8 +152,8 @@ ONE_OPTIMIZER = (
 )
 
 
-def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of the optimizer, which must be those of the module."""
+def check_optimizer(optimizer: Any, module: nn.Module) -> None:
+    """Refuse an optimizer whose trainable parameters are not those of the module."""
     if not isinstance(optimizer, optim.Optimizer):
         raise ValueError(
             f"optimizer={type(optimizer).__name__} must be a torch.optim.Optimizer. {ONE_OPTIMIZER}."
@@ -178,11 +167,10 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
     apart = ""
     if len(held) != len(own):
         apart = "the optimizer holds a parameter twice. Name each once."
-    elif held - trained.keys():
+    elif strange := held - trained.keys():
         apart = (
-            f"{len(held - trained.keys())} of the optimizer's {len(own)} are none that the module trains."
-            " Make the optimizer from model.parameters(), after the model is final: made anew, converted and"
-            " moved."
+            f"{len(strange)} of the optimizer's {len(own)} are none that the module trains. Make the"
+            " optimizer from model.parameters(), after the model is final: made anew, converted and moved."
         )
     elif left:
         apart = (
@@ -205,7 +193,6 @@ def check_optimizer(optimizer: Any, module: nn.Module) -> list[nn.Parameter]:
                 f" Leave out .to({p.dtype}), and use torch.autocast for speed (of complex numbers make a real"
                 " parameter with a last axis of 2, for torch.view_as_complex). Frozen ones may have any type."
             )
-    return own
 
 
 def report_optimizer_state(optimizer: optim.Optimizer) -> None:
@@ -269,11 +256,7 @@ def check_ranks(setup: Setup, backend: str) -> None:
 
 
 def check_stream(setup: Setup, mechanism: Mechanism, stream: RecordStream) -> None:
-    """Refuse another promise, size, order or worker than those that a stream of records keeps to.
-
-    Raises:
-        MismatchError: naming both.
-    """
+    """Refuse another promise, size, order or worker than those that a stream of records keeps to."""
     sampling, loader = mechanism.sampling, setup.data_loader
     promised = sampling.participation if sampling.formed_outside else None
     pairs = [

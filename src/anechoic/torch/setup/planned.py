@@ -32,8 +32,8 @@ from anechoic.workloads import prefix_sum
 logger = logging.getLogger("anechoic")
 
 
-def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArithmetic]:
-    """Plan a mechanism for a run over `parameters`; the arithmetic says whether it has a grid, and why."""
+def planned(setup: Setup) -> tuple[Plan, SumArithmetic]:
+    """Plan a mechanism; the arithmetic says whether it has a grid, and why."""
     if setup.mechanism not in STRATEGIES:
         raise ValueError(
             f"mechanism={setup.mechanism!r} is unknown: choose one of {', '.join(map(repr, STRATEGIES))},"
@@ -72,7 +72,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
         "examples" if setup.units is None else "units",
     )
     update = with_schedule(update_of(setup.optimizer), setup.scheduler, setup.scheduler_interval)
-    dimension = sum(p.numel() for p in parameters)
+    dimension = sum(p.numel() for p in setup.parameters)
     name: StrategyName = setup.mechanism  # type: ignore[assignment] # a Mechanism is in no STRATEGIES
 
     def made(memory_budget: int | None) -> Plan:
@@ -97,7 +97,7 @@ def planned(setup: Setup, parameters: list[nn.Parameter]) -> tuple[Plan, SumArit
             drop_last=setup.data_loader.drop_last,
         )
 
-    against = against_grid(setup.grad_sample_mode, parameters)
+    against = against_grid(setup.grad_sample_mode, setup.parameters)
     found, arithmetic = _on_grid(made, setup, dimension, against)
     if shuffled and found.drawn is not None and name == "auto":
         most = min(1.0, found.drawn.predicted / found.chosen.predicted)

@@ -42,14 +42,10 @@ UNPACK = (
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSetup:
-    """What a source is made from.
+    """What a source is made from: arguments of make_private, and what follows from them.
 
     Attributes:
-        module: the user's, plain.
         parameters: the trainable ones, in the order of the optimizer: the order of every sum.
-        clipping: to what each contribution is clipped, and how sums are taken.
-        ledger: knows the batch in hand.
-        batch_first, loss_reduction, criterion: as given to make_private.
         wrap: whether the training loop calls a wrapper, or the plain module.
         rows: of a batch, as a rule: at most so many in nearly all of them; a public number.
         chunk: rows of the parts that batches are cut into; None where they are not.
@@ -87,6 +83,8 @@ class GradientSource(ABC):
     #: What to do where rows mix.
     remedy: ClassVar[str] = REMEDY
 
+    #: By what part of the clip norm the norm of one contribution may exceed it, at most.
+    excess = 0.0
     module: Any
     criterion: Any = None
 
@@ -110,11 +108,6 @@ class GradientSource(ABC):
     def means(self) -> bool:
         """Whether backward() is called on means over rows."""
         return self.setup.loss_reduction == "mean"
-
-    @property
-    def excess(self) -> float:
-        """By what part of the clip norm the norm of one contribution may exceed it, at most."""
-        return self.clipping.excess
 
     # -- a step --------------------------------------------------------------------------------
 
@@ -141,11 +134,7 @@ class GradientSource(ABC):
         return mapped(content, label)
 
     def checked_batch(self, delivery: Delivery) -> LabelledBatch | None:
-        """Return the batch, on whose loss backward() was called once; None for no rows.
-
-        Raises:
-            DesynchronizedError, GuaranteeError: if it was not, or not on a mean (or sum) over rows.
-        """
+        """Return the batch, on whose mean (or sum) over rows backward() was called once; None for no rows."""
         batch = self.batch
         if batch is None or not batch.roots:
             if delivery.size == 0:
@@ -245,12 +234,7 @@ def register(mode: str) -> Callable[[type[GradientSource]], type[GradientSource]
 
 
 def source_class(mode: Any) -> type[GradientSource]:
-    """The source of a grad_sample_mode.
-
-    Raises:
-        UnsupportedError: for a mode that only Opacus has.
-        ValueError: for a word that neither knows.
-    """
+    """The source of a grad_sample_mode; one that only Opacus has is refused."""
     modes = tuple(sorted({*SOURCES, *ALIASES}))
     if mode in _OF_OPACUS:
         raise UnsupportedError(f"grad_sample_mode={mode!r} is not supported: use one of {modes}.")
@@ -259,12 +243,7 @@ def source_class(mode: Any) -> type[GradientSource]:
 
 
 class ModelWrapper(nn.Module):
-    """The user's model in the training loop, with its attributes.
-
-    Args:
-        module: the user's.
-        loss_reduction, batch_first: as given to make_private.
-    """
+    """The user's model in the training loop, with its attributes."""
 
     def __init__(self, module: nn.Module, loss_reduction: str, batch_first: bool) -> None:
         super().__init__()

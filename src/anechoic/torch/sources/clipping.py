@@ -43,7 +43,7 @@ class Clipping:
     """Clip contributions and sum them.
 
     Guarantee: a clipped contribution has a norm of at most the clip norm over all parameters together,
-    whatever the parts and gamma are.
+    whatever the parts and gamma are. What rounding adds to a sum is `anechoic.noise.grid.float_excess`.
 
     Args:
         clip_norm: > 0, of one contribution over all parameters together.
@@ -70,14 +70,6 @@ class Clipping:
             )
         if self.gamma is not None and not 0 < self.gamma < float("inf"):
             raise ValueError(f"gamma={self.gamma!r} must be positive and finite.")
-
-    @property
-    def excess(self) -> float:
-        """Relative excess of a clipped contribution over the clip norm: none.
-
-        What rounding adds to a sum of several is `anechoic.noise.grid.float_excess`.
-        """
-        return 0.0
 
     @property
     def name(self) -> str:
@@ -118,13 +110,8 @@ class Clipping:
         return torch.where(sound, factors, torch.zeros_like(norms))
 
     def sums(self, samples: list[Tensor], limits: RowLimits = None) -> list[Tensor]:
-        """Clip contributions and return their sums, one tensor a parameter, without the first axis.
-
-        Args:
-            samples, limits: see `add`.
-        """
-        totals = self.nothing([sample[:1].reshape(sample.shape[1:]) for sample in samples if len(sample)])
-        totals = totals or self.nothing([s.new_zeros(s.shape[1:]) for s in samples])
+        """Clip contributions and return their sums; see `add`."""
+        totals = self.nothing([s.new_empty(s.shape[1:]) for s in samples])
         self.add(totals, samples, limits)
         return totals
 
@@ -144,9 +131,7 @@ class Clipping:
 
     def _add(self, totals: list[Tensor], samples: list[Tensor], *, bound: float, limits: RowLimits) -> None:
         """Add those of one part."""
-        flat = [
-            sample.reshape(len(sample), total.numel()) for sample, total in zip(samples, totals, strict=True)
-        ]
+        flat = [s.reshape(len(s), t.numel()) for s, t in zip(samples, totals, strict=True)]
         norms = self.norms(flat, bound)
         factors = self.factors(norms, limits, bound=bound)
         finite = torch.isfinite(norms)
@@ -159,9 +144,7 @@ class Clipping:
     def norms(self, flat: list[Tensor], bound: float | None = None) -> Tensor:
         """Upper bounds on the norms of contributions, shape (contributions,), float64; inf or nan are kept.
 
-        Args:
-            flat: one tensor a parameter, shape (contributions, entries).
-            bound: to which they are clipped; None for the clip norm.
+        `flat` has one tensor a parameter, shape (contributions, entries); `bound` is as in `factors`.
         """
         total = torch.zeros(len(flat[0]), dtype=torch.float64, device=flat[0].device)
         if _ORDINARY[0] <= (self.clip_norm if bound is None else bound) <= _ORDINARY[1]:
@@ -244,10 +227,6 @@ class GridClipping(Clipping):
 
     Guarantee: one contribution moves the sums by a vector of integers with 2-norm below 2**bits, whatever it
     is; the squares are counted, those of each part against its bound.
-
-    Args:
-        clip_norm, parts, gamma: see `Clipping`.
-        bits: of the mechanism's grid.
     """
 
     bits: int = 0
@@ -280,9 +259,8 @@ class ClipParts:
     places: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if set(self.places) != set(range(len(self.bounds))) or not all(
-            bound > 0 and math.isfinite(bound) for bound in self.bounds
-        ):
+        used = set(self.places) == set(range(len(self.bounds)))
+        if not used or not all(0 < bound < math.inf for bound in self.bounds):
             raise ValueError(
                 f"bounds={self.bounds}, places={self.places}: every part has a positive, finite bound, and at"
                 " least one parameter."
@@ -300,13 +278,9 @@ class ClipParts:
     def add(
         self, totals: list[Tensor], samples: list[Tensor], limits: RowLimits, work: Callable[..., None]
     ) -> None:
-        """Add the contributions to `totals`, part by part.
+        """Add contributions to `totals` as `Clipping.add`, part by part.
 
-        Args:
-            totals, samples: one tensor a parameter, see `Clipping.add`. A contribution that is not finite in
-                one part counts as zero in all of them.
-            limits: what part of its bounds each may use, shape (contributions,); None for all of them.
-            work: (totals, samples, bound=, limits=), of one part.
+        It is `work` that adds those of one. What is not finite in one part counts as zero in all of them.
         """
         keep = finite_rows(samples).cpu().numpy()
         limits = keep.astype(np.float64) if limits is None else np.where(keep, limits, 0.0)
@@ -328,13 +302,7 @@ def finite_rows(samples: list[Tensor]) -> Tensor:
 
 
 def side_by_side(totals: list[Tensor], samples: list[Tensor], work: Callable[..., None]) -> None:
-    """work(totals, samples), where small parameters are put into one tensor: each costs several operations.
-
-    Args:
-        totals: one tensor a parameter, which `work` adds to in place.
-        samples: the same over contributions.
-        work: whatever the parameters are.
-    """
+    """work(totals, samples), with small parameters in one tensor: each costs several operations."""
     small = [total.numel() <= _SMALL for total in totals]
     if sum(small) < 2 or len({(sample.dtype, sample.device) for sample in samples}) > 1:
         work(totals, samples)

@@ -54,14 +54,9 @@ def add_on_grid(
     """Add contributions as integers, each clipped over all these parameters together.
 
     Args:
-        totals: one int64 tensor a parameter, which is added to in place.
-        samples: one tensor a parameter, shape (contributions, *parameter). A contribution that is not finite
-            counts as zero.
-        clip_norm: > 0.
+        totals, samples, limits, gamma: see `Clipping.add`; totals are int64.
         bits: the spacing is clip_norm * 2**-bits.
-        limits: what part of the bound each may use, shape (contributions,); None for all of it.
         bound: to which they are clipped, in (0, clip_norm]; None for `clip_norm`.
-        gamma: see `Clipping`.
     """
     if not samples or not len(samples[0]):
         return
@@ -80,13 +75,7 @@ class _Sums:
     """One call of `add_on_grid`, over arrays of shape (contributions, entries)."""
 
     def __init__(
-        self,
-        parts: list[Any],
-        totals: list[Integers],
-        clip_norm: float,
-        bits: int,
-        limits: NDArray[np.float64],
-        gamma: float | None,
+        self, parts: list[Any], totals: list[Integers], clip_norm: float, bits: int, limits: Any, gamma: Any
     ) -> None:
         self._parts, self._clip_norm, self._bits, self._limits = parts, clip_norm, bits, limits
         self._totals, self._gamma = totals, gamma

@@ -25,27 +25,17 @@ _torch: Any = torch._C._functorch
 
 
 class RowLevel:
-    """Rows side by side, none of which sees another.
+    """Rows side by side, none of which sees another; each draws its own random numbers."""
 
-    Args:
-        rows: how many, at least one.
-        draws: whether random numbers may be drawn inside, one set a row.
-    """
-
-    def __init__(self, rows: int, *, draws: bool) -> None:
-        self.rows, self._randomness = rows, "different" if draws else "error"
-        self.number = 0
+    def __init__(self, rows: int) -> None:
+        self.rows, self.number = rows, 0
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Work on rows inside.
-
-        Raises:
-            UnsupportedError: if other transforms of torch.func run than when it was entered first.
-        """
+        """Work on rows inside."""
         _vmap.lazy_load_decompositions()  # type: ignore[attr-defined]
         _torch._set_vmap_fallback_warning_enabled(False)  # no word about operations without a batching rule
-        number = _torch._vmap_increment_nesting(self.rows, self._randomness)
+        number = _torch._vmap_increment_nesting(self.rows, "different")
         try:
             if self.number not in (0, number):
                 raise UnsupportedError(
@@ -67,11 +57,7 @@ class RowLevel:
         return [_torch._remove_batch_dim(tensor, self.number, self.rows, 0) for tensor in tensors]
 
     def plain(self, tensor: Tensor) -> Tensor | None:
-        """What each row has, shape (rows, …), below every transform; None where all rows share it.
-
-        Raises:
-            UnsupportedError: if the model's own vmap is in between.
-        """
+        """What each row has, shape (rows, …), below every transform; None where all rows share it."""
         place = None
         while _torch.is_functorch_wrapped_tensor(tensor):
             if _torch.is_batchedtensor(tensor):
@@ -102,14 +88,8 @@ class BranchFollower(TorchFunctionMode):
     """What a model decides by tensors is what one row decides; rows that decide otherwise are left out.
 
     So a model that decides something by its data (`if mask.all():`, `x[mask]`) runs on many rows at once,
-    each of which gets what it would have got alone: those with other decisions are run once more.
-
-    Args:
-        level: of the rows.
-        left: which rows are still to be run, one at least; the first of them decides.
-
-    Attributes:
-        kept: those of them that decided as the first one did.
+    each of which gets what it would have got alone: those with other decisions are run once more. The first
+    of the rows that are `left` decides; `kept` are those that decided as it did.
     """
 
     def __init__(self, level: RowLevel, left: list[bool]) -> None:
@@ -127,7 +107,8 @@ class BranchFollower(TorchFunctionMode):
             return bool(self._decided((args[0] == args[1]).any()).item())  # as torch does, unseen
         if (func in _PLACES or (func is torch.where and len(args) == 1)) and args and self._picks(args[0]):
             return func(self._decided(args[0]), *args[1:], **kwargs)
-        if func is F.one_hot and self._own(args[0]) and (count := _classes(*args[1:], **kwargs)) > 0:
+        count = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+        if func is F.one_hot and self._own(args[0]) and count > 0:
             # torch's looks at the data, and so at all rows, whether they are classes
             return (args[0][..., None] == torch.arange(count, device=args[0].device)).long()
         if func in _MASKED and len(args) > 1:
@@ -222,10 +203,6 @@ def _attention(
     return F.dropout(weights, dropout_p) @ value
 
 
-def _classes(num_classes: int = -1) -> int:
-    return num_classes
-
-
 #: What takes values by a mask, its second argument.
 _MASKED = frozenset({Tensor.__getitem__, Tensor.__setitem__, Tensor.masked_select, torch.masked_select})
 
@@ -234,30 +211,20 @@ class Autocast:
     """Autocast, as it was at the call."""
 
     def __init__(self, device: str) -> None:
-        self._device = device
-        self.enabled = torch.is_autocast_enabled(device)
+        self._device, self.enabled = device, torch.is_autocast_enabled(device)
         self._dtype = torch.get_autocast_dtype(device)
 
     def active(self) -> AbstractContextManager[Any]:
-        """The same once more."""
+        """The same once more, without a cache, which would keep tensors of one transform for the next."""
         if not self.enabled:
             return full_precision(self._device)
-        # a cache would keep tensors of one transform for the next
         return torch.autocast(self._device, dtype=self._dtype, cache_enabled=False)
 
 
-def merged(before: list[Tensor], made: list[Tensor], kept: Tensor) -> list[Tensor]:
-    """`before`, with the rows that are `kept` from `made`."""
-    return [
-        torch.where(kept.to(b.device).reshape(-1, *(1,) * (b.dim() - 1)), m, b)
-        for b, m in zip(before, made, strict=True)
-    ]
-
-
-def like_first(tensor: Tensor, kept: Tensor) -> Tensor:
-    """A tensor of rows, of which the first one that is kept stands for those that are not."""
-    there = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
-    return torch.where(there, tensor, tensor[int(kept.nonzero()[0])])
+def only(kept: Tensor, tensor: Tensor, other: Tensor | None = None) -> Tensor:
+    """A tensor of rows, with `other` (zeros) in the place of those that are not `kept`; the shape stays."""
+    rows = kept.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
+    return torch.where(rows, tensor, tensor.new_zeros(()) if other is None else other)
 
 
 def is_batched(tensor: Tensor) -> bool:

@@ -130,11 +130,7 @@ def zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
 
 
 def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
-    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is.
-
-    Raises:
-        UnsupportedError: where autograd cannot.
-    """
+    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is."""
     try:
         # the backward pass of a function written in Python, as in reentrant checkpointing, may run another
         # one, which knows backward() alone: autograd.grad leaves it out unseen

@@ -31,17 +31,9 @@ logger = logging.getLogger("anechoic")
 
 
 class RowModel:
-    """A model that is run row by row.
-
-    Args:
-        module: the plain one.
-        parameters: those whose gradients are wanted, in this order.
-        batch_first: whether the first dimension of inputs and outputs is the batch, or the second one.
+    """A model that is run row by row, and its parameters whose gradients are wanted, in this order.
 
     Attributes:
-        called: what it is, in messages.
-        places: of its parameters.
-        recurrent: its recurrent layers.
         loops: why rows were last taken one after another; "" while vmap runs the model.
         decides: whether it was seen to decide something by its data.
         asks: whether it was seen to ask for gradients of what it computes.
@@ -62,11 +54,11 @@ class RowModel:
         self.recurrent = [layer for layer in module.modules() if isinstance(layer, RECURRENT)]
         self.places = places_of(module)
         names = {id(p): name for name, p in module.named_parameters()}
-        self._names = [names[id(p)] for p in parameters]
+        self.names = [names[id(p)] for p in parameters]
 
     def weights(self) -> dict[str, Tensor]:
         """The parameters by name, as they are now."""
-        return {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
+        return {name: p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
 
     @contextmanager
     def runnable(self) -> Iterator[None]:
@@ -78,10 +70,6 @@ class RowModel:
                 handle = layer.register_forward_pre_hook(zero_state, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
-
-    def gradients(self, found: dict[str, Tensor]) -> list[Tensor]:
-        """In the order of the parameters."""
-        return [found[name] for name in self._names]
 
     def forget_rows(self, layer: nn.Module, before: dict[str, Any]) -> None:
         """Put back attributes in which a call left something of rows, which the next batch would see."""
@@ -115,8 +103,7 @@ class RowModel:
     def try_out(self, given: Any, axes: list[int | None], slots: int) -> None:
         """Decide on made-up rows whether vmap runs it, and where its outputs have their rows.
 
-        Args:
-            given, axes, slots: as of `RowPasses`, of which types and shapes are looked at.
+        Of `given` types and shapes are looked at; arguments are those of `RowPasses`.
         """
         self.tried = self.looking = True
         tensors, outside = [plain(t).detach() for t in tensors_in(given)], states(cuda=True)
@@ -128,10 +115,7 @@ class RowModel:
             self._look_at_axes(given, axes, tensors)
             reasons = []
             for value in (0, 1):  # ids and lengths
-                made = [
-                    t if a is None else made_up(t, a, slots, value)
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
+                made = made_up(tensors, axes, slots, value)
                 try:
                     with undisturbed(self.module):
                         before = marks_of(self.module)
@@ -147,10 +131,7 @@ class RowModel:
                     reasons.append(error)
             seen: list[dict[str, Tensor]] = []
             for value in (0, 1):
-                made = [
-                    t if a is None else made_up(t, a, 1, value) for t, a in zip(tensors, axes, strict=True)
-                ]
-                arguments, keywords = filled(given, made)
+                arguments, keywords = filled(given, made_up(tensors, axes, 1, value))
                 seeded()
                 try:
                     with undisturbed(self.module):
@@ -178,11 +159,7 @@ class RowModel:
         shapes = []
         for count in (2, 3):
             for value in (0, 1):
-                made = [
-                    t if a is None else made_up(t, a, count, value)
-                    for t, a in zip(tensors, axes, strict=True)
-                ]
-                arguments, keywords = filled(given, made)
+                arguments, keywords = filled(given, made_up(tensors, axes, count, value))
                 try:
                     with undisturbed(self.module):
                         found = tensors_in(self.module(*arguments, **keywords))
@@ -197,11 +174,7 @@ class RowModel:
                 self._axes += (differing[0] if known else None,)
 
     def axis(self, place: int, tensor: Tensor) -> int | None:
-        """The axis of length 1 that stands for the batch in an output of one row; None without an axis.
-
-        Raises:
-            UnsupportedError: if there is none.
-        """
+        """The axis of length 1 that stands for the batch in an output of one row; None without an axis."""
         if not tensor.dim():
             return None
         known = self._axes[place] if place < len(self._axes) else None
@@ -215,7 +188,7 @@ class RowModel:
         )
 
 
-def made_up(tensor: Tensor, axis: int, count: int, value: int) -> Tensor:
-    shape = list(tensor.shape)
-    shape[axis] = count
-    return torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)
+def made_up(tensors: list[Tensor], axes: list[int | None], count: int, value: int) -> list[Tensor]:
+    """`count` rows of one value in the place of those that tensors have on their axes."""
+    pairs = zip(tensors, axes, strict=True)
+    return [t if a is None else t.new_full((*t.shape[:a], count, *t.shape[a + 1 :]), value) for t, a in pairs]

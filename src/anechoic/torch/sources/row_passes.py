@@ -27,9 +27,8 @@ from anechoic.torch.sources.levels import (
     RowLevel,
     TorchPatches,
     is_continuous,
-    like_first,
+    only,
 )
-from anechoic.torch.sources.levels import merged as kept_rows
 from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered, take_back
 from anechoic.torch.structure import filled, mapped, tensors_in
 
@@ -84,11 +83,7 @@ class RowPasses:
         self._after: Callable[[], None] | None = None
 
     def run(self) -> list[Tensor]:
-        """Outputs of all rows, rows first.
-
-        Raises:
-            Exception: what the model raised, if it did for every row.
-        """
+        """Outputs of all rows, rows first; raises what the model raised, if it did for every row."""
         module = self._model.module
         # each pass begins with what the model was before the call, which is one call of it, however many
         own = [(layer, dict(layer.__dict__)) for layer in module.modules()]
@@ -117,12 +112,8 @@ class RowPasses:
             check_not_mixing(self._model.module.modules())
             raise self._error
         if self._failed:
-            logger.warning(
-                "the %s raised for %d rows, which count as zero: %s",
-                self._model.called,
-                self._failed,
-                self._error,
-            )
+            said = "the %s raised for %d rows, which count as zero: %s"
+            logger.warning(said, self._model.called, self._failed, self._error)
         pairs = list(zip(found, self.chunks, strict=True))
         parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
         joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [
@@ -170,7 +161,7 @@ class RowPasses:
                         "the model's outputs have other shapes for some rows than for others: pad them to one"
                         " shape in forward."
                     )
-                totals = kept_rows(totals, made, kept) if totals else made
+                totals = [only(kept, m, t) for m, t in zip(made, totals, strict=True)] if totals else made
                 passes.append((kept, level, pull))
             else:
                 self._failed += int(kept.sum())
@@ -182,7 +173,7 @@ class RowPasses:
         for kept, _, _ in passes:
             used |= kept
         if not bool(used[: len(rows)].all()):  # what a failed row's slot holds is of others
-            totals = [torch.where(_beside(used, o), o, torch.zeros_like(o)) for o in totals]
+            totals = [only(used, o) for o in totals]
         return [o[: len(rows)] for o in totals]
 
     def _way(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
@@ -195,9 +186,8 @@ class RowPasses:
         for own in (left, leader):
             filled_in = inputs
             if own is leader:
-                filled_in = [
-                    t if a is None else like_first(t, leader) for t, a in zip(inputs, self._axes, strict=True)
-                ]
+                first, pairs = int(left.nonzero()[0]), zip(inputs, self._axes, strict=True)
+                filled_in = [t if a is None else only(leader, t, t[first]) for t, a in pairs]
             try:
                 if self._before is not None:
                     self.changed = bool(self._before()) or self.changed
@@ -233,7 +223,7 @@ class RowPasses:
         model = self._model
         if model.loops:
             return self._alone(inputs, left)
-        level = RowLevel(self._slots, draws=True)
+        level = RowLevel(self._slots)
         decisions = BranchFollower(level, left.tolist()) if model.decides else None
         kinds: list[bool] = []
 
@@ -302,18 +292,14 @@ class RowPasses:
                 continue
             with level.entered():
                 back = pull([level.put(c) for c in given], retain_graph=False)[0]
-                made = level.taken(model.gradients(back))
-            totals = kept_rows(totals, made, kept) if totals else made
+                made = level.taken([back[name] for name in model.names])
+            totals = [only(kept, m, t) for m, t in zip(made, totals, strict=True)] if totals else made
         self._passes[chunk] = []
         if not totals:
             totals = [p.new_zeros(self._slots, *p.shape) for p in model.parameters]
         if not bool(used[: len(rows)].all()):
-            totals = [torch.where(_beside(used, t), t, torch.zeros_like(t)) for t in totals]
+            totals = [only(used, t) for t in totals]
         return totals if len(rows) == self._slots else [t[: len(rows)] for t in totals]
-
-
-def _beside(rows: Tensor, tensor: Tensor) -> Tensor:
-    return rows.to(tensor.device).reshape(-1, *(1,) * (tensor.dim() - 1))
 
 
 #: What torch says where a model decides by the data of rows that it runs on side by side.

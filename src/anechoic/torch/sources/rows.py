@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
-from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, Mixing, OnAxis, fault_of, label_of, plain
 from anechoic.torch.sources.base import REMEDY, UNPACK, GradientSource, ModelWrapper, SourceSetup, register
 from anechoic.torch.sources.levels import check_not_packed, is_continuous
 from anechoic.torch.sources.row_model import RowModel
 from anechoic.torch.sources.row_passes import RowPasses
-from anechoic.torch.structure import full_precision, tensors_in
+from anechoic.torch.structure import tensors_in
 
 #: Bytes of gradients that are held at once, for the rows of one chunk: larger tensors are slower too, since
 #: the operating system clears their pages anew in every step.
@@ -60,29 +60,17 @@ class RowsModule(ModelWrapper):
 
 
 class PendingCall:
-    """A call of the model whose outputs were handed out.
-
-    Attributes:
-        passes: the call, row by row.
-        leaves: its outputs, where backward() ends.
-        cotangents: gradients of each row's own loss at its outputs, rows first; none before step().
-    """
+    """A call of the model whose outputs were handed out as `leaves`, where backward() ends."""
 
     def __init__(self, passes: RowPasses, leaves: list[LabelledTensor]) -> None:
         self.passes, self.leaves = passes, leaves
+        #: gradients of each row's own loss at its outputs, rows first; none before step()
         self.cotangents: list[Tensor] = []
 
 
 @register("rows")
 class RowsSource(GradientSource):
-    """One gradient a row, chunk by chunk; see this module.
-
-    An example whose gradient is not finite contributes zero.
-
-    Attributes:
-        memory: bytes of gradients held at once; at least one row.
-        batch: the one in hand, whose tensors are followed.
-    """
+    """One gradient a row, chunk by chunk; an example whose gradient is not finite contributes zero."""
 
     mode = "rows"
     memory = MEMORY
@@ -172,11 +160,9 @@ class RowsSource(GradientSource):
                 " return what follows from them; put the module that made the input into the model; do it"
                 " after optimizer.step() (a generator's turn); or detach() it."
             )
-        label = tensor.label if type(tensor) is LabelledTensor and tensor.batch is batch else None
+        label = label_of(tensor)
         if type(tensor) is LabelledTensor and tensor.batch is not batch:
             label = Mixing("a tensor of an earlier batch")
-        mark = mark_of(plain(tensor))
-        label = label if mark is None else mark[0]
         if label is None:
             own = dimension if tensor.dim() > dimension else 0
             if not tensor.dim():
@@ -212,7 +198,7 @@ class RowsSource(GradientSource):
         used = [(call, given) for call, given in found if given]
         for call, given in used:
             call.cotangents = given
-        with torch.no_grad(), full_precision(self.device.type):
+        with torch.no_grad():
             totals = self.clipping.nothing(self.parameters)
             for rows, vectors in self._chunks([call for call, _ in used], delivery):
                 whole = delivery.units is None
@@ -227,16 +213,12 @@ class RowsSource(GradientSource):
         made = []
         for leaf, axis in zip(call.leaves, call.passes.axes, strict=True):
             own, gradient = OnAxis(axis or 0), leaf.grad
-            label = gradient.label if type(gradient) is LabelledTensor and gradient.batch is batch else None
-            if label not in (None, own) and batch.rows > 1:
-                why = label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
+            if why := fault_of(gradient, own, batch):
                 raise GuaranteeError(
                     f"the gradient of one row's outputs depends on other rows. {why}. {REMEDY}."
                 )
-            if gradient is not None:
-                made.append(plain(gradient).detach().movedim(own.axis, 0))
-            else:
-                made.append(torch.zeros_like(plain(leaf)).movedim(own.axis, 0))
+            found = torch.zeros_like(leaf.raw) if gradient is None else plain(gradient).detach()
+            made.append(found.movedim(own.axis, 0))
         return made if any(leaf.grad is not None for leaf in call.leaves) else []
 
     def discard_sums(self) -> None:

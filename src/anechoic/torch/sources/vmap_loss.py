@@ -40,12 +40,7 @@ class VmapLossSource(RowsSource):
         self.criterion = torch.compiler.disable(self.loss)
 
     def loss(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The mean (or sum) of the losses of the rows; for other data than the batch in hand, the user's.
-
-        Raises:
-            UnsupportedError: for a tensor without one row an example, or a loss of a row that is no number.
-            GuaranteeError: for a criterion that reaches trainable parameters.
-        """
+        """The mean (or sum) of the losses of the rows; for other data than the batch in hand, the user's."""
         batch, delivery = self.batch, self.ledger.in_hand
         given = mapped((arguments, keywords), lambda t: getattr(t, "of_rows", t))
         tensors = tensors_in(given)
@@ -117,14 +112,13 @@ class LossModel(RowModel):
         own = {str(i): (t, a) for i, (t, a) in enumerate(zip(tensors, axes, strict=True)) if t.requires_grad}
         zeros = {i: nn.Parameter(torch.zeros_like(plain(t).narrow(a, 0, 1))) for i, (t, a) in own.items()}
         self.module.shifts = zeros
-        self.parameters, self._names = [*zeros.values()], [*zeros]
+        self.parameters, self.names = [*zeros.values()], [*zeros]
         self.places = [(zeros, name, name) for name in zeros]
         return [a for _, a in own.values()]
 
     def _look_at_axes(self, given: Any, axes: list[int | None], tensors: list[Tensor]) -> None:
         """Refuse a loss that has a gradient though its arguments have none."""
-        made = [t if a is None else made_up(t, a, 1, 0) for t, a in zip(tensors, axes, strict=True)]
-        self.module.shifts, (arguments, keywords) = {}, filled(given, made)
+        self.module.shifts, (arguments, keywords) = {}, filled(given, made_up(tensors, axes, 1, 0))
         with suppress(*FAILS), torch.enable_grad():
             self.tried = not self.module(*arguments, **keywords).requires_grad
         self.module.shifts = self.places[0][0]

@@ -28,8 +28,7 @@ class CachedGradients(RowGradients):
     Args:
         left: factors of some rows as the backward pass left them: (rows, positions, inputs) and (rows,
             positions, outputs).
-        sizes: of them.
-        restore: brings (1, outputs, inputs) into the parameter's shape.
+        sizes, restore: as of `OuterProducts`, with one group.
         otherwise: the same gradients, not kept.
     """
 

@@ -36,11 +36,7 @@ def rounding(terms: int) -> float:
 
 
 class MemoryAllowance:
-    """Memory allowance for gradients that are kept between norms and sums.
-
-    Args:
-        left: bytes.
-    """
+    """Bytes that are left for gradients that are kept between norms and sums."""
 
     def __init__(self, left: int = KEPT) -> None:
         self.left = left
@@ -66,11 +62,7 @@ class RowGradients(ABC):
 
     @abstractmethod
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        """Sum of the rows' gradients times `factors`, in the parameter's shape, float64.
-
-        Args:
-            factors: shape (rows,), float64, >= 0.
-        """
+        """Sum of the rows' gradients times `factors` (rows,) >= 0, in the parameter's shape, float64."""
 
     def to_share(self) -> RowGradients:
         """The same, in a form of which the norm of a shared weight can be made."""
@@ -335,11 +327,9 @@ def norms(gradients: list[RowGradients]) -> Tensor:
 
 
 def excess(rows: int, terms: int) -> float:
-    """By how much, relative to the clip norm, rounding can add to what one row moves a sum by.
+    """By how much, relative to the clip norm, rounding can add to what one row moves a sum of `rows` by.
 
-    Args:
-        rows: summed up together.
-        terms: the largest `OuterProducts.terms` of the parameters.
+    `terms` is the largest `OuterProducts.terms` of the parameters.
     """
     kept = rows * rounding(rows)
     mixed = rows * rounding(terms) / MARGIN if terms else 0.0

@@ -14,22 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from anechoic.errors import UnsupportedError
-from anechoic.torch.labels import Label, LabelledBatch, LabelledTensor, Mixing, OnAxis, mark_of, plain
+from anechoic.torch.labels import Label, LabelledBatch, LabelledTensor, Mixing, OnAxis, label_of, plain
 from anechoic.torch.sources.ghost.layers import SHARING, BackwardCall, Embedding, holds, layer_kind
-from anechoic.torch.structure import Idle
 
 OTHERWISE = "use grad_sample_mode='rows'"
 
 
 class NotedCall(NamedTuple):
-    """One call of a layer, which backward() came through.
-
-    Attributes:
-        layer: what was called.
-        given: its input.
-        backprop: the gradient at its output.
-        expected: the label of the output.
-    """
+    """One call of a layer, which backward() came through: `expected` is the label of its output."""
 
     layer: nn.Module
     given: Tensor
@@ -46,13 +38,6 @@ class NotedCall(NamedTuple):
         # over features that are rows the output is no row's
         return "" if isinstance(self.expected, OnAxis) else f"an input of shape {shape} whose rows it mixes"
 
-    def pulled_fault(self) -> str:
-        """Why the gradient at its output is not of single rows, or ""."""
-        label = label_of(self.backprop)
-        if label is None or label == self.expected:
-            return ""
-        return label.why if isinstance(label, Mixing) else "a number of all rows weighs each of them"
-
     def by_rows(self, rows: int) -> BackwardCall:
         """The tensors without labels, rows first."""
         found = []
@@ -66,12 +51,6 @@ class NotedCall(NamedTuple):
                 one = one.flatten(label.axis + 1, label.axis + 2)
             found.append(one)
         return BackwardCall(self.layer, *found)
-
-
-def label_of(tensor: Tensor) -> Label:
-    """The label of a tensor now; what was written to its memory counts."""
-    mark = mark_of(plain(tensor))
-    return mark[0] if mark is not None else tensor.label if type(tensor) is LabelledTensor else None
 
 
 class BackpropRecorder(torch.autograd.Function):
@@ -98,18 +77,15 @@ class BackpropRecorder(torch.autograd.Function):
 class Hook:
     """A bound method as a hook, as long as its owner is there; in a copy of the model it does nothing."""
 
-    def __init__(self, method: Any) -> None:
-        self._method = WeakMethod(method)
+    def __init__(self, method: Any = None) -> None:
+        self._method = None if method is None else WeakMethod(method)
 
     def __call__(self, *given: Any) -> Any:
-        method = self._method()
+        method = self._method and self._method()
         return None if method is None else method(*given)
 
-    def __deepcopy__(self, memo: Any) -> Idle:
-        return Idle()
-
     def __reduce__(self) -> Any:
-        return Idle, ()
+        return Hook, ()
 
 
 def hooked(layer: nn.Module, before: Any, after: Any, *, within: bool) -> list[Any]:
@@ -121,21 +97,12 @@ def hooked(layer: nn.Module, before: Any, after: Any, *, within: bool) -> list[A
 
 
 class LayerCalls:
-    """Note the calls of the trainable layers of a module.
-
-    Args:
-        module: plain module, of which every trainable parameter belongs to one layer on the list.
-        parameters: the trainable ones.
-        batch_first: whether rows come before positions in what has no label.
+    """Note the calls of the trainable layers of a module; one that is not on the list is refused by name.
 
     Attributes:
-        batch: in hand.
-        inside: whether the model works on it, so that layers are noted; they are in its backward() too.
+        inside: whether the model works on the batch, so layers are noted; they are in its backward() too.
         layers: for each the names of its trainable parameters and their ids.
         anchor: no parameter, and makes autograd come by.
-
-    Raises:
-        UnsupportedError: naming the layer that is not on the list, and why.
     """
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter], *, batch_first: bool) -> None:
@@ -210,11 +177,7 @@ def _counts(places: Tensor) -> bool:
 
 
 def trainable_layers(module: nn.Module, parameters: list[nn.Parameter]) -> dict[nn.Module, dict[str, int]]:
-    """The layers that hold `parameters`: for each the names of its own and their ids.
-
-    Raises:
-        UnsupportedError: if one is not on the list, or a parameter belongs to several.
-    """
+    """The layers that hold `parameters`: for each the names of its own and their ids."""
     wanted = {id(p) for p in parameters}
     owners: dict[int, list[tuple[str, nn.Module]]] = {}
     found: dict[nn.Module, dict[str, int]] = {}

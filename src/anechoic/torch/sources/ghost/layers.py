@@ -30,12 +30,9 @@ from anechoic.torch.sources.ghost.factored_gradients import (
 
 
 class BackwardCall(NamedTuple):
-    """One call of a layer in a backward pass.
+    """One call of a layer in a backward pass: its input, and the gradient at its output.
 
-    Attributes:
-        layer: what was called.
-        given: its input, shape (rows, …, *axes of one position): rows first, positions between.
-        backprop: the gradient at its output, in the same form.
+    Both have shape (rows, …, *axes of one position): rows first, positions between.
     """
 
     layer: Any
@@ -139,18 +136,14 @@ class _Convolution(LayerKind):
             a = [_channels_last(call.backprop[rows], groups) for call in calls]
             return joined(x, 2), joined(a, 2)
 
-        def weight() -> RowGradients:
-            return OuterProducts(make, sizes, restore, budget)
-
         def restore(made: Tensor) -> Tensor:
-            split = made.reshape(outputs, *kernel, per_group)
-            return split.movedim(-1, 1)
+            return made.reshape(outputs, *kernel, per_group).movedim(-1, 1)
 
         def bias() -> RowGradients:
             flat = [call.backprop.flatten(start_dim=3) for call in calls]
             return PlainGradients(total([part.sum(dim=(1, 3), dtype=torch.float64) for part in flat]))
 
-        return {"weight": weight, "bias": bias}
+        return {"weight": lambda: OuterProducts(make, sizes, restore, budget), "bias": bias}
 
 
 def _channels_last(backprop: Tensor, groups: int) -> Tensor:
@@ -197,12 +190,7 @@ def _padding(layer: Any) -> list[int]:
 
 
 class _Normalisation(LayerKind):
-    """Layers whose weight and bias stand at the end: y = weight * x' + bias, x' a function of the row's x.
-
-    Args:
-        function: (layer, x) -> x'.
-        channels: whether one weight is that of a channel, the axis behind that of the images.
-    """
+    """y = weight * x' + bias with x' = function(layer, x); with `channels` a weight is that of a channel."""
 
     def __init__(self, function: Callable[[Any, Tensor], Tensor], *, channels: bool) -> None:
         self._function, self._channels = function, channels
@@ -214,23 +202,17 @@ class _Normalisation(LayerKind):
         return x.dim() - 1 if self._channels else layer.weight.dim()
 
     def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
-        def weight() -> RowGradients:
-            return PlainGradients(total([self._summed(call, self._normalised(call)) for call in calls]))
-
-        def bias() -> RowGradients:
-            return PlainGradients(total([self._summed(call, None) for call in calls]))
-
-        return {"weight": weight, "bias": bias}
+        return {
+            "weight": lambda: PlainGradients(total([self._summed(c, self._normalised(c)) for c in calls])),
+            "bias": lambda: PlainGradients(total([self._summed(c, None) for c in calls])),
+        }
 
     def _normalised(self, call: BackwardCall) -> Tensor:
         x = call.given
         if not x.numel():
             return x
-        return (
-            self._function(call.layer, x.flatten(0, 1)).reshape(x.shape)
-            if self._channels
-            else (self._function(call.layer, x))
-        )
+        images = x.flatten(0, 1) if self._channels else x
+        return self._function(call.layer, images).reshape(x.shape)
 
     def _summed(self, call: BackwardCall, factor: Tensor | None) -> Tensor:
         """Backprops (times `factor`) summed over all axes but rows and those of the parameter."""
@@ -244,26 +226,10 @@ class _Normalisation(LayerKind):
         return split.sum(1, dtype=torch.float64)
 
 
-def _layer_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
-
-
-def _rms_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.rms_norm(x, layer.normalized_shape, None, layer.eps)
-
-
 def _own_rms_norm(layer: Any, x: Tensor) -> Tensor:
     """As transformers' models have it: in float32."""
     wide = x.to(torch.float32)
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + layer.variance_epsilon)).to(x.dtype)
-
-
-def _group_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.group_norm(x, layer.num_groups, None, None, layer.eps)
-
-
-def _instance_norm(layer: Any, x: Tensor) -> Tensor:
-    return F.instance_norm(x, None, None, None, None, True, 0.0, layer.eps)
 
 
 class Embedding(LayerKind):
@@ -284,12 +250,17 @@ class Embedding(LayerKind):
         def weight() -> RowGradients:
             rows = len(calls[0].given)
             lines = joined([call.given.reshape(rows, math.prod(call.given.shape[1:])) for call in calls], 1)
-            values = joined([positions(call.backprop) for call in calls], 1)
-            if layer.padding_idx is not None:
-                values = values.masked_fill((lines == layer.padding_idx).unsqueeze(-1), 0)
+            values = joined([self._of_words(layer, call) for call in calls], 1)
             return SparseGradients(lines.long(), values, layer.weight.shape[0])
 
         return {"weight": weight}
+
+    def _of_words(self, layer: Any, call: BackwardCall) -> Tensor:
+        """What each word adds to its line: (rows, words, width)."""
+        made = call.backprop
+        if layer.padding_idx is not None:
+            made = made.masked_fill((call.given == layer.padding_idx).unsqueeze(-1), 0)
+        return positions(made)
 
 
 class EmbeddingBag(Embedding):
@@ -301,20 +272,7 @@ class EmbeddingBag(Embedding):
     def own(self, layer: Any, x: Tensor) -> int:
         return 1
 
-    def gradients(self, calls: list[BackwardCall], budget: MemoryAllowance) -> Makers:
-        layer: Any = calls[0].layer
-
-        def weight() -> RowGradients:
-            rows = len(calls[0].given)
-            lines = joined([call.given.reshape(rows, math.prod(call.given.shape[1:])) for call in calls], 1)
-            values = joined([self._of_words(layer, call) for call in calls], 1)
-            return SparseGradients(lines.long(), values, layer.weight.shape[0])
-
-        return {"weight": weight}
-
-    @staticmethod
-    def _of_words(layer: Any, call: BackwardCall) -> Tensor:
-        """What each word adds to its line: (rows, words of all its bags, width)."""
+    def _of_words(self, layer: Any, call: BackwardCall) -> Tensor:
         words = call.given
         counts = torch.ones_like(words) if layer.padding_idx is None else words != layer.padding_idx
         shares = counts.double()
@@ -325,18 +283,18 @@ class EmbeddingBag(Embedding):
         return positions(made.masked_fill((shares == 0).unsqueeze(-1), 0))
 
 
+_instance_norm = _Normalisation(lambda of, x: F.instance_norm(x, eps=of.eps), channels=True)
 #: The allow-list. A subclass is another class, whose forward pass may be another.
 KINDS: dict[type[nn.Module], LayerKind] = {
     nn.Linear: _Linear(),
     nn.Embedding: Embedding(),
     nn.EmbeddingBag: EmbeddingBag(),
-    nn.LayerNorm: _Normalisation(_layer_norm, channels=False),
-    nn.RMSNorm: _Normalisation(_rms_norm, channels=False),
-    nn.GroupNorm: _Normalisation(_group_norm, channels=True),
-    **dict.fromkeys(
-        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-        _Normalisation(_instance_norm, channels=True),
+    nn.LayerNorm: _Normalisation(
+        lambda of, x: F.layer_norm(x, of.normalized_shape, eps=of.eps), channels=False
     ),
+    nn.RMSNorm: _Normalisation(lambda of, x: F.rms_norm(x, of.normalized_shape, eps=of.eps), channels=False),
+    nn.GroupNorm: _Normalisation(lambda of, x: F.group_norm(x, of.num_groups, eps=of.eps), channels=True),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _instance_norm),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _Convolution()),
 }
 #: Classes of other people's packages, which need not be installed, by module and name.

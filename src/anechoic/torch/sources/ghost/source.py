@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError
 from anechoic.runs.ledger import Delivery
 from anechoic.torch import label_layers  # noqa: F401 - labels know their rules by it
-from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis
+from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, fault_of, label_of
 from anechoic.torch.sources.base import UNPACK, GradientSource, SourceSetup, register
 from anechoic.torch.sources.ghost.factored_gradients import (
     MemoryAllowance,
@@ -28,9 +28,9 @@ from anechoic.torch.sources.ghost.factored_gradients import (
     norms,
     shared,
 )
-from anechoic.torch.sources.ghost.layer_calls import OTHERWISE, LayerCalls, hooked, label_of
+from anechoic.torch.sources.ghost.layer_calls import OTHERWISE, LayerCalls, hooked
 from anechoic.torch.sources.ghost.layers import BackwardCall, layer_kind
-from anechoic.torch.sources.levels import check_not_packed
+from anechoic.torch.sources.levels import check_not_packed, only
 from anechoic.torch.sources.rows import RowsModule
 from anechoic.torch.structure import mapped, tensors_in
 
@@ -58,16 +58,12 @@ class GhostSource(GradientSource):
         self.layers = LayerCalls(setup.module, setup.parameters, batch_first=setup.batch_first)
         self._handles = hooked(setup.module, self._enter, self._leave, within=False)
         self._open: list[ExitStack | None] = []
-        self._excess, self._rounding_of, self._rounding = 0.0, -1, dict[int, float]()
+        self._rounding_of, self._rounding = -1, dict[int, float]()
         self.decided = False
         said: Any = {"loss_reduction": setup.loss_reduction, "batch_first": setup.batch_first}
         #: or a handle that says so, in the place of a module
         self.module = RowsModule(self, setup.module, **said) if setup.wrap else SimpleNamespace(**said)
         self.criterion = setup.criterion or nn.CrossEntropyLoss(reduction=setup.loss_reduction)
-
-    @property
-    def excess(self) -> float:
-        return max(self.clipping.excess, self._excess)
 
     # -- the model ------------------------------------------------------------------------------
 
@@ -153,7 +149,7 @@ class GhostSource(GradientSource):
             finite = torch.isfinite(torch.stack(lengths)).all(dim=0) if lengths else torch.ones(1)
             if not bool(finite.all()):
                 calls = [
-                    BackwardCall(c.layer, *(_only(t, finite) for t in (c.given, c.backprop))) for c in calls
+                    BackwardCall(c.layer, *(only(finite, t) for t in (c.given, c.backprop))) for c in calls
                 ]
                 gradients = self._gradients(calls)
                 lengths = self._lengths(gradients)
@@ -184,8 +180,8 @@ class GhostSource(GradientSource):
                 )
 
     def _check_pulled(self, batch: LabelledBatch) -> None:
-        for call in batch.calls if batch.rows > 1 else ():
-            if why := call.pulled_fault():
+        for call in batch.calls:
+            if why := fault_of(call.backprop, call.expected, batch):
                 raise GuaranteeError(
                     f"the gradient of one row at the output of {self.layers.describe(call.layer)} depends on"
                     f" other rows. {why}. {self.remedy}."
@@ -222,7 +218,7 @@ class GhostSource(GradientSource):
         if delivery.step != self._rounding_of:
             self._rounding_of, self._rounding = delivery.step, {}
         self._rounding[delivery.chunk] = part
-        self._excess = max(self._excess, sum(self._rounding.values()))
+        self.excess = max(self.excess, sum(self._rounding.values()))
 
     def detach(self) -> None:
         self.layers.detach()
@@ -230,11 +226,6 @@ class GhostSource(GradientSource):
             handle.remove()
         if isinstance(self.module, RowsModule):
             self.module.__dict__.update(_source=None, _called=None)
-
-
-def _only(tensor: Tensor, finite: Tensor) -> Tensor:
-    """Zeros in the rows that are not finite: the shape, by which kernels are chosen, stays."""
-    return torch.where(finite.reshape(-1, *(1,) * (tensor.dim() - 1)), tensor, torch.zeros_like(tensor))
 
 
 @contextmanager
