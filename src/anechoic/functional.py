@@ -21,6 +21,8 @@ import numpy as np
 
 from anechoic._validate import positive_float
 
+__all__ = ["clip_and_sum", "clipped_sum", "unflatten"]
+
 
 def clip_and_sum(gradients: Any, clip_norm: float) -> Any:
     """Clip the gradients of rows to a norm over all parameters together, and add them up.
