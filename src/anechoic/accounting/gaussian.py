@@ -121,10 +121,7 @@ def _smallest(holds, low: float, high: float) -> float:  # type: ignore[no-untyp
         middle = 0.5 * (low + high)
         if not low < middle < high:
             break
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
