@@ -283,8 +283,8 @@ def bounded_batches(
     """Form batches in which each owner has at most one example, and keeps to `participation`.
 
     With several owners an example is shared, at a part of the clip norm (`Units`), or chosen, as here: used
-    with its whole norm or not at all. The choice follows from who owns what alone, which must be fixed and public
-    (Ganesh et al., arXiv 2503.03622, Algorithm 4, with a separation and without sampling).
+    with its whole norm or not at all. The choice follows from who owns what alone, which must be fixed and
+    public (Ganesh et al., arXiv 2503.03622, Algorithm 4, with a separation and without sampling).
 
     Greedy: examples come in `order`, again and again. Each goes into the earliest batch with room that all
     its owners may take part in, and is left out where there is none.
@@ -312,7 +312,9 @@ def bounded_batches(
     used, free = [0] * units.count, [0] * units.count  # participations, and the first step that is open
     batches: list[list[int]] = [[] for _ in range(steps)]
     room = list(range(steps + 1))  # step -> the next one with room, by steps in between
-    rest = range(units.examples) if order is None else [int(i) for i in order]
+    rest = range(units.examples) if order is None else np.asarray(order).tolist()
+    if not all(isinstance(i, int) and 0 <= i < units.examples for i in rest):
+        raise ValueError(f"order must hold indices of examples, integers from 0 to {units.examples - 1}.")
     while rest:
         again = []
         for example in rest:
