@@ -20,7 +20,7 @@ import numpy as np
 from anechoic._validate import fraction, one_of, positive_float, positive_int, real_number
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions import sampled_gaussian
-from anechoic.accounting.loss_distributions.composition import Losses, direction_epsilon
+from anechoic.accounting.loss_distributions.composition import PrivacyLosses, direction_epsilon
 from anechoic.accounting.search import least_noise
 
 ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
@@ -169,4 +169,4 @@ def _composed(
 ) -> float:
     tail = sampled_gaussian.log_tail(delta, compositions)
     laws = sampled_gaussian.sampled_gaussian_losses(noise_multiplier, rate, adjacency, width, tail)
-    return max(direction_epsilon([(Losses.of(width, *law), compositions)], delta) for law in laws)
+    return max(direction_epsilon([(PrivacyLosses.of(width, *law), compositions)], delta) for law in laws)
