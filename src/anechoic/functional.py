@@ -76,7 +76,7 @@ def clip_and_sum(gradients: Any, clip_norm: float) -> Any:
 
 
 def clipped_sum(loss: Callable[..., Any], parameters: Any, batch: Sequence[Any], clip_norm: float) -> Any:
-    """Sum the clipped gradients of a loss of one row, over the rows of a batch of torch.
+    """Return the sum of clipped gradients of a loss of one row, over the rows of a batch of torch.
 
     Args:
         loss: (parameters, *row) -> scalar tensor; the tensors of a row have no axis for the batch.
@@ -106,6 +106,9 @@ def unflatten(vector: Any, like: Any) -> Any:
     Args:
         vector: shape (entries of all parameters,).
         like: the parameters, in their order.
+
+    Raises:
+        ValueError: for a vector of another length.
     """
     names = list(like) if isinstance(like, Mapping) else None
     parts = (

@@ -172,6 +172,12 @@ def accountant_of(
 ) -> Accountant | None:
     """Return the accountant of an amplified scheme; None for one that is not amplified.
 
+    Args:
+        sampling: how batches are formed.
+        strategy: C, of as many steps.
+        adjacency: as in `Mechanism`.
+        accounting: "deterministic", or a `Verified`.
+
     Raises:
         ValueError: if the accounting is not offered for this scheme.
         UnsupportedError: where no theorem covers the combination.
@@ -184,6 +190,10 @@ def accountant_of(
 
 def only_deterministic(sampling: Sampling, accounting: Accounting) -> None:
     """Refuse Monte Carlo where the bound is exact, or close to it.
+
+    Args:
+        sampling: the scheme, which the message names.
+        accounting: what was asked for.
 
     Raises:
         ValueError: naming the scheme.
@@ -280,6 +290,10 @@ class MonteCarloAccountant(Accountant):
 
 def refuse_replacing(sampling: Sampling, adjacency: str) -> None:
     """Refuse replace-one adjacency, which the reduction to a mixture does not cover.
+
+    Args:
+        sampling: the scheme, which the message names.
+        adjacency: what was asked for.
 
     Raises:
         UnsupportedError: naming the scheme.

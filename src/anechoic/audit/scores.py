@@ -33,7 +33,7 @@ class ScoreAudit:
         epsilon, mu: lower bounds, on epsilon at `delta` and on the mu of a mu-GDP release.
         delta: of epsilon.
         auroc: estimated probability that a canary put in has the higher score; ties count half.
-        without, with_canary: the scores, sorted.
+        without, with_canary: the scores, sorted, shapes (m0,) and (m1,).
     """
 
     epsilon: LowerBound

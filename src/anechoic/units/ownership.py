@@ -299,6 +299,9 @@ def bounded_batches(
     Returns:
         Indices for `DataLoader(batch_sampler=…)`, with `participation=` and `unit_ids=units` for the engine.
 
+    Raises:
+        ValueError: for an argument out of range.
+
     Example:
         >>> from anechoic.participation import MinSep
         >>> from anechoic.units import Units, bounded_batches
