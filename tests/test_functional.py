@@ -43,6 +43,23 @@ def test_one_row_moves_the_sum_by_at_most_the_clip_norm(kind):
             assert np.linalg.norm(found) <= 1 + 1e-6 and np.isfinite(found).all()
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.int64])
+def test_one_row_of_many_moves_a_sum_by_its_clipped_norm(kind):
+    for rows in (1020, 4097):
+        sums = [clip_and_sum(torch.ones(count, 1).to(kind), 1.0) for count in (rows, rows + 1)]
+        assert abs(float(sums[1] - sums[0]) - 1) < 1e-3 and sums[0].dtype.itemsize >= 4
+
+
+@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
+def test_no_rows_and_no_entries_are_sums_too(kind):
+    assert clip_and_sum(kind((0, 3)), 1.0).shape == (3,) and clip_and_sum(kind((2, 0)), 1.0).shape == (0,)
+    assert clip_and_sum([kind((2, 0)), kind((2, 4))], 1.0).shape == (4,)
+    wide = np.ones((2, 3), np.longdouble)
+    wide[0] *= np.longdouble("1e400")
+    with np.errstate(over="ignore"):
+        assert np.allclose(clip_and_sum(wide, 1.0), 3**-0.5)
+
+
 def test_a_loss_of_one_row_has_the_gradients_of_a_loop():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))

@@ -23,10 +23,10 @@ PUBLIC = {
         participation plan sampling select sensitivity strategies units workloads
     """,
     "accounting": """
-        Verified gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
+        Verified epsilon_of gaussian_delta gaussian_epsilon gaussian_mu poisson_epsilon
         poisson_noise_multiplier
     """,
-    "audit": "Observation audit audit_mechanism",
+    "audit": "Observation ScoreAudit audit audit_mechanism from_scores",
     "budget": "BudgetBook",
     "errors": """
         AnechoicError CheckpointError DesynchronizedError GuaranteeError HorizonError MismatchError
@@ -47,6 +47,7 @@ PUBLIC = {
         ClippedUpdate CorrelatedFedOpt Labels Partitions PublicKeys clipped_update clipped_update_mod
     """,
     "linear": "LinearRegression LogisticRegression Ridge",
+    "functional": "clip_and_sum clipped_sum unflatten",
     "lower_bounds": "lower_bound prefix_sum_lower_bound",
     "noise": "NoiseStream derive new_key",
     "optimize": """
@@ -74,8 +75,8 @@ PUBLIC = {
         regression_bounds strongly_convex_bound trajectory
     """,
     "torch": """
-        BatchMemoryManager CorrectedAdam PrivacyEngine ReleaseRecorder audit_training causal_lm_loss
-        read_mechanism seq2seq_loss
+        BatchMemoryManager CorrectedAdam PrivacyEngine RecordStream ReleaseRecorder audit_training
+        causal_lm_loss read_mechanism seq2seq_loss
     """,
     "torch.sources": "GradientSource register",
     "engines.frames": "accumulated",
@@ -83,7 +84,7 @@ PUBLIC = {
     "trainers": "Privacy",
     "trainers.lightning": "PrivateStrategy",
     "trainers.transformers": "PrivateTrainer",
-    "units": "Units check_schema find_duplicates",
+    "units": "Units bounded_batches check_schema find_duplicates",
     "workloads": """
         exponential_decay from_coefficients from_dense momentum nesterov prefix_sum restart_differences
         scheduled sliding_window

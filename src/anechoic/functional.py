@@ -14,12 +14,15 @@ comes from one row, each state is used once, and nothing else of the data is sho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from anechoic._validate import positive_float
+
+__all__ = ["clip_and_sum", "clipped_sum", "unflatten"]
 
 
 def clip_and_sum(gradients: Any, clip_norm: float) -> Any:
@@ -31,7 +34,8 @@ def clip_and_sum(gradients: Any, clip_norm: float) -> Any:
         clip_norm: > 0. A row that is not finite counts as zero; norms are taken in float64.
 
     Returns:
-        The sum over rows, a vector of all entries in the order of the parameters; a tensor where these are.
+        The sum over rows, a vector of all entries in the order of the parameters: float32 where these have at
+        most as many bits, else float64; a tensor where they are tensors, on the CPU or their device.
 
     Raises:
         ValueError: for no gradients, or parts with different numbers of rows.
@@ -56,14 +60,19 @@ def clip_and_sum(gradients: Any, clip_norm: float) -> Any:
         import torch as xp
     else:
         parts = [part if isinstance(part, np.ndarray) else np.from_dlpack(part) for part in parts]
-    flat = xp.concatenate([xp.reshape(part, (len(part), -1)) for part in parts], 1)
-    whole = xp.asarray(xp.where(xp.all(xp.isfinite(flat), 1)[:, None], flat, 0.0), dtype=xp.float64)
-    peak = xp.clip(xp.amax(xp.abs(whole), 1), np.finfo(float).tiny, None)
-    over = whole / peak[:, None]  # no square overflows
-    norms = xp.clip(xp.sqrt((over * over).sum(1)) * (1 + 1e-12), 1.0, None)
-    with np.errstate(over="ignore"):
-        factors = xp.clip(clip_norm / peak / norms, None, 1.0)
-    return xp.asarray(factors @ whole, dtype=flat.dtype)
+    flat = [xp.reshape(part, (len(part), math.prod(part.shape[1:]))) for part in parts]
+    whole = xp.concatenate([xp.asarray(part, dtype=xp.float64) for part in flat], 1)
+    # half precision would lose rows of a sum, so that one moves it by several clip norms
+    narrow = all(part.dtype in (xp.float16, xp.float32) or "bfloat" in str(part.dtype) for part in parts)
+    found = xp.zeros(whole.shape[1], dtype=xp.float64)
+    if whole.shape[0] and whole.shape[1]:
+        whole = xp.where(xp.all(xp.isfinite(whole), 1)[:, None], whole, 0.0)
+        peak = xp.clip(xp.amax(xp.abs(whole), 1), np.finfo(float).tiny, None)
+        over = whole / peak[:, None]  # no square overflows
+        norms = xp.clip(xp.sqrt((over * over).sum(1)) * (1 + 1e-12), 1.0, None)
+        with np.errstate(over="ignore"):
+            found = xp.clip(clip_norm / peak / norms, None, 1.0) @ whole
+    return xp.asarray(found, dtype=xp.float32 if narrow else xp.float64)
 
 
 def clipped_sum(loss: Callable[..., Any], parameters: Any, batch: Sequence[Any], clip_norm: float) -> Any:
@@ -85,7 +94,7 @@ def clipped_sum(loss: Callable[..., Any], parameters: Any, batch: Sequence[Any],
         given = {name: p.detach() for name, p in parameters.items()}
     if not len(batch[0]):
         parts = given.values() if isinstance(given, dict) else [given]
-        return torch.cat([p.new_zeros(p.numel()) for p in parts])
+        return clip_and_sum([p.new_zeros(0, *p.shape) for p in parts], clip_norm)
     rows = (None, *(0 for _ in batch))
     found = torch.func.vmap(torch.func.grad(loss), in_dims=rows, randomness="different")(given, *batch)
     return clip_and_sum(found, clip_norm)

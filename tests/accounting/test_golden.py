@@ -91,7 +91,7 @@ def sampled(mixture, epsilon, std, *, amount, samples, seed=0):
     rng, tilt = np.random.default_rng(seed), Tilt("remove", epsilon, amount, math.inf)
     total = squares = done = 0
     while done < samples:  # every bin equally often
-        count = min(78_000 // mixture.bins * mixture.bins, samples - done)
+        count = min(78_000 // mixture.cycle * mixture.cycle, samples - done)
         values = _values(*mixture.pairs(mixture.draw(rng, done, count), std, tilt), epsilon, "remove")
         total, squares, done = total + values.sum(), squares + (values**2).sum(), done + count
     return total / samples, math.sqrt(squares) / samples

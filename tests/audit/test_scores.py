@@ -42,6 +42,16 @@ def test_one_run_exceeds_the_truth_as_rarely_as_stated_and_comes_near(epsilon):
     assert np.mean(bounds) > epsilon - 0.25
 
 
+@pytest.mark.parametrize("digits", [0, 1])
+def test_ties_prove_nothing(digits):
+    assert from_scores(np.zeros(500), np.zeros(500), delta=1e-9, one_run=True).epsilon.value == 0.0
+    found = []
+    for seed in range(60):
+        into, out = np.random.default_rng(seed).standard_normal((2, 300)).round(digits)
+        found.append(from_scores(into, out, delta=1e-9, one_run=True).epsilon.value)
+    assert np.count_nonzero(found) <= 6
+
+
 def p_value(m, guesses, right, epsilon, delta):
     """Algorithm of the paper's appendix D, a loop over counts."""
     law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))

@@ -143,6 +143,7 @@ def test_digits_alone_are_seconds_only_where_that_is_plausible():
         "9999-12-31",
         "0001-01-01",
     ]
+    none += ["2024-01-02+05:30", "2024-01-02 10.30", "2024-01-02/2024", "2024-01-02:15:30", "2024010224"]
     none += ["1.7092119e9", "2024022913", "1999123123", "24:00", "2024-02-30", "Ⅳ", "2024-01", "NaT"]
     assert np.isnan(seconds_of(none)).all()
     rng = np.random.default_rng(3)

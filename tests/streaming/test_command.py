@@ -329,6 +329,8 @@ def test_what_the_caller_can_mend_is_said(table, capsys, arguments, words):
     [
         ("2013-01-01T05:15,1,", "3 that are no CSV, or have too many or too few fields"),
         ("05:15,1", "3 without a time that can be read"),
+        ("2013-01-01+01:00,1", "dates with an offset"),
+        ("2013-01-01 05.15,1", "--time-format %Y-%m-%d %H.%M"),
         ("1.3570e+09,1", "numbers with an exponent, whose last digits are lost"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 import anechoic as an
-from anechoic.errors import MismatchError, UnsupportedError
+from anechoic.errors import MismatchError, ReplayError, UnsupportedError
 from anechoic.participation import MinSep, Single
 from anechoic.torch import PrivacyEngine, RecordStream
 
@@ -92,7 +92,7 @@ def test_each_owner_keeps_to_the_promise_and_moves_nobody_else(owners, batch_siz
         steps = [step for step, i in whole if owners[i] == owner]
         assert len(steps) <= 2 and all(b - a >= apart for a, b in pairwise(steps))
         others = [pair for pair in whole if owners[pair[1]] != owner]
-        replaced = [("other", i) if one == owner else one for i, one in enumerate(owners)]
+        replaced = [f"other {i}" if one == owner else one for i, one in enumerate(owners)]
         assert [pair for pair in used(replaced) if owners[pair[1]] != owner] == others
 
 
@@ -131,7 +131,7 @@ def test_a_resumed_run_goes_on_with_the_records_that_are_due(tmp_path):
         (lambda: Feed(), {}, UnsupportedError, "RecordStream"),
         (lambda: stream_of(Feed()), {"num_workers": 1}, MismatchError, "num_workers is 1"),
         (
-            lambda: RecordStream([], batch_size=2, steps=2, participation=None),
+            lambda: RecordStream([], batch_size=2, steps=2, participation=Single()),
             {},
             ValueError,
             "no record",
@@ -162,6 +162,70 @@ def test_another_promise_and_a_record_of_nobody_are_refused():
             data_loader=DataLoader(stream, batch_size=B),
             mechanism=promised,
         )
-    nobody = RecordStream([1, None], batch_size=2, steps=1, participation=Single(), owner=lambda one: one)
-    with pytest.raises(ValueError, match="no owner"):
-        nobody.used_in(0)
+
+
+@pytest.mark.parametrize("odd", [None, float("nan"), np.float64("nan"), 1.0, True, (1, 2), torch.tensor(1.5)])
+def test_an_id_that_cannot_be_compared_is_refused(odd):
+    stream = RecordStream([1, odd], batch_size=2, steps=1, participation=Single(), owner=lambda one: one)
+    with pytest.raises(ValueError, match="unit id of type"):
+        stream.used_in(0)
+
+
+@pytest.mark.parametrize("same", [[torch.tensor(3), 3, np.int64(3)], ["a", np.str_("a"), "a"]])
+def test_ids_that_are_the_same_are_one_owner(same):
+    stream = RecordStream(same, batch_size=1, steps=3, participation=Single(), owner=lambda one: one)
+    assert [len(stream.used_in(t)) for t in range(3)] == [1, 0, 0]
+
+
+class Failing:
+    """Records 0, 1, … of owners of their own; reading fails once, at record `at`."""
+
+    def __init__(self, at):
+        self.at, self.failed = at, False
+
+    def __iter__(self):
+        for i in range(12):
+            if i == self.at and not self.failed:
+                self.failed = True
+                raise ConnectionError("gone for a moment")
+            yield i
+
+
+@pytest.mark.parametrize("at", [4, 5, 11])
+def test_after_an_error_in_reading_the_same_records_are_due(at):
+    given = {"batch_size": 4, "steps": 3, "participation": Single(), "owner": lambda one: one}
+    whole = [RecordStream(Failing(99), **given).used_in(t).tolist() for t in range(3)]
+    stream, found = RecordStream(Failing(at), **given), []
+    for t in range(3):
+        try:
+            found.append(stream.used_in(t).tolist())
+        except ConnectionError:
+            found.append(stream.used_in(t).tolist())
+    assert found == whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("given", [iter([1, 2]), (i for i in range(3))])
+def test_what_can_be_read_once_is_refused(given):
+    with pytest.raises(ValueError, match="only once"):
+        RecordStream(given, batch_size=1, steps=2, participation=Single())
+
+
+@pytest.mark.parametrize("owner", [lambda one: one[0], None])
+def test_a_run_is_not_resumed_with_other_records(tmp_path, owner):
+    def engine_with(feed):
+        given = {"batch_size": B, "steps": STEPS, "participation": MinSep(3, 2) if owner else Single()}
+        return RecordStream(feed, owner=owner, record=lambda one: one[1:], **given)
+
+    model, optimizer, loader = private(engine_with(Feed()), engine := PrivacyEngine())
+    released(model, optimizer, loader, most=4)
+    engine.save_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)
+    for change in ("turned", "none"):
+        feed = Feed()
+        if change == "turned":
+            feed.owners[0:2], feed.x[0:2] = feed.owners[1::-1], feed.x[0:2].flip(0)
+        model, optimizer, loader = private(engine_with(feed), again := PrivacyEngine())
+        if change == "turned":
+            with pytest.raises(ReplayError, match="batches under the keys"):
+                again.load_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)
+        else:
+            again.load_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, singledispatch
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions.importance_sampling import POINT, TiltedPair
@@ -172,12 +172,6 @@ def accountant_of(
 ) -> Accountant | None:
     """Return the accountant of an amplified scheme; None for one that is not amplified.
 
-    Args:
-        sampling: how batches are formed.
-        strategy: C, of as many steps.
-        adjacency: as in `Mechanism`.
-        accounting: "deterministic", or a `Verified`.
-
     Raises:
         ValueError: if the accounting is not offered for this scheme.
         UnsupportedError: where no theorem covers the combination.
@@ -190,10 +184,6 @@ def accountant_of(
 
 def only_deterministic(sampling: Sampling, accounting: Accounting) -> None:
     """Refuse Monte Carlo where the bound is exact, or close to it.
-
-    Args:
-        sampling: the scheme, which the message names.
-        accounting: what was asked for.
 
     Raises:
         ValueError: naming the scheme.
@@ -230,15 +220,7 @@ class MonteCarloAccountant(Accountant):
         # samples would show no less, or that a single participation hides nothing
         if least == 0.0 or least >= UNSAMPLED_FROM * self.strategy.n:
             return least
-        record = self.accounting
-        [found] = self.pair.epsilons(
-            [delta - record.failure],
-            std,
-            samples=record.samples,
-            failure=record.failure / ATTEMPTS,
-            seed=record.seed,
-        )
-        return min(least, found)
+        return min(least, *self.pair.epsilons([delta - self.accounting.failure], std, **self._draws))
 
     def profile_bounds(self, delta: float, std: float) -> list[Bounds] | None:
         """Bounds of the privacy profile without sampling error, sharp at `delta`; None for none known."""
@@ -280,6 +262,12 @@ class MonteCarloAccountant(Accountant):
             raise TypeError(f"accounting={self.accounting!r} draws no samples.")
         return self.accounting
 
+    @property
+    def _draws(self) -> dict[str, Any]:
+        """What is drawn for one claim."""
+        record = self._record
+        return {"samples": record.samples, "failure": record.failure / ATTEMPTS, "seed": record.seed}
+
     def _noise_std_to_verify(self, epsilon: float, delta: float) -> float:
         record = self._record
         if record.failure >= delta:
@@ -287,21 +275,11 @@ class MonteCarloAccountant(Accountant):
                 f"failure={record.failure} must be below delta={delta}, of which it is a part: take delta /"
                 " 100."
             )
-        return self.pair.noise_std_to_verify(
-            epsilon,
-            delta - record.failure,
-            samples=record.samples,
-            failure=record.failure / ATTEMPTS,
-            seed=record.seed,
-        )
+        return self.pair.noise_std_to_verify(epsilon, delta - record.failure, **self._draws)
 
 
 def refuse_replacing(sampling: Sampling, adjacency: str) -> None:
     """Refuse replace-one adjacency, which the reduction to a mixture does not cover.
-
-    Args:
-        sampling: the scheme, which the message names.
-        adjacency: what was asked for.
 
     Raises:
         UnsupportedError: naming the scheme.

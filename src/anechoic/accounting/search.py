@@ -77,6 +77,7 @@ def smallest_epsilon(delta_at: Callable[[float], float], delta: float, high: flo
     `high` is returned where `delta_at` does not say so: it is known from elsewhere.
     """
 
+    @lru_cache  # the search comes back to its ends
     def excess(epsilon: float) -> float:
         return math.log(max(delta_at(epsilon), _LEAST) / delta)
 

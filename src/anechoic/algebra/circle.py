@@ -67,8 +67,7 @@ def circle(functions: Callable[[Array], Array], finest: float, *, widest: float 
     x, w = leggauss(POINTS)
     x, w = (x + 1.0) / 2.0, w / 2.0
     doublings = max(1, math.ceil(math.log2(math.pi / min(finest, math.pi / 2))))
-    edges = math.pi * 2.0 ** -np.arange(doublings, -1.0, -1.0)
-    edges = np.concatenate([[0.0], edges])
+    edges = math.pi * np.append(0.0, 2.0 ** -np.arange(doublings, -1.0, -1.0))
     pieces = np.maximum(1, np.ceil(np.diff(edges) / widest)).astype(int)
     starts = np.concatenate(
         [np.linspace(a, b, k, endpoint=False) for a, b, k in zip(edges, edges[1:], pieces, strict=False)]
@@ -81,8 +80,7 @@ def circle(functions: Callable[[Array], Array], finest: float, *, widest: float 
         return angles, np.reshape(values, (len(values), *angles.shape)) @ w * widths
 
     angles, sums = evaluate(starts, widths)
-    kept_angles: list[Array] = []
-    kept_weights: list[Array] = []
+    kept_angles, kept_weights = list[Array](), list[Array]()
     total = np.abs(sums).sum(axis=1)
     for _ in range(DEEPEST):
         if len(starts) > MOST or not np.isfinite(total).all():

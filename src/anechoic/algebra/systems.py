@@ -94,14 +94,11 @@ def realisation(numerator: Array, denominator: Array) -> System:
 
 def chained(first: System, second: System) -> System:
     """The system that feeds the output of `first` into `second`, whose states come first."""
-    k = len(second.entry)
-    rows = [
-        np.hstack([second.excess, np.outer(second.entry, first.readout)]),
-        np.hstack([np.zeros((len(first.entry), k)), first.excess]),
-    ]
+    above = [second.excess, np.outer(second.entry, first.readout)]
+    below = [np.zeros((len(first.entry), len(second.entry))), first.excess]
     return System(
         np.concatenate([second.readout, second.direct * first.readout]),
-        np.vstack(rows),
+        np.block([above, below]),
         np.concatenate([second.entry * first.direct, first.entry]),
         second.direct * first.direct,
     )

@@ -24,6 +24,5 @@ def thinned(values: Array, most: int) -> NDArray[np.intp]:
     width = -(-n // (most // 2 - 1))
     places = np.minimum(np.arange(-(-n // width) * width), n - 1).reshape(-1, width)
     runs = np.asarray(values)[places]
-    rows = np.arange(len(runs))
-    found = [places[rows, pick(runs, axis=1)] for pick in (np.argmin, np.argmax)]
+    found = [places[np.arange(len(runs)), pick(runs, axis=1)] for pick in (np.argmin, np.argmax)]
     return np.unique(np.concatenate([*found, [0, n - 1]]))

@@ -66,9 +66,7 @@ def inverse(c: Array, n: int) -> Array:
     """First n coefficients of 1 / c(x), c_0 != 0, by Newton's iteration (short c: by recursion)."""
     c = c[:n]
     if len(c) <= 64 or n <= FFT_FROM:
-        impulse = np.zeros(n)
-        impulse[0] = 1.0
-        return divided(impulse, c)
+        return divided(np.eye(1, n)[0], c)
     length = FFT_FROM // 2
     result = inverse(c[:length], length)
     while length < n:
@@ -228,9 +226,5 @@ def _exp(f: Array, n: int) -> Array:
 
 def dense(c: Array, n: int) -> Array:
     """The n x n lower-triangular Toeplitz matrix with first column `c` (padded with zeros)."""
-    from scipy.linalg import toeplitz
-
     column = np.pad(c[:n], (0, max(0, n - len(c))))
-    row = np.zeros(n)
-    row[0] = column[0]
-    return np.asarray(toeplitz(column, row))
+    return np.asarray(scipy.linalg.toeplitz(column, np.zeros(n)))

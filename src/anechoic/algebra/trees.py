@@ -89,7 +89,6 @@ def comb_in_nodes(steps: NDArray[Any], branching: int, horizon: int) -> float:
 
 def digits(n: int, branching: int, weights: Array) -> Array:
     """sum_h weights[h] times digit h of t in base `branching`, for t = 1, …, n, shape (n,)."""
-    count, found = np.arange(1, n + 1), np.zeros(n)
-    for h, weight in enumerate(weights):
-        found += count // branching**h % branching * weight
-    return found
+    count = np.arange(1, n + 1)
+    terms = (count // branching**h % branching * weight for h, weight in enumerate(weights))
+    return np.asarray(sum(terms, np.zeros(n)))

@@ -129,7 +129,7 @@ def _epsilon_of_one_run(low: Array, high: Array, delta: float, confidence: float
     """Lower bound by the count of right guesses, over several numbers of guesses (Bonferroni)."""
     scores, truth = np.concatenate([low, high]), np.repeat([False, True], [len(low), len(high)])
     m, failure, best = len(scores), (1.0 - confidence) / len(_GUESSED), 0.0
-    order = np.argsort(scores, kind="stable")
+    order = np.lexsort((~truth, scores))  # equal scores count against the attack, at both ends
     for part in _GUESSED:
         each = int(part * m / 2)
         if each:

@@ -40,6 +40,10 @@ class Batches(ABC):
     def size(self, t: int) -> int:
         """Examples in batch t; their expected number, rounded, where it is random."""
 
+    def trace(self, t: int) -> bytes:
+        """Return what tells batch t, and those before it, from those of other data."""
+        return np.ascontiguousarray(self.batch(t)).tobytes()
+
     def ended(self, t: int) -> bool:
         """Return whether there is no batch t, nor one after it, as the data have ended."""
         return False

@@ -25,7 +25,12 @@ _DAY = 86400.0
 #: Times that are read: a day within the years that dates can have, whatever the zone.
 YEARS = -62.1e9, 253.3e9
 #: Digits that are read as seconds since 1970 without being told so: from 1973 on, but no date and hour.
-_SECONDS = re.compile(r"(?!(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])$)[1-9]\d{8,9}(\.\d*)?")
+_SECONDS = re.compile(r"(?!(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-4])$)[1-9]\d{8,9}(\.\d*)?")
+#: ISO 8601 as it is meant: Python takes an offset behind a date for a time, and drops minutes behind a dot.
+_ISO = re.compile(
+    r"\d{4}(-\d\d-\d\d|\d{4}|-?W\d\d(-?\d)?)"
+    r"([Tt ]\d\d(:?\d\d(:?\d\d([.,]\d+)?)?)? ?([Zz]|[+-]\d\d(:?\d\d(:?\d\d)?)?)?)?"
+)
 #: How many of these are a second.
 _SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
@@ -204,7 +209,7 @@ def _from_iso(text: str) -> datetime | float:
     try:
         number = float(text)
     except ValueError:
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(text) if _ISO.fullmatch(text) else math.nan
     if re.fullmatch(r"\d{8}", text):
         return datetime.fromisoformat(text)
     return number if _SECONDS.fullmatch(text) else math.nan

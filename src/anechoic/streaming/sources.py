@@ -51,6 +51,8 @@ TIME_FORMS = {
     r"^\d{18,19}$": "nanoseconds since 1970: --time-format ns",
     r"^[-.\d]+e[+-]?\d+$": "numbers with an exponent, whose last digits are lost: write them out",
     r"^-?\d*\.?\d*$": "numbers: --time-format s for seconds since 1970, or another one",
+    r"^\d{4}-\d\d-\d\d ?([+-]\d|z$)": "dates with an offset: leave it out, or write the time of day too",
+    r"^\d{4}-\d\d-\d\d.\d+\.\d": "times with dots: --time-format %Y-%m-%d %H.%M",
     r"^\d+/\d+/\d": "dates with slashes: --time-format %d/%m/%Y, %m/%d/%Y or %Y/%m/%d, with %H:%M for hours",
     r"^\d+\.\d+\.\d": "dates with dots: --time-format %d.%m.%Y, with %H:%M for hours",
     r"\d.*\p{L}{3}|\p{L}{3}.*\d": "words: --time-format with %b or %B for months, and letters for themselves",
@@ -292,7 +294,7 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
 
 def _grouped(mark: str, decimal: str) -> str:
     """Return the pattern of a number with this mark between groups of three digits."""
-    return rf"^[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d*)?$"
+    return rf"^[+-]?[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d*)?$"
 
 
 def group_forms(decimal: str) -> dict[str, str]:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from anechoic.torch.audit import ReleaseRecorder, audit_training
     from anechoic.torch.checkpoints.checkpoint import read_mechanism
     from anechoic.torch.engine import PrivacyEngine
-    from anechoic.torch.loading.loader import BatchMemoryManager
-    from anechoic.torch.loading.record_stream import RecordStream
+    from anechoic.torch.loading.loader import BatchMemoryManager, RecordStream
     from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
 
 __all__ = [
@@ -34,8 +33,7 @@ _HOMES = {
     "audit": ("ReleaseRecorder", "audit_training"),
     "checkpoints.checkpoint": ("read_mechanism",),
     "engine": ("PrivacyEngine",),
-    "loading.loader": ("BatchMemoryManager",),
-    "loading.record_stream": ("RecordStream",),
+    "loading.loader": ("BatchMemoryManager", "RecordStream"),
     "losses": ("causal_lm_loss", "seq2seq_loss"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

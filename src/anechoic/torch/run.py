@@ -195,7 +195,7 @@ def latest_run(thing: Any) -> PrivateRun | None:
 def _drawn(
     noise: Mapping[str, Any] | None, batches: Batches, step: int, mechanism: Mechanism, noise_key: bytes
 ) -> str:
-    parts: list[Any] = [np.ascontiguousarray(batches.batch(min(step, mechanism.steps - 1)))]
+    parts: list[Any] = [np.frombuffer(batches.trace(min(step, mechanism.steps - 1)), np.uint8)]
     if noise is not None:
         parts += [bits(torch.as_tensor(noise["rows"]).detach()).cpu().numpy()]
     return digest_of(parts, digest_key_of(noise_key))

@@ -16,6 +16,7 @@ from anechoic.accounting.random_allocation.epsilon import (
     random_allocation_epsilon,
     random_allocation_noise_multiplier,
 )
+from anechoic.accounting.search import smallest_epsilon
 from anechoic.errors import UnsupportedError
 from anechoic.strategies import (
     BLT,
@@ -118,7 +119,7 @@ def test_the_bound_lies_above_monte_carlo_and_below_no_sampling(strategy):
     mixture = Mixture(gram)
     # each domination on its own is a bound: also those that are not the best
     for found in dominations(gram)[::3]:
-        epsilon = found.epsilon(1e-4, std)
+        epsilon = smallest_epsilon(found.delta_at(std, 1e-4), 1e-4, 100.0)
         estimate = verify(mixture, epsilon, std, samples=50_000, failure=0.01)
         assert estimate.delta <= 1.05 * 1e-4
     assert BinsBound(gram).epsilon(1e-4, std) <= unsampled * (1 + 1e-9)

@@ -12,6 +12,7 @@ from anechoic.accounting import gaussian_epsilon
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.balls_in_bins.renyi import (
+    ORDERS,
     _around,
     _bands_of,
     _bandwidth,
@@ -134,6 +135,19 @@ def test_deltas_lie_above_the_integral(bins, rank, relative):
             assert delta_of_order(renyi_add(gram, std, order), order, epsilon) >= add * (1 - 3e-3) - 1e-12
         found = renyi_epsilon(gram, max(remove, add), std)
         assert epsilon * (1 - 2e-3) <= found
+
+
+@pytest.mark.parametrize("bins", [1, 3, 8])
+@pytest.mark.parametrize("relative", [0.5, 1.0, 4.0])
+def test_orders_that_are_skipped_give_no_less(bins, relative):
+    """Every order is compared: none that a lower bound leaves out, in either use, has the least epsilon."""
+    gram = random_gram(bins, bins, seed=bins)
+    std = relative * math.sqrt(gram.max())
+    orders = [epsilon_of_order(renyi_bound(gram, std, order), order, 1e-5) for order in ORDERS]
+    least = min(*orders, gaussian_epsilon(1e-5, math.sqrt(gram.max()) / std))
+    found = renyi_epsilon(gram, 1e-5, std)
+    assert found == pytest.approx(least, rel=1e-9) or jensen_add(gram, std, least) > 1e-5
+    assert renyi_epsilon(gram, 1e-5, std, 1.001 * found) == pytest.approx(found, rel=1e-9)
 
 
 def test_jensen_is_exact_for_one_bin_and_sharper_than_its_divergences():

@@ -119,7 +119,7 @@ def test_who_is_hardly_ever_drawn_has_no_epsilon_at_a_large_delta(noise, adjacen
 
 @pytest.mark.slow
 def test_rare_and_large_losses_fit_on_a_grid():
-    """Losses 1000 times their spread: some 1e-6 of epsilon, where nothing was shown."""
+    """PrivacyLosses 1000 times their spread: some 1e-6 of epsilon, where nothing was shown."""
     values = [poisson_epsilon(1e-12, noise, 1e-9, 500) for noise in (0.7, 0.9, 1.0, 1.5)]
     assert values[0] < 1e-3
     assert max(values[1:]) < 2e-5

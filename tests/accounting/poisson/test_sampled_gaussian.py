@@ -66,7 +66,7 @@ def test_coarser_grids_give_more():
 
 @pytest.mark.parametrize("sigma", [0.01, 0.03])
 def test_masses_out_of_range_move_up(sigma):
-    """Losses above 745, at which e^-loss is 0: nothing is lost, and infinity gets next to nothing."""
+    """PrivacyLosses above 745, at which e^-loss is 0: nothing is lost, and infinity gets next to nothing."""
     pld = sampled_gaussian_pld(sigma, 0.01, "zero_out", 10.0)
     assert pld._pmf_remove._probs.sum() == pytest.approx(1.0, abs=1e-14)
     assert pld._pmf_remove._infinity_mass < 1e-20

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import logsumexp, ndtr
 
 from anechoic.accounting import gaussian_delta, gaussian_epsilon
-from anechoic.accounting.loss_distributions.likelihood_ratio import gaussian_ratio, product_of, sum_of
+from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio, gaussian_ratio, product_of, sum_of
 from anechoic.accounting.random_allocation.epsilon import (
     one_of,
     random_allocation_epsilon,
@@ -161,6 +161,26 @@ def test_little_is_lost_where_epsilon_is_tiny(noise, period, steps, delta):
     found = random_allocation_epsilon(delta, noise, period, steps)
     limit = gaussian_epsilon(delta, math.sqrt(steps) / period / noise)
     assert limit <= found <= 1.01 * limit + 1e-10
+
+
+@pytest.mark.parametrize("width", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("first", "atoms", "other"), [(0, 5, 5), (-3, 40, 17), (2, 1, 4), (30, 4, 6), (900, 3, 2)]
+)
+def test_a_sum_splits_every_pair_of_atoms_between_its_two_neighbours(width, first, atoms, other):
+    """Of the pair's sum on the grid, with its mean kept; also of a law with its own copy."""
+    draw = np.random.default_rng(atoms)
+    a, b = (Ratio(width, at, draw.dirichlet(np.ones(n))) for at, n in ((first, atoms), (0, other)))
+    a = a if width * first < 300.0 else Ratio(width, 290, a.mass)
+    for left, right in ((a, b), (b, a), (a, a)):
+        found = left.plus(right)
+        sums, masses = np.add.outer(np.exp(left.logs), np.exp(right.logs)), np.outer(left.mass, right.mass)
+        places = np.floor(np.log(sums) / width + 1e-9).astype(int)
+        ups = np.maximum(sums * np.exp(-places * width) - 1.0, 0.0) / math.expm1(width)
+        expected = np.zeros(len(found.mass) + 2)
+        np.add.at(expected, places - found.first, (1.0 - ups) * masses)
+        np.add.at(expected, places - found.first + 1, ups * masses)
+        np.testing.assert_allclose(expected, np.pad(found.mass, (0, 2)), atol=1e-13)
 
 
 def test_grids_that_do_not_fit_are_refused():

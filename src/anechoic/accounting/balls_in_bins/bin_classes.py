@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array
-from anechoic.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from anechoic.accounting.gaussian import gaussian_delta
 from anechoic.accounting.loss_distributions.likelihood_ratio import Ratio, tail_of
 from anechoic.accounting.random_allocation.epsilon import LEAST_NOISE, one_of
-from anechoic.accounting.search import smallest_epsilon
 
 _SIZES = 12  # numbers of bins to a class that are tried, and the divisors of b
 _SHARES = (0.0, 0.2)  # a, in units of the largest mean of a class's entries off the diagonal
@@ -50,14 +49,9 @@ class Domination:
     length: float
     shared: float
 
-    @property
-    def unsampled(self) -> float:
-        """The squared mean of the Gaussian without sampling."""
-        return self.length + self.shared
-
     def rank(self, std: float) -> float:
         """A number that is smaller for pairs that should give a smaller epsilon."""
-        own = math.exp(min(600.0, _TILT * self.unsampled / std**2))
+        own = math.exp(min(600.0, _TILT * (self.length + self.shared) / std**2))
         rest = math.exp(min(600.0, _TILT * self.shared / std**2))
         return (own + (self.count - 1) * rest) / self.count
 
@@ -72,15 +66,10 @@ class Domination:
         """epsilon -> an upper bound on delta at noise std `std`, sharp where that is `near`."""
         ratio = self.ratio(std, near)
         if ratio is None:
-            plain = math.sqrt(self.unsampled) / std
+            plain = math.sqrt(self.length + self.shared) / std
             return lambda epsilon: gaussian_delta(epsilon, plain)
         mu = math.sqrt(self.shared) / std
         return lambda epsilon: ratio.delta(epsilon, mu)
-
-    def epsilon(self, delta: float, std: float) -> float:
-        """An upper bound on epsilon at noise std `std`."""
-        plain = gaussian_epsilon(delta, math.sqrt(self.unsampled) / std)
-        return smallest_epsilon(self.delta_at(std, delta), delta, plain)
 
 
 def dominations(gram: Array) -> list[Domination]:

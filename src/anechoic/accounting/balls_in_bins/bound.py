@@ -251,13 +251,10 @@ class BinsBound:
         if len(self.gram) == 1 or epsilon >= UNSAMPLED_FROM:
             return high
         std = 0.6 * high if start is None else rounded_up(min(start, high))
-        if start is not None:
-            narrow, slope = self._narrowed(delta, std), max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
-            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, tolerance, slope)
-        else:
-            for rough in (_ROUGH, tolerance):
-                narrow = self._narrowed(delta, std)
-                std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, _SLOPE)
+        slope = _SLOPE if start is None else max(_SLOPE, _SLOPE_NEAR + _BY_EPSILON * epsilon)
+        for rough in (_ROUGH, tolerance) if start is None else (tolerance,):
+            narrow = self._narrowed(delta, std)
+            std = least_noise(partial(narrow.epsilon, delta), epsilon, std, rough, slope)
         while self.epsilon(delta, std) > epsilon:
             std *= 1 + tolerance / 4
         return min(std, high)

@@ -59,11 +59,6 @@ class Mixture(TiltedPair):
         self.shared = float(self.gram.mean())
         self.numbers = self.cycle = len(gram)
 
-    @property
-    def bins(self) -> int:
-        """b, the number of components."""
-        return len(self.gram)
-
     def draw(self, rng: np.random.Generator, start: int, count: int) -> _Draws:
         normals = rng.standard_normal((count, self._factor.shape[1]))
         return _Draws(normals @ self._factor.T, start)
@@ -77,7 +72,7 @@ class Mixture(TiltedPair):
         x = drawn.noise / std
         if tilt.direction == "remove":
             # bins are taken in turn: independent, not identical, with the right average over whole cycles
-            x += (t * shifts)[(drawn.start + np.arange(len(x))) % self.bins]
+            x += (t * shifts)[(drawn.start + np.arange(len(x))) % self.numbers]
             loss = _log_mean_exp(x - own)
             kept = loss > tilt.epsilon
             return loss[kept], _log_mean_exp(t * x[kept] - t**2 * own)

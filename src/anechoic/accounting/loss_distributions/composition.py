@@ -62,7 +62,7 @@ def composed_epsilon(parts: Sequence[tuple[PrivacyLossDistribution, int]], delta
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class PrivacyLosses:
     """Masses of a privacy loss at width * places, and at infinity; those of mass 0 are left out."""
 
     width: float
@@ -71,7 +71,7 @@ class Losses:
     infinite: float
 
     @classmethod
-    def of(cls, width: float, first: int, masses: Array, infinite: float) -> Losses:
+    def of(cls, width: float, first: int, masses: Array, infinite: float) -> PrivacyLosses:
         """From masses at every place from `first` on, and at infinity."""
         kept = np.flatnonzero(masses > 0.0)
         return cls(width, (first + kept).astype(np.float64), np.log(masses[kept]), infinite)
@@ -88,7 +88,7 @@ class Losses:
         return top + math.log(float(np.exp(x, out=x).sum()))
 
     @cached_property
-    def sketch(self) -> Losses:
+    def sketch(self) -> PrivacyLosses:
         """About the same on fewer points, on which no bound rests."""
         if len(self.places) <= _SKETCHED:
             return self
@@ -97,15 +97,17 @@ class Losses:
         sums = np.add.reduceat(masses, starts)
         kept = sums > 0.0
         means = np.add.reduceat(masses * self.places, starts)[kept] / sums[kept]
-        return Losses(self.width, means, np.log(sums[kept]), self.infinite)
+        return PrivacyLosses(self.width, means, np.log(sums[kept]), self.infinite)
 
 
-def _losses(pmf: PLDPmf) -> Losses:
+def _losses(pmf: PLDPmf) -> PrivacyLosses:
     dense = pmf.to_dense_pmf()
-    return Losses.of(dense._discretization, dense._lower_loss, dense._probs, float(dense._infinity_mass))
+    return PrivacyLosses.of(
+        dense._discretization, dense._lower_loss, dense._probs, float(dense._infinity_mass)
+    )
 
 
-def direction_epsilon(parts: list[tuple[Losses, int]], delta: float) -> float:
+def direction_epsilon(parts: list[tuple[PrivacyLosses, int]], delta: float) -> float:
     """`composed_epsilon` of one direction."""
     escaped = -math.expm1(sum(n * math.log1p(-min(one.infinite, 1 - 1e-15)) for one, n in parts))
     left = delta - escaped * (1 + 1e-12)
@@ -129,7 +131,7 @@ def direction_epsilon(parts: list[tuple[Losses, int]], delta: float) -> float:
     return min(found, most, _at(parts, _STEEPEST / top, left, points)[0])
 
 
-def _at(parts: list[tuple[Losses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:
+def _at(parts: list[tuple[PrivacyLosses, int]], tilt: float, delta: float, most: int) -> tuple[float, float]:
     """Epsilon by this tilt, and what of delta is charged for rounding; inf beyond so many points."""
     found = _Composed.of(parts, tilt, most)
     if found is None:
@@ -139,14 +141,14 @@ def _at(parts: list[tuple[Losses, int]], tilt: float, delta: float, most: int) -
 
 
 #: A loss, how often it is taken, the logarithm of its moment at the tilt, and its tilted masses.
-_Tilted = tuple[Losses, int, float, Array]
+_Tilted = tuple[PrivacyLosses, int, float, Array]
 
 
 class _Composed:
     """The composed loss, tilted, on the points that matter."""
 
     @classmethod
-    def of(cls, parts: list[tuple[Losses, int]], tilt: float, most: int) -> _Composed | None:
+    def of(cls, parts: list[tuple[PrivacyLosses, int]], tilt: float, most: int) -> _Composed | None:
         """None where it would take that many points."""
         tilted = []
         for one, count in parts:

@@ -26,10 +26,7 @@ from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 from anechoic._validate import Array
 from anechoic.algebra import toeplitz
 
-TAIL, _SHARE = (
-    1e-18,
-    1e-4,
-)  # what one trim may move, at most, and as a part of a delta that it must not decide
+TAIL, _SHARE = 1e-18, 1e-4  # what a trim may move, at most, and as a part of a delta not decided by it
 _LEAST_TAIL = 1e-110  # products of masses are held as float64
 _TRIMS = 100.0  # tails by which every bound is raised, for what is lost in floating point
 ROUNDING = 1e-10  # relative excess by which a bound exceeds what was summed in floating point

@@ -21,7 +21,6 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from anechoic._validate import Array
-from anechoic.accounting.loss_distributions.composition import Losses
 from anechoic.accounting.loss_distributions.likelihood_ratio import normal_cells
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ def sampled_gaussian_pld(
     from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    laws = (_masses(noise_multiplier, rate, each, width, tail) for each in _directions(adjacency))
+    laws = sampled_gaussian_losses(noise_multiplier, rate, adjacency, width, tail)
     return PrivacyLossDistribution(*(DensePLDPmf(width, *law, True) for law in laws))
 
 
 def sampled_gaussian_losses(
     noise_multiplier: float, rate: float, adjacency: str, width: float, tail: float = LOG_TAIL
-) -> list[Losses]:
-    """A pair that dominates one release, in each direction.
+) -> list[tuple[int, Array, float]]:
+    """A pair that dominates one release: index of the first loss, all masses, that at infinity, by direction.
 
     Args:
         noise_multiplier: sigma > 0.
@@ -58,12 +57,8 @@ def sampled_gaussian_losses(
         width: of the grid of privacy losses, > 0.
         tail: `log_tail` of what is composed.
     """
-    laws = (_masses(noise_multiplier, rate, each, width, tail) for each in _directions(adjacency))
-    return [Losses.of(width, *law) for law in laws]
-
-
-def _directions(adjacency: str) -> tuple[Direction, ...]:
-    return ("replace",) if adjacency == "replace_one" else ("remove", "add")
+    directions: list[Direction] = ["replace"] if adjacency == "replace_one" else ["remove", "add"]
+    return [_masses(noise_multiplier, rate, each, width, tail) for each in directions]
 
 
 def gaussian_pld(mu: float, width: float, tail: float = LOG_TAIL) -> PrivacyLossDistribution:
@@ -110,7 +105,6 @@ def _ends(sigma: float, direction: Direction, tail: float) -> tuple[float, float
 def _masses(
     sigma: float, rate: float, direction: Direction, width: float, tail: float
 ) -> tuple[int, Array, float]:
-    """The index of the first loss, all masses, and that at infinity."""
     # the loss rises in x: P is noise + 1 where the unit takes part, Q noise, or noise - 1 for "replace"
     lowest, highest = _loss(np.array(_ends(sigma, direction, tail)), sigma, rate, direction) / width
     first, last = math.floor(lowest), math.ceil(highest)

@@ -20,7 +20,7 @@ import numpy as np
 from anechoic._validate import fraction, one_of, positive_float, positive_int, real_number
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.loss_distributions import sampled_gaussian
-from anechoic.accounting.loss_distributions.composition import direction_epsilon
+from anechoic.accounting.loss_distributions.composition import PrivacyLosses, direction_epsilon
 from anechoic.accounting.search import least_noise
 
 ADJACENCIES = ("zero_out", "replace_one", "add_or_remove")
@@ -100,13 +100,7 @@ def taking_part(rate: float, compositions: int) -> float:
 
 
 def least_noise_from(
-    guess: float,
-    epsilon: float,
-    delta: float,
-    rate: float,
-    compositions: int,
-    *,
-    adjacency: str,
+    guess: float, epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str
 ) -> float:
     """`poisson_noise_multiplier`, searched from a guess.
 
@@ -154,12 +148,7 @@ def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) ->
 
 
 def _pld_epsilon(
-    delta: float,
-    noise_multiplier: float,
-    rate: float,
-    compositions: int,
-    adjacency: str,
-    widest: float,
+    delta: float, noise_multiplier: float, rate: float, compositions: int, adjacency: str, widest: float
 ) -> float:
     """Epsilon on a grid that is at most `widest` wide."""
     tail = sampled_gaussian.log_tail(delta, compositions)
@@ -180,4 +169,4 @@ def _composed(
 ) -> float:
     tail = sampled_gaussian.log_tail(delta, compositions)
     laws = sampled_gaussian.sampled_gaussian_losses(noise_multiplier, rate, adjacency, width, tail)
-    return max(direction_epsilon([(law, compositions)], delta) for law in laws)
+    return max(direction_epsilon([(PrivacyLosses.of(width, *law), compositions)], delta) for law in laws)

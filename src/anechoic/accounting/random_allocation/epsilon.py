@@ -9,7 +9,7 @@ Feldman and Shenfeld (arXiv 2602.17284) compute the same law of losses, for any 
 from __future__ import annotations
 
 import math
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 
 from anechoic._validate import fraction, positive_float, positive_int
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_epsilon, gaussian_mu
@@ -48,12 +48,11 @@ def random_allocation_epsilon(delta: float, noise_multiplier: float, period: int
     if steps <= delta * period:
         return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     plain = gaussian_epsilon(delta, math.sqrt(-(-steps // period)) / noise_multiplier)
-    if plain == 0.0 or max(period, steps) > MOST or plain >= UNSAMPLED_FROM * period:
-        return plain
-    if period == 1 or noise_multiplier < LEAST_NOISE:
+    summed = period > 1 and max(period, steps) <= MOST and noise_multiplier >= LEAST_NOISE
+    if not summed or plain == 0.0 or plain >= UNSAMPLED_FROM * period:
         return plain
     ratio = allocation_ratio(noise_multiplier, period, steps, tail_of(delta))
-    return smallest_epsilon(lambda epsilon: ratio.delta(epsilon), delta, plain)
+    return smallest_epsilon(ratio.delta, delta, plain)
 
 
 @lru_cache(maxsize=4096)
@@ -71,11 +70,8 @@ def random_allocation_noise_multiplier(
     if period == 1 or high <= LEAST_NOISE or max(period, steps) > MOST:
         return high
     guess = poisson_noise_multiplier_estimate(epsilon, delta, 1 / period, steps)
-
-    def epsilon_at(sigma: float) -> float:
-        return random_allocation_epsilon(delta, sigma, period, steps)
-
-    return min(high, least_noise(epsilon_at, epsilon, guess, tolerance))
+    bound = partial(random_allocation_epsilon, delta, period=period, steps=steps)
+    return min(high, least_noise(bound, epsilon, guess, tolerance))
 
 
 @lru_cache(maxsize=64)

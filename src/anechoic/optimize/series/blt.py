@@ -37,8 +37,7 @@ from anechoic.workloads.base import Workload, checked_workload
 SMALLEST, LARGEST = 4e-16, 40.0
 # Relative change of the loss that is not worth a buffer, and the buffers beyond which none was worth one.
 NEGLIGIBLE = 1e-9
-# Tolerances of a search: of each start, and of the best one.
-ROUGH, FINE = 1e-6, 1e-13
+ROUGH, FINE = 1e-6, 1e-13  # tolerances of a search: of each start, and of the best one
 INDEPENDENT = 1e-12  # the scale of a BLT that is independent noise
 MOST = 16
 # Workloads with a short recursion need none of their n coefficients; others are made up to this many steps.
@@ -227,8 +226,7 @@ def _minimise(objective: BLTObjective, gaps: Array, tolerance: float) -> _Point:
     """A local minimum over the logarithms of the gaps, its value to about this tolerance (relative)."""
 
     def by_logarithm(logs: Array) -> tuple[float, Array]:
-        gaps = np.exp(logs)
-        value, gradient = objective(gaps)
+        value, gradient = objective(gaps := np.exp(logs))
         return value, gradient * gaps
 
     bounds = [(np.log(SMALLEST), np.log(LARGEST))] * len(gaps)

@@ -70,14 +70,14 @@ def _tried(fetcher: Fetcher, chosen: list[int], owned: bool) -> tuple[bool, str]
 
     def columns(tensors: list[Tensor]) -> list[list[Any]]:
         rows = [list(t.movedim(axis if t.dim() > axis else 0, 0)) for t in tensors if t.dim()]
-        return [[*map(_value, each)] for each in rows if len(each) == len(places)]
+        return [[*map(value_of, each)] for each in rows if len(each) == len(places)]
 
     try:
         (first, mine), (_, again) = fetched(places), fetched(places)
-        if _value(mine) != _value(again):
+        if value_of(mine) != value_of(again):
             return True, ""
         other, theirs = fetched(turned)
-        if owned and _moved([[*map(_value, first)]], [[*map(_value, other)]], turned):
+        if owned and _moved([[*map(value_of, first)]], [[*map(value_of, other)]], turned):
             return False, f"{type(dataset).__name__}.__getitems__"
         if owned and _moved(columns(mine), columns(theirs), turned):
             return False, "collate_fn"
@@ -93,7 +93,7 @@ def _moved(mine: list[list[Any]], theirs: list[list[Any]], order: list[int]) -> 
     return bool(pairs) and not kept and all(Counter(one) == Counter(two) for one, two in pairs)
 
 
-def _value(example: Any) -> tuple[Any, ...]:
+def value_of(example: Any) -> tuple[Any, ...]:
     """Something hashable that is equal for equal examples; what cannot be compared counts as equal."""
     found: list[Any] = []
     for leaf in tree_leaves(example):
@@ -123,7 +123,7 @@ class SameExamples:
         numbers = np.frombuffer(derive(key, "examples looked at", size=16), dtype="<u8")
         with seeded(derive(key, "examples looked at", 0, size=SEED_BYTES)):
             found = fetch([int(number) % examples for number in numbers])
-        now = _value(found)
+        now = value_of(found)
         self._first = self._first or now
         if now != self._first and not self._said:
             self._said = True

@@ -19,8 +19,7 @@ from anechoic.torch.distributed import Ranks, running_ranks
 from anechoic.torch.generators import StepGenerators
 from anechoic.torch.history import History
 from anechoic.torch.keys import Keys
-from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
-from anechoic.torch.loading.record_stream import RecordStream, StreamBatches
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, RecordStream, StreamBatches
 from anechoic.torch.loading.selftest import check_repeats
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic, noise_dtype
 from anechoic.torch.optimizer import CorrelatedOptimizer

@@ -18,8 +18,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.distributed import running_ranks
 from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.history import STAMP, statistics_in
-from anechoic.torch.loading.loader import PrivateDataLoader
-from anechoic.torch.loading.record_stream import RecordStream
+from anechoic.torch.loading.loader import PrivateDataLoader, RecordStream
 from anechoic.torch.optimizer import CorrelatedOptimizer
 from anechoic.torch.run import latest_run
 from anechoic.torch.setup.arguments import Setup
