@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,7 +38,7 @@ EPSILONS = (0.25, 1.0, 3.0, 8.0, 16.0)
 MARKS = ("<!-- grid -->", "<!-- end of grid -->")
 HEAD = (
     "| N | B | epochs | ε | best b | loss·σ | plan() takes | sampling | plan / search | same class |"
-    " vs DP-SGD | s |"
+    " vs DP-SGD |"
 )
 
 
@@ -58,7 +57,6 @@ class Cell:
     sampling: str
     planned: float
     same_class: float
-    seconds: float
 
     @property
     def ratio(self) -> float:
@@ -83,7 +81,6 @@ class Cell:
             f"{self.ratio:.4f}",
             f"{self.same_class / self.searched:.4f}",
             f"{self.planned / self.independent:.3f}",
-            f"{self.seconds:.1f}",
         )
         return "| " + " | ".join(cells) + " |"
 
@@ -113,9 +110,7 @@ def cell_of(
     """The search and plan() in one setting, and how far the estimates of the search were off."""
     found, worst = search(designs, examples, batch_size, epsilon)
     best = min(found, key=lambda b: found[b])
-    started = time.perf_counter()
     made = plan(examples=examples, batch_size=batch_size, epochs=epochs, epsilon=epsilon, delta=DELTA)
-    seconds = time.perf_counter() - started
     chosen = next(row for row in made.rows if row.chosen)
     of_class = [
         row
@@ -141,7 +136,6 @@ def cell_of(
             chosen.sampling,
             chosen.predicted * batch_size,
             min(row.predicted for row in of_class) * batch_size,
-            seconds,
         ),
         worst,
     )
@@ -174,9 +168,7 @@ def main() -> int:
         f" {np.median(ratios):.4f}, least {ratios.min():.4f}. The search found something better than"
         f" independent noise under Poisson sampling in {wins} settings, plan() in"
         f" {sum(cell.planned < cell.independent for cell in cells)}. σ of the search differs from the"
-        f" pessimistic one by at most {off:.1e} where both were computed. plan() took"
-        f" {np.median([cell.seconds for cell in cells]):.1f} s (median),"
-        f" {max(cell.seconds for cell in cells):.1f} s at most."
+        f" pessimistic one by at most {off:.1e} where both were computed."
     )
     print(f"\n{summary}", flush=True)
     if options.out:

@@ -43,7 +43,7 @@ OF_IMAGES = (
 )
 
 MECHANISMS: dict[str, Callable[[int], Strategy]] = {
-    "independent gradients (Algorithm 1, DP-SGD)": an.strategies.Identity,
+    "independent noise (Algorithm 1)": an.strategies.Identity,
     "independent prefix sums": lambda n: an.strategies.Output(an.workloads.prefix_sum(n)),
     "BLT, 8 buffers": lambda n: rational_blt(n, 8),
 }

@@ -61,7 +61,7 @@ def pair(results: Results, cell: Cell) -> list[str]:
 
 
 def grid(results: Results) -> str:
-    lines = [[*HEAD, "DP-SGD", "banded"]]
+    lines = [[*HEAD, "DP-SGD", "DP-SGD or banded, amplified"]]
     lines[0] += [
         f"{order}: {arm}" for order in ("fixed", "drawn") for arm in ("independent", "plan", "ratio")
     ]
@@ -108,6 +108,27 @@ def summary(results: Results) -> str:
         where = f" ({', '.join(sorted({*known}))})" if known else ""
         lines.append([order, arm, less, *counts, f"below in {len(known)} of {len(there)}{where}"])
     return "\n".join([rows(*lines), "", *(f"- {line}" for line in lost)])
+
+
+def at_first(results: Results) -> str:
+    """The plan at the advised rate: what it loses to its best rate, and beside DP-SGD at its best one."""
+    lines = [["batches", "cells", "median loss", "largest loss", "above DP-SGD", "within 2 s.e.", "below"]]
+    for order in ("fixed", "drawn"):
+        lost, signs = [], []
+        for cell in (replace(one, order=order) for one in settings(results)):  # type: ignore[arg-type]
+            if not (advised := results.plans.get(cell, {}).get("advised")) or advised not in results.of(cell):
+                continue
+            loss = -compared(results, cell, cell, advised)[0]
+            lost.append((loss, f"{cell.task}, {cell.epsilon:g}"))
+            if results.of(alone := replace(cell, arm="DP-SGD")):
+                gain, off = compared(results, cell, alone, advised)
+                signs.append(int(gain > 2.0 * off) - int(gain < -2.0 * off))
+        if lost:
+            most, where = max(lost)
+            counts = [str(signs.count(sign)) for sign in (1, 0, -1)]
+            median = f"{np.median([loss for loss, _ in lost]):.3f}"
+            lines.append([order, str(len(lost)), median, f"{most:.3f} ({where})", *counts])
+    return rows(*lines)
 
 
 def engine(results: Results) -> str:
@@ -164,8 +185,8 @@ def tables(results: Results) -> str:
     count = sum(len(each) for rates in results.cells.values() for each in rates.values())
     parts.append(f"{len(results.cells)} arms in {len(settings(results))} cells, {count} runs.")
     for title, made in (
-        ("Every cell", grid), ("Above and below", summary), ("Advice alone", engine),
-        ("Clip norms", clips), ("More and less noise", slopes),
+        ("Every cell", grid), ("Above and below", summary), ("At the advised rate", at_first),
+        ("Advice alone", engine), ("Clip norms", clips), ("More and less noise", slopes),
     ):  # fmt: skip
         parts.append(f"### {title}\n\n{made(results)}")
     return "\n\n".join(parts)

@@ -69,7 +69,7 @@ def test_what_is_known_is_said():
     found = plan(**RUN)
     assert f"try first: {found.advice.rate:.2g}" in found.reason
     assert 'momentum .9 and scheduler="cooldown" mostly' in found.reason
-    assert "Clip norm: at most the median" in found.reason
+    assert "Any clip norm up to the median gradient norm will do, if rate x clip norm is kept" in found.reason
     aware = plan(**RUN, scheduler="cooldown", optimizer=UpdateRule("sgd", 0.9))
     assert "largest of the schedule" in aware.reason and "mostly" not in aware.reason
 

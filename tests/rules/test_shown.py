@@ -153,3 +153,15 @@ def test_the_table_of_the_page_for_reviewers():
         ]
         made.append(f"| {epsilon} | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |")
     assert table == made
+
+
+def test_the_advised_rate_is_reported_of_all_cells_and_the_clip_norm_by_one_rule():
+    pages = {name: text_of(f"docs/{name}.md") for name in ("measured", "choosing", "faq", "clip-norm")}
+    record = text_of("benchmarks/records/grid.md").split("### At the advised rate")[1].split("###")[0]
+    for row in record.replace("fixed", "fixed order").replace("0.0", ".0").strip().splitlines()[2:]:
+        assert row in pages["measured"], row
+    (engine,) = of_the_grid("digits", 3, "engine", "fixed", "Adam").values()
+    said = f"`PrivacyEngine` reached {engine[0]:.3f} at the advised rate".replace("0.", ".")
+    assert said in " ".join(pages.pop("choosing").split())
+    for page in pages.values():
+        assert "Any clip norm up to the median gradient norm will do, if rate × clip norm is kept" in page

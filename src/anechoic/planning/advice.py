@@ -58,8 +58,8 @@ class Advice:
         absent = [name for name, known in there.items() if not known]
         more = f" Plans with {' and '.join(absent)} mostly had better models." if absent else ""
         return (
-            f"Learning rate to try first{of}: {self.rate:.2g}, then {self.lowest:.2g} to {self.highest:.2g}"
-            f".{more} Clip norm: at most the median norm of public gradients."
+            f"Learning rate to try first{of}: {self.rate:.2g}, then {self.lowest:.2g} to {self.highest:.2g}."
+            f"{more} Any clip norm up to the median gradient norm will do, if rate x clip norm is kept."
         )
 
 

@@ -88,14 +88,14 @@ def plan(
     In a fixed order, or under a promised participation: independent noise, banded Toeplitz strategies (with
     "banded", its columns free, where that is quick), BLTs plain and normalised, and in short runs (up to
     1024 steps) the best matrix of all. Where batches may be sampled, besides all these: independent noise
-    under Poisson sampling and random allocation, banded strategies under cyclic Poisson sampling, and, in
-    runs of up to four passes of up to 1024 steps, banded strategies and BLTs in balls in bins.
+    under Poisson sampling and random allocation, banded strategies under cyclic Poisson sampling, and, where
+    a pass has up to 1024 steps, in balls in bins bands in up to 4 passes and BLTs in up to 64.
 
     Of rows within 2 % of the least error that one is taken which has the least noise in a step, of these
     (again within 2 %) one whose batches are drawn, where that is permitted, then that of the least noise
     state. The same question has the same answer, and whoever permits more (sampling, memory, any class) never
     gets an error that is more than these 2 % larger, but where `optimizer` says that another row is taken.
-    In a fixed order `Plan.drawn` is DP-SGD on the same batches, if they might be drawn in secret.
+    In a fixed order `Plan.drawn` is DP-SGD on the same rows, if batches might be drawn in secret.
 
     Args:
         examples: N, >= 1.

@@ -60,7 +60,7 @@ class Common(TypedDict, total=False):
     wrap_model: False, under "ghost" alone, returns no wrapper around `module`.
     mechanism: a Mechanism, or a Plan, whose choice is taken; or "auto", or the name of a strategy
         ("identity", "banded_toeplitz", "blt", …), for one planned from the other arguments. "auto" takes the
-        least error of sums for SGD and `CorrectedAdam`, the least noise of a step for others.
+        least error of sums; for Adam and its kin what suits their rate: see `plan(optimizer=…)`.
     epochs: passes of the loader; give this or `steps`, unless a Mechanism is given. With neither,
         noise_multiplier and Poisson sampling make a run of independent noise, which may stop after any step.
     steps: n.
