@@ -45,7 +45,9 @@ def run(capsys, path, *arguments):
 
 
 @pytest.mark.parametrize(
-    "odd", ["9990-12-31T00:00", iso(time.time() + 9e6), "9000000000"], ids=["year 9990", "in months", "seconds"]
+    "odd",
+    ["9990-12-31T00:00", iso(time.time() + 9e6), "9000000000"],
+    ids=["year 9990", "in months", "seconds"],
 )
 @pytest.mark.few(1)
 def test_a_time_ahead_of_the_clock_ends_no_step(tmp_path, capsys, odd):
