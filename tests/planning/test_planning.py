@@ -494,7 +494,8 @@ def test_a_plan_says_what_to_expect():
         examples=1000, batch_size=100, epochs=1, delta=1e-5, epsilon=8.0, adjacency="replace_one"
     )  # no bins: quick
     assert drawn.mechanism.amplified and family(drawn.mechanism.strategy) != "identity"
-    assert drawn.reason.startswith("Expect as much as DP-SGD gives, or more: ") and "drawn at random" in drawn.reason
+    assert drawn.reason.startswith("Expect as much as DP-SGD gives, or more: ")
+    assert "drawn at random" in drawn.reason
     formed = plan(**setting, epsilon=2.0, participation=MinSep(5))
     assert formed.reason.startswith("Worth it: ") and "fixed order" not in formed.reason
     assert formed.drawn is None and "DP-SGD" not in formed.reason
