@@ -183,7 +183,9 @@ def test_a_delta_that_promises_nothing_is_said(capsys):
         capsys, *PLAN[:8], "1", "--delta", "0.001", "--no-random-sampling", "--mechanism", "identity"
     )
     assert code == 0 and "Chosen" in out
-    assert err.startswith("anechoic plan: delta=0.001 is at least 1/N for N=10000 examples")
+    said = "delta=0.001 is at least 1/N for N=10000 examples"
+    assert err.startswith(f"anechoic plan: {said}")
+    assert out.splitlines()[-1].startswith(f"Not to be relied on: {said}")
 
 
 def test_what_takes_long_says_so_once_on_a_terminal(capsys, monkeypatch):

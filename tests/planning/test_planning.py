@@ -561,6 +561,16 @@ def test_of_rows_of_about_the_least_error_one_is_taken(name, turned):
     assert least_error([*rows, replace(longer, step_noise=0.1)]).batch_size == 20.0  # the least error
 
 
+def test_batches_of_n_over_the_period_are_those_of_the_same_run():
+    """With N = 455 and B = 50 random allocation divides by 45.5, of which a pass has as many steps."""
+    found = plan(examples=455, batch_size=50, epochs=20, epsilon=1.0, delta=1 / 45500, dimension=100)
+    taken, least = found.chosen, found.rows[0]
+    assert (taken.sampling, taken.batch_size) == ("RandomAllocation", 45.5) and least.batch_size == 50.0
+    assert taken.predicted <= (1 + ALIKE) * least.predicted and taken.step_noise < 0.2 * least.step_noise
+    other = replace(taken.mechanism, sampling=replace(taken.mechanism.sampling, period=11))
+    assert least_error([least, replace(taken, mechanism=other)]) is least
+
+
 def test_the_same_workload_has_the_same_designs_and_others_their_own():
     designs = designs_of(PlanObjective(workloads.prefix_sum(30)))
     assert designs_of(PlanObjective(workloads.prefix_sum(30))) is designs and designs.blt(2) is designs.blt(2)

@@ -167,7 +167,7 @@ def test_the_statement_covers_the_choice_and_asks_for_secrecy():
     text = selection.report()
     assert isinstance(selection, Selection)
     assert "best run, setting and score" in text and "all runs but the best stay secret" in text
-    assert "Runs:          a secret number" in str(selection) and len(str(selection).splitlines()) <= 12
+    assert "Runs:          a secret number" in str(selection) and len(str(selection).splitlines()) <= 13
     assert "choosing settings" not in text and "budget.md#selection" in text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import anechoic as an
-from anechoic import cli
+from anechoic import cli, streaming
 from anechoic.accounting import Verified
 from anechoic.participation import MinSep, Single
 from anechoic.sampling import (
@@ -24,10 +24,13 @@ from anechoic.sampling import (
     Poisson,
     RandomAllocation,
 )
-from anechoic.statement.formats import FORMATS
+from anechoic.selection.repetitions import Repetitions
+from anechoic.selection.selection import Selection
+from anechoic.statement.formats import FORMATS, SHORTENED, as_signed, as_text
 from anechoic.statement.rounding import round_up
-from anechoic.statement.statement import statement_of
+from anechoic.statement.statement import LIBRARY, statement_of
 from anechoic.strategies import BandedToeplitz, ColumnNormalized, Identity, Tree
+from anechoic.streaming.sentences import statement_data
 from tests.floats import same_bits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,7 +271,7 @@ class TestWhatIsSaid:
             ("tree", "whoever forms the batches", "at least 6 steps apart"),
             ("bins", "the deployment", "nobody learns which batches one example joined"),
             ("bins", "the library's sampler", "from a secret key"),
-            ("users", "the deployment", "clipped as a whole"),
+            ("users", "the deployment", "what one user adds to one step, as a whole"),
             ("endless", "whoever forms the batches", "at most one step, ever"),
         ):
             said = statement(made(name)).assumptions
@@ -291,32 +294,72 @@ class TestWhatIsSaid:
 
 SIGNED = """\
 Guarantee:     (3.098, 1e-06)-differential privacy of all 24 releases together
-Privacy unit:  one example
+Privacy unit:  one example of 57
 Adjacency:     zero-out: one example's contributions are replaced by zero wherever it takes part
 Batches:       fixed order; every noisy sum is divided by 10
 Participation: each unit takes part once every 6 steps, always at the same place of the cycle
-Noise:         Gaussian, std 3 x clip norm 1.0 before it is correlated; noise multiplier 1.5
+Noise:         Gaussian, std 3 x clip norm 1.0 before it is correlated
 Mechanism:     ColumnNormalized(BandedToeplitz(n=24, bands=3)); sensitivity 2, exact
 Accounting:    0.6667-GDP (mu), 0.2223-zCDP (rho); no sampling error
-Deployment:    the order ignores private values; each contribution uses one example's data alone; keys stay
-               secret; only noisy sums leave; other releases add up; a resumed run keeps its journal
+Deployment:    the order ignores private values; one unit per contribution; keys stay secret; only releases,
+               and what follows from them, leave; other releases add up; the journal is kept
 Not covered:   floating-point attacks; side channels; choosing settings; losses and metrics; broken promises
 Fingerprint:   103f495a9f4afed6bbf2b94df2d73a290f3eb1a3ef46e592b928cedd4b2f8ed6; details: report()"""
+
+
+def stream(**given):
+    both = {"n": streaming.Count("x"), "m": streaming.Mean(-5, 9, "x")}
+    return statement_data(streaming.Stream(both, epsilon=1.0, horizon=4, **given))
+
+
+def chosen(**given):
+    return statement_data(streaming.PartitionSelectionHistogram(epsilon=1.0, **given))
+
+
+PATIENTS = Poisson(100, 10, 60)
+OTHERS = {
+    "composition": lambda: statement_of(an.compose(made("fixed order"), made("cyclic poisson"))),
+    "selection": lambda: statement_of(Selection(made("fixed order"), Repetitions(2), None, 1e-5)),
+    "weak": lambda: statement_of(dataclasses.replace(made("fixed order"), delta=0.1)),
+    "weak, patients": lambda: statement_of(
+        an.Mechanism(Identity(60), PATIENTS, 3.0, delta=0.1, unit="patient")
+    ),
+    "stream": lambda: stream(participation=MinSep(2, 2), per_step=3, unit="person"),
+    "stream, few steps": lambda: stream(participation=MinSep(1, 10), per_step=3, unit="person"),
+    "stream of records": stream,
+    "categories": lambda: chosen(participation=MinSep(1, 10), unit="person"),
+    "categories of records": chosen,
+}
+#: Lines of those that do not fit in twelve.
+MOST = dict.fromkeys(("bins, verified", "min-sep", "weak", "weak, patients", "categories", "hostile"), 13)
+MOST |= dict.fromkeys(("selection", "endless, hostile", "categories of records"), 13)
+
+
+def test_a_stream_says_how_often_a_unit_counts():
+    assert "one person: each unit takes part in at most 10 steps, 3 records each\n" in as_signed(
+        OTHERS["stream, few steps"]()
+    )
 
 
 class TestWhatAReviewerSigns:
     def test_print_shows_twelve_lines(self):
         assert str(made("fixed order")) == SIGNED
 
-    def test_no_more_than_twelve_lines_of_what_a_screen_shows(self, mech):
-        both = an.compose(made("fixed order"), made("cyclic poisson"))
-        weak = dataclasses.replace(made("fixed order"), delta=0.1)
-        for each in (mech, both, weak):
-            lines = str(each).splitlines()
-            assert len(lines) <= 12 and max(map(len, lines)) <= 110, lines
-            whole = each.report().splitlines()
-            assert whole[: len(lines) - 1] == lines[:-1] and whole[len(lines) + 1] == "In detail"
-        assert "publishing one record as it is" in str(weak)
+    @pytest.mark.parametrize("name", [*MADE, *OTHERS])
+    def test_no_duty_is_cut_off(self, name):
+        """Twelve lines, and more where there is more to promise; … ends only what nobody has to keep."""
+        said = OTHERS[name]() if name in OTHERS else statement(made(name))
+        shown = as_signed(said)
+        lines = shown.splitlines()
+        assert len(lines) <= MOST.get(name, 12) and max(map(len, lines)) <= 110, lines
+        cut = {line.partition(":")[0] for line in lines if line.endswith("…")}
+        assert cut <= {*SHORTENED}
+        kept = [each.what for each in said.assumptions if each.who != LIBRARY]
+        for sentence in (*kept, *said.duties, *said.not_covered, said.record["adjacency"]["meaning"]):
+            assert one_line(sentence.split(": ")[0]) in one_line(shown)
+        assert one_line(dict(said.items)["Privacy unit"].split(". Enforced")[0]) in one_line(shown)
+        whole = as_text(said).splitlines()
+        assert whole[: len(lines) - 1] == lines[:-1] and whole[len(lines) + 1] == "In detail"
 
     def test_figures_are_those_of_the_details(self, mech):
         """Every number that a reviewer signs stands in the details too."""
@@ -332,7 +375,9 @@ class TestWhatAReviewerSigns:
             ("cyclic poisson", "batches stay secret"),
             ("bins, verified", "the bound fails with probability at most 1e-06, a part of delta"),
             ("tree", "participation is as promised"),
-            ("users", "what one user adds is clipped as a whole"),
+            ("users", "clipped by unit"),
+            ("users", "one user of 1000"),
+            ("poisson", "only releases, and what follows from them, leave"),
             ("endless", "however many there are"),
         ],
     )
@@ -439,12 +484,27 @@ class TestArithmetic:
         assert "what its memory loses" in made.report()
 
 
-@pytest.mark.parametrize(("delta", "weak"), [(1e-3, True), (9.9e-4, False), (0.5, True)])
-def test_a_delta_that_publishing_a_record_would_satisfy_is_named(delta, weak):
+@pytest.mark.parametrize(
+    ("delta", "signed", "details"),
+    [
+        (
+            0.5,
+            "record, drawn at random, would keep",
+            "at least 1/N for N=1000 examples: publishing one of them",
+        ),
+        (1e-3, "record, drawn at random, would keep", "at least 1/N for N=1000 examples"),
+        (9.99e-4, "drawn at random, with probability 0.99 would keep", "0.99 times 1/N for N=1000 examples"),
+        (1.01e-4, "drawn at random, with probability 0.1 would keep", "0.1 times 1/N for N=1000 examples"),
+        (9.9e-5, "", ""),
+    ],
+)
+def test_a_delta_that_publishing_a_record_would_satisfy_is_named(delta, signed, details):
     mech = an.Mechanism(Identity(2), FixedOrder(1000, 500, steps=2), 3.0, delta=delta)
-    assert (
-        "is at least 1/N for N=1000 examples: publishing one of them" in " ".join(mech.report().split())
-    ) == weak
+    shown = str(mech)
+    assert signed in shown and ("publishing" in shown) == bool(signed) and "example of 1000" in shown
+    assert details in one_line(mech.report())
+    for other in (an.compose(mech, times=2), Selection(mech, Repetitions(2), None, delta)):
+        assert signed in str(other) and "example of 1000" in str(other)
     unknown = an.Mechanism(Identity(2), External(Single(), 5, steps=2), 3.0, delta=delta)
     assert ("is at least 1/2" in " ".join(unknown.report().split())) == (delta >= 0.5)
 

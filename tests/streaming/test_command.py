@@ -371,7 +371,7 @@ def test_every_form_says_who_keeps_the_promise_and_what_is_released(tmp_path):
     held = {"participation": MinSep(2, 2), "per_step": 3, "unit": "person"}
     board = streaming.Stream(both, epsilon=1.0, horizon=4, **held)
     said = streaming.statement(board)
-    for words in ("one person", "2 steps apart", "more than 3", "clipped to -5 … 9", "norm at most 0.99"):
+    for words in ("one person", "2 steps apart", "3 records each", "clipped to -5 … 9", "norm at most 0.99"):
         assert words in said, words
     board.update({"x": [1.0, 2.0]}, unit_ids=["ann", "bob"])
     assert streaming.statement(board) == said  # which holds nothing of the data

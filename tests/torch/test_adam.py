@@ -1,6 +1,7 @@
 """CorrectedAdam, and what make_private plans for the optimizer at hand."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -190,9 +191,21 @@ def test_adam_gets_the_noise_that_its_rate_is_for(make):
     assert usual < middle.advice.rate < adam.plan.advice.rate
     low = planned(torch.optim.Adam, to_epsilon=to_epsilon, lr=0.5 * usual, **options)
     assert family(low.mechanism.strategy) == "identity" and low.plan.advice.rate == pytest.approx(usual)
-    assert f"give it lr={adam.plan.advice.rate:.2g}" in low.plan.reason
+    assert f"give lr={adam.plan.advice.rate:.2g}" in low.plan.reason
     named = planned(torch.optim.Adam, to_epsilon=to_epsilon, mechanism="banded", lr=0.5 * usual, **options)
     assert family(named.mechanism.strategy) == "banded_toeplitz"
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.RMSprop, torch.optim.AdamW])
+def test_a_printed_plan_says_why_a_small_rate_gets_independent_noise(optimizer):
+    setting = {"examples": 10000, "batch_size": 500, "epochs": 1, "epsilon": 2.0, "delta": 1e-6}
+    made = optimizer([torch.nn.Parameter(torch.zeros(9))], lr=1e-3)
+    found = plan(**setting, optimizer=made, random_sampling=False)
+    assert family(found.mechanism.strategy) == "identity"
+    for said in (str(found), found.why()):
+        words = " ".join(said.split())
+        assert f"{optimizer.__name__}'s learning rate of 0.001 is for small noise of a step; noise" in words
+        assert re.search(r": give lr=0\.\d+ and plan again[.;] ", words) and " Adam's" not in words
 
 
 @pytest.mark.parametrize(("shuffle", "drawn"), [(True, False), (False, False), (True, True)])

@@ -74,6 +74,8 @@ def plan(options: argparse.Namespace) -> None:
     if options.out is not None:
         write_plan(found, options.out, options.command_line)
         print(f"\nSaved: {options.out}")
+    if weak:
+        print(f"\nNot to be relied on: {weak}.")
 
 
 def app(options: argparse.Namespace) -> None:

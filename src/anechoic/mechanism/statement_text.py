@@ -12,7 +12,7 @@ from anechoic.mechanism.composition import Composition, Part
 from anechoic.mechanism.endless import EndlessMechanism
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.mechanism.theorems import COMPOSITION, theorems_of, theorems_of_endless
-from anechoic.mechanism.weak_delta import examples_of, weak_delta
+from anechoic.mechanism.weak_delta import DOUBTFUL, examples_of, weak_delta
 from anechoic.noise.grid import float_excess
 from anechoic.noise.rounding.drift import before_drift
 from anechoic.sampling import FixedOrder
@@ -48,15 +48,16 @@ _LARGE = (0.1, 0.03, 0.01, 0.001)  # deltas
 KEYS = "keys stay secret: they come from the operating system, and are used for this run only"
 
 _DUTIES = (
-    "each contribution uses one {unit}'s data alone: whoever writes the code (script, model, loss, data set)"
-    " promises that it is computed from that {unit}'s data, its place in the batch (which stays empty where"
+    "one unit per contribution: each uses one {unit}'s data alone. Whoever writes the code (script, model,"
+    " loss, data set) promises that it is computed from them, its place in the batch (which stays empty where"
     " its contributions are replaced by zero) and from what was released before, not from other records,"
     " numbers taken out of a batch, or the length to which others are padded. anechoic.torch refuses"
     " mistakes that its tensors show; code that means to get around it is not held back",
     KEYS,
-    "only noisy sums leave: they, and what is computed from them; checkpoints that hold keys stay",
+    "only releases, and what follows from them, leave: noisy sums, and models or figures that are computed"
+    " from them; checkpoints that hold keys stay",
     "other releases add up: those from the same data, with this one",
-    "a resumed run keeps its journal: it makes those releases again, bit for bit, or stops (anechoic.torch"
+    "the journal is kept: a resumed run makes those releases again, bit for bit, or stops (anechoic.torch"
     " compares them); the journal stays with the checkpoint, and of two copies of a run only one goes on",
 )
 
@@ -71,8 +72,8 @@ def _(mechanism: Mechanism) -> Statement:
     whole = f"({round_up(epsilon)}, {m.delta!r})-differential privacy of all {m.steps} releases together"
     items = (
         ("Guarantee", whole),
-        *_too_large(m),
-        ("Privacy unit", f"one {unit}"),
+        *too_large(m.delta, unit, count := examples_of(m.sampling)),
+        ("Privacy unit", _one_of(unit, count)),
         ("Adjacency", adjacency),
         ("Notion", _notion(m)),
         ("Accounting", f"{method}; {confidence}"),
@@ -301,10 +302,22 @@ def _arithmetic(m: Part) -> str:
     return text if not m.drift else f"{text}; what its memory loses is a part of epsilon and delta"
 
 
-def _too_large(m: Mechanism) -> list[tuple[str, str]]:
-    """A delta that promises next to nothing, named beside the guarantee."""
-    weak = weak_delta(m.delta, examples_of(m.sampling), m.unit)
+def too_large(delta: float, unit: str, count: int | None) -> list[tuple[str, str]]:
+    """A delta that promises little or next to nothing to `count` units, named beside the guarantee."""
+    weak = weak_delta(delta, count, unit, least=DOUBTFUL)
     return [("Delta", weak)] if weak else []
+
+
+def examples_of_all(composition: Composition) -> int | None:
+    """N of all parts; None where they differ, are of disjoint data, or nobody said."""
+    if composition.disjoint:
+        return None
+    counts = {examples_of(getattr(part, "sampling", None)) for part, _ in composition.parts}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _one_of(unit: str, count: int | None) -> str:
+    return f"one {unit}" if count is None else f"one {unit} of {count}"
 
 
 def _sensitivity(m: Mechanism) -> str:
@@ -354,7 +367,7 @@ def _ownership(unit: str) -> tuple[Assumption, ...]:
     return (
         Assumption(
             "the deployment",
-            f"what one {unit} adds is clipped as a whole: all of one step. Every example is charged to each"
+            f"clipped by unit: what one {unit} adds to one step, as a whole. Every example is charged to each"
             f" {unit} that owns it; where an example has several owners, who owns what is fixed and public",
         ),
     )
@@ -368,10 +381,12 @@ def _(composition: Composition) -> Statement:
     parts = [(part, count, statement_of(part)) for part, count in c.parts]
     meaning = parts[0][2].record["adjacency"]["meaning"]
     whole = f"({round_up(epsilon)}, {delta!r})-differential privacy of all runs together"
+    count = examples_of_all(c)
     items = [
         ("Guarantee", whole),
+        *too_large(delta, c.unit, count),
         ("Runs", f"{c.runs}, of {len(parts)} mechanisms"),
-        ("Privacy unit", f"one {c.unit}"),
+        ("Privacy unit", _one_of(c.unit, count)),
         ("Adjacency", meaning),
         ("Notion", c.notion()),
         ("Also", f"{round_up(c.gdp())}-GDP (mu), {round_up(c.rho())}-zCDP (rho)"),

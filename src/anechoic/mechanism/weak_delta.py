@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from anechoic.sampling.base import Sampling, plural
 
 #: Epsilons beyond which a guarantee says next to nothing, and below which next to nothing can be learned.
 LARGE, SMALL = 100.0, 1e-3
 #: What N * delta is where nobody gave a delta.
 SHARE = 0.01
+#: From which N * delta on a statement says what delta permits.
+DOUBTFUL = 0.1
 
 
-def examples_of(sampling: Sampling) -> int | None:
+def examples_of(sampling: Sampling | None) -> int | None:
     """N of a scheme, None where nobody said."""
     return getattr(sampling, "examples", None)
 
@@ -27,27 +31,32 @@ def default_delta(count: int) -> float:
     return SHARE / count
 
 
-def weak_delta(delta: float, examples: int | None, unit: str = "example") -> str:
+def weak_delta(delta: float, examples: int | None, unit: str = "example", *, least: float = 1.0) -> str:
     """What to say of a delta that publishing whole records would satisfy; "" where there is nothing to say.
 
     Whoever publishes one record of N, drawn at random, is (0, 1/N)-DP, so that a guarantee with delta >= 1/N
-    does not rule it out.
+    does not rule it out. Below that it is done with probability N delta.
 
     Args:
         delta: in (0, 1); of others something else is wrong.
         examples: N, of `unit`; None where nobody knows it, which is then taken for 2.
         unit: what is protected.
+        least: the N * delta from which on it is said, in (0, 1]; 1 where nobody knows N.
 
     Returns:
         One sentence, without a full stop.
     """
     count = 2 if examples is None else examples
-    if not delta < 1 or count < 2 or delta * count < 1:
+    if not delta < 1 or count < 2 or delta * count < (1.0 if examples is None else least):
         return ""
     of = f"1/N for N={count} {plural(unit)}" if examples is not None else "1/2"
+    said, often = f"at least {of}", ""
+    if delta * count < 1:
+        share = math.floor(100 * delta * count) / 100
+        said, often = f"{share:g} times {of}", f" with probability {share:g}"
     example = f", such as {default_delta(count):.2g}" if examples else ""
     return (
-        f"delta={delta:g} is at least {of}: publishing one of them as it is, drawn at random, would keep this"
+        f"delta={delta:g} is {said}: publishing one of them as it is, drawn at random,{often} would keep this"
         f" guarantee too; take a delta far below 1/N{example}"
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from anechoic._serialize import serializable
 from anechoic._validate import positive_int
 from anechoic.participation.base import Participation, distinct, lags, pairs
+from anechoic.participation.full_batch import FullBatch
 
 
 @serializable
@@ -49,7 +50,11 @@ class MinSep(Participation):
                 yield tuple(step + place * more for place, step in enumerate(steps))
 
     def describe(self) -> str:
-        limit = "" if self.max_participations is None else f", at most {self.max_participations} times"
+        count = self.max_participations
+        if self.separation == 1:
+            few = "one step" if count == 1 else f"{count} steps"
+            return f"each unit takes part in at most {few}" if count else FullBatch().describe()
+        limit = "" if count is None else f", at most {count} times"
         return f"participations of one unit are at least {self.separation} steps apart{limit}"
 
     def allows(self, steps: Iterable[int], n: int) -> bool:

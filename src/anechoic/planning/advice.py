@@ -86,7 +86,7 @@ def advice_of_adam(predicted: float, step_noise: float, update: UpdateRule, rate
 
 
 def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> tuple[str, str]:
-    """Which noise Adam profits from at the learning rate of the optimizer at hand, and what to say of it.
+    """Which noise Adam or its kin profits from at the learning rate at hand, and what to say of it.
 
     Larger noise of a step makes Adam's steps smaller. Noise that is planned for sums is the best of all at
     rates that are larger by as much; at those which are good with independent noise, noise that is planned
@@ -100,20 +100,21 @@ def suited_to_rate(best: PlanRow, plain: PlanRow | None, update: UpdateRule) -> 
     Returns:
         "sums", "buffer" or "independent", and the sentence.
     """
+    name = update.name
     asked, usual = advice_for(best, update), None if plain is None else advice_for(plain, update)
     if asked is None or usual is None or plain is best:
         return "sums", ""
-    more = f"noise planned for sums is better at larger ones: give it lr={asked.rate:.2g}, and plan again."
+    more = f"noise planned for sums is better at larger ones: give lr={asked.rate:.2g} and plan again."
     if update.rate is None or update.rate >= asked.lowest:
         buffer = (
             f" Where the rate stays near {usual.rate:.2g}, plan for its buffer:"
             f" workload=lambda n: anechoic.workloads.exponential_decay(n, {update.momentum:g})."
         )
-        said = "Adam divides by the noise of a step, which correlation makes larger: so is its best rate."
+        said = f"{name} divides by the noise of a step, which correlation makes larger: so is its best rate."
         return "sums", said + buffer * (update.momentum > 0.0)
     if update.rate >= usual.rate / ADAM and update.momentum:
-        return "buffer", f"The plan is for Adam's buffer, at its learning rate of {update.rate:g}; {more}"
-    return "independent", f"Adam's learning rate of {update.rate:g} is for small noise of a step; {more}"
+        return "buffer", f"The plan is for {name}'s buffer, at its learning rate of {update.rate:g}; {more}"
+    return "independent", f"{name}'s learning rate of {update.rate:g} is for small noise of a step; {more}"
 
 
 def advice_of(predicted: float, clip_norm: float, update: UpdateRule, rates: Array | None) -> Advice:

@@ -17,8 +17,7 @@ from anechoic.statement.rounding import size
 
 #: A row with less noise state is shown unless its predicted error is within this of one with even less.
 _STEP = 0.03
-#: Errors, and noise of a step, are alike where they differ by this at most; batches of random allocation,
-#: N / period, are then those of another scheme.
+#: Errors, noise of a step, and batch sizes are alike where they differ by this at most.
 ALIKE = 0.02
 #: More memory is mentioned where it gains at least this, and as much of it as gives this part of all gain.
 _WORTH, _NEARLY_ALL = 0.03, 0.9
@@ -175,7 +174,7 @@ def least_error(rows: list[PlanRow]) -> PlanRow:
     """
     first = min(rows, key=lambda row: row.relative)
     most = (1 + ALIKE) * first.predicted
-    near = [row for row in _of_its_batches(first, rows) if row.predicted <= most]
+    near = [row for row in rows if row.predicted <= most and _same_run(first, row)]
     loudest = (1 + ALIKE) * min(row.step_noise for row in near)
     quiet = [row for row in near if row.step_noise <= loudest]
     return min(quiet, key=lambda row: (not row.mechanism.amplified, row.history, row.predicted))
@@ -281,6 +280,17 @@ def _of_its_batches(best: PlanRow, rows: list[PlanRow]) -> list[PlanRow]:
     """Rows with the steps of one of them and about its batches."""
     alike = [row for row in rows if abs(row.batch_size / best.batch_size - 1) <= ALIKE]
     return [row for row in alike if row.mechanism.steps == best.mechanism.steps]
+
+
+def _same_run(one: PlanRow, other: PlanRow) -> bool:
+    """Whether two rows have the same steps, and about the same batches or as many steps a pass.
+
+    Where N is no multiple of B, random allocation and bins divide by N / period < B, with which a pass moves
+    the model as far as a pass of whole batches or further: their error is not too small beside the others.
+    """
+    passes = [getattr(row.mechanism.sampling, "period", None) for row in (one, other)]
+    together = passes[0] is not None and passes[0] == passes[1]
+    return bool(_of_its_batches(one, [other])) or (together and one.mechanism.steps == other.mechanism.steps)
 
 
 def _against_independent(best: PlanRow, rows: list[PlanRow]) -> str:

@@ -66,7 +66,10 @@ class Plan:
         rate = "" if self.advice is None else f"{str(self.advice).split('. ')[0].rstrip('.')}; "
         kept = f"({round_up(self.mechanism.epsilon())}, {self.mechanism.delta:g})-DP"
         chosen = f"Chosen: {row.name}, {run}, {kept}; noise state {held(row)}."
-        return [*first, chosen, f"{rate}{more} has the reasons."]
+        # where the learning rate at hand decided, the reason has a sentence of two clauses on it
+        other = re.search(r"[^.]+ learning rate of [^;]+; [^:]+: give lr=\S+ and plan again", self.reason)
+        again = f"{other[0].strip()}; " if other else ""
+        return [*first, chosen, f"{again or rate}{more} has the reasons."]
 
     def why(self) -> str:
         """Return why this is the choice, what else was to be had, and what the columns of the table mean."""

@@ -39,6 +39,7 @@ class UpdateRule:
         dampening: d in [0, 1), as torch has it: every gradient but the first enters with 1 - d; beta_1 of
             Adam.
         rate: the learning rate of the optimizer at hand, the largest of its schedule; None where unknown.
+        name: of the optimizer, in messages.
 
     Raises:
         ValueError: for a number out of range.
@@ -52,6 +53,7 @@ class UpdateRule:
     nesterov: bool = False
     dampening: float = 0.0
     rate: float | None = None
+    name: str = "Adam"
 
     def __post_init__(self) -> None:
         for name in ("momentum", "weight_decay", "dampening"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from anechoic.mechanism.statement_text import examples_of_all, too_large
 from anechoic.mechanism.theorems import SELECTION
 from anechoic.selection.selection import Selection
 from anechoic.statement.rounding import round_up
@@ -19,9 +20,10 @@ def _(selection: Selection) -> Statement:
     epsilon = s.epsilon()
     private = "released by the score mechanism" if s.score_mechanism else "computed from public data alone"
     guarantee = f"({round_up(epsilon)}, {s.delta!r})-differential privacy of the best run, setting and score"
-    rest = [item for item in one.items if item[0] not in ("Guarantee", "Notion", "Also", "Runs")]
+    rest = [item for item in one.items if item[0] not in ("Guarantee", "Delta", "Notion", "Also", "Runs")]
     items = (
         ("Guarantee", guarantee),
+        *too_large(s.delta, s.one_run.unit, examples_of_all(s.one_run)),
         ("Runs", f"a secret number of them: {s.repetitions}; the best by its score alone is shown"),
         ("Score", private),
         ("Notion", "(epsilon, delta)-DP of the best of a random number of runs, from the profile of one"),

@@ -1,6 +1,6 @@
 """The privacy statement: what a mechanism guarantees, under which assumptions, and why.
 
-    print(mech)                                     # what a reviewer signs, in twelve lines
+    print(mech)                                     # what a reviewer signs, in about twelve lines
     print(mech.report())                            # and the details
     mech.report("markdown", out="statement.md")     # also "html" and "json"
 

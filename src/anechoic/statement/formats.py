@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +22,8 @@ Format = Literal["text", "markdown", "html", "json"]
 FORMATS: tuple[Format, ...] = ("text", "markdown", "html", "json")
 #: Of the keys in JSON, which are documented: they stay.
 VERSION = 1
-#: Lines that a reviewer signs.
-SIGNED = 12
+#: Of the lines that a reviewer signs, those of one line at most: of the others no word is left out.
+SHORTENED = ("Noise", "Mechanism", "Accounting", "Fingerprint")
 
 
 def render(
@@ -50,13 +51,11 @@ def render(
 
 
 def as_signed(statement: Statement, details: str = "; details: report()") -> str:
-    """What a reviewer signs, as `SIGNED` lines of plain text at most; … is where more is in the details."""
-    *said, deployment, uncovered, (heading, fingerprint) = statement.signed
-    free = max(2, SIGNED - len(said) - 1)  # for the two that may take more than a line each
-    kept = lay_out([deployment], 110, 15, free - 1)
-    left = lay_out([uncovered], 110, 15, free - len(kept))
-    last = lay_out([(heading, fingerprint + details)], 110, 15, 1)
-    return "\n".join([*lay_out(said, 110, 15, 1), *kept, *left, *last])
+    """What a reviewer signs, as about twelve lines; … ends those `SHORTENED`, of which details have more."""
+    *said, (last, fingerprint) = statement.signed
+    items = (*said, (last, fingerprint + details))
+    lines = (lay_out([item], 110, 15, 1 if item[0] in SHORTENED else None) for item in items)
+    return "\n".join(chain.from_iterable(lines))
 
 
 def as_text(statement: Statement) -> str:

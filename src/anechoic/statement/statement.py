@@ -66,26 +66,34 @@ class Statement:
         said, told = dict(self.items), self.record
         first = {"Guarantee": said["Guarantee"]}
         if "Delta" in said:
-            first["Delta"] = "publishing one record as it is, drawn at random, would keep this guarantee too"
-        first["Privacy unit"] = said["Privacy unit"].split(". ")[0]
+            permitted = said["Delta"].rpartition(": ")[2].partition(";")[0]
+            first["Delta"] = permitted.replace("one of them as it is", "one record")
+        first["Privacy unit"] = said["Privacy unit"].split(". Enforced")[0]
         first["Adjacency"] = told["adjacency"]["meaning"]
         first |= {heading: said[heading] for heading in ("Runs", "Released") if heading in said}
         if "Batches" in said:
             formed, divisor = re.split("[:,]", said["Batches"])[0], said["Divisor"].split()[-1]
             first["Batches"] = f"{formed}; every noisy sum is divided by {divisor}"
-        first |= {heading: said[heading] for heading in ("Participation",) if heading in said}
+        if (promise := said.get("Participation", "")) not in said["Privacy unit"]:
+            first["Participation"] = promise
         if noise := told.get("noise"):
             sensitivity = told["sensitivity"]
             kind = " (unamplified)" * ("unamplified" in said["Sensitivity"])
             kind += ", exact" if sensitivity["exact"] else ", an upper bound"
-            correlated = f"std {noise['std']:.6g} x clip norm {noise['clip_norm']!r} before it is correlated"
+            std = f"std {noise['std']:.6g} x clip norm {noise['clip_norm']!r}"
             first |= {
-                "Noise": f"Gaussian, {correlated}; noise multiplier {noise['multiplier']:.6g}",
+                "Noise": f"Gaussian, {std} before it is correlated",
                 "Mechanism": f"{told['strategy']['name']}; sensitivity {sensitivity['value']:.6g}{kind}",
             }
-        way = said["Notion" if told["guarantee"].get("mu") is None else "Also"]
+        way = said.get("Also", said["Notion"])
         way = "amplified by secret batches" if told["guarantee"].get("epsilon_is_amplified") else way
+        fails = [
+            part for part in said["Notion"].split("; ") if part.startswith("confidence")
+        ]  # of compositions
         sure = told.get("accounting", {}).get("confidence")
+        sure = sure or "".join(
+            "the bounds fail with" + part.split("together with")[1].replace("which is ", "") for part in fails
+        )
         kept = (each.what for each in self.assumptions if each.who != LIBRARY)
         first["Accounting"] = f"{way}; {sure}" if sure else way
         for heading, sentences in (("Deployment", (*kept, *self.duties)), ("Not covered", self.not_covered)):

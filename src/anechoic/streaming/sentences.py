@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.mechanism.mechanism import Mechanism
+from anechoic.sampling.base import counted
 from anechoic.statement.formats import Format, render
 from anechoic.statement.rounding import round_up
 from anechoic.statement.statement import Assumption, Statement, statement_of
@@ -25,9 +26,9 @@ _OBSERVER = (
     " those of one {unit}; does not know the keys, and cannot tell AES-256 from random bits"
 )
 _DUTIES = (
-    "settings are chosen without looking at the data: bounds, categories, edges, groups and weights",
+    "settings ignore the data: bounds, categories, edges, groups and weights are chosen without it",
     "keys and state files stay secret: of two copies of a state file only one goes on, and none is put back",
-    "only releases leave: and what is computed from them, no counts of records left out, no logs of records",
+    "only releases, and what follows from them, leave: no counts of records left out, no logs of records",
     "other releases add up: those from the same data, with this one",
     "workers are trusted: sums that came by add_sums are those of records, each once",
 )
@@ -138,7 +139,8 @@ def _(stream: PartitionSelectionHistogram) -> Statement:
     """That of its noise, with the probability that the choice of categories adds to delta, everywhere."""
     cost, last = stream.cost, min(stream.cost.mechanism.steps, 10**6) - 1
     mechanism, unit, besides = cost.mechanism, cost.unit, f"{cost.besides:.3g}"
-    what = f"in at most {stream.categories_per_unit} categories, its first ones; in each: "
+    some = counted(stream.categories_per_unit, "category")
+    what = f"in at most {some}, its first; in each: "
     whom = f"one {unit}: {what}{mechanism.participation.describe()}. Enforced: further records are left out"
     whom = whom if stream.by_unit else _one_record(unit)
     own = [
@@ -222,6 +224,6 @@ def protected(stream: Stream) -> str:
     if stream.shared.distinct_counter is not None:
         return f"one {unit}: {stream.shared.distinct_counter.describe()}. Enforced: later visits are left out"
     return (
-        f"one {unit}: {stream.participation.describe()}. Enforced: further records are left out, and more"
-        f" than {stream.per_step} in one step"
+        f"one {unit}: {stream.participation.describe()}, {counted(stream.per_step, 'record')} each. Enforced:"
+        " further records are left out"
     )

@@ -96,7 +96,8 @@ def _(optimizer: optim.Optimizer) -> UpdateRule:
     if kind == "sums" or not 0.0 <= beta < 1.0:
         return UpdateRule(kind, rate=rate)
     if kind == "adam":
-        return UpdateRule(kind, beta, dampening=beta if "betas" in group else 0.0, rate=rate)
+        damped, name = beta if "betas" in group else 0.0, type(optimizer).__name__
+        return UpdateRule(kind, beta, dampening=damped, rate=rate, name=name)
     # the decay of a step goes through the velocity, which adds up 1 / (1 - beta) of it
     decay = float(group.get("initial_lr", group["lr"])) * float(group["weight_decay"]) / (1.0 - beta)
     return UpdateRule(
