@@ -384,6 +384,10 @@ class TestWhatAReviewerSigns:
     def test_what_each_kind_says(self, name, said):
         assert said in one_line(str(made(name)))
 
+    def test_a_composition_says_that_bounds_may_fail(self):
+        both = an.compose(made("bins, verified"), times=2)
+        assert "the bounds fail with probability at most" in one_line(str(both))
+
 
 class TestFiles:
     def test_unknown_formats_are_refused(self):

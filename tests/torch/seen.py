@@ -304,7 +304,8 @@ SEEN = [
      "Use shuffle=True", "`shuffle=True`, and weights in the loss"),
     ("data", "an `IterableDataset`", made(lambda: DataLoader(Stream(), batch_size=3)),
      "DataLoader(list(dataset)",
-     "`DataLoader(list(dataset), …)`"),
+     "[`RecordStream`](#my-data-cannot-be-indexed), or `DataLoader(list(dataset), …)`"
+     " where it fits into memory"),
     ("process", "copies of a run", lambda: copy.deepcopy(Loop().optimizer), "cannot be copied or pickled",
      "`engine.save_checkpoint`"),
     ("process", "a fork", forked, "fork", "make_private in the process that trains"),

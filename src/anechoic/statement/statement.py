@@ -87,13 +87,9 @@ class Statement:
             }
         way = said.get("Also", said["Notion"])
         way = "amplified by secret batches" if told["guarantee"].get("epsilon_is_amplified") else way
-        fails = [
-            part for part in said["Notion"].split("; ") if part.startswith("confidence")
-        ]  # of compositions
         sure = told.get("accounting", {}).get("confidence")
-        sure = sure or "".join(
-            "the bounds fail with" + part.split("together with")[1].replace("which is ", "") for part in fails
-        )
+        if not sure and "fail together" in said["Notion"]:  # of a composition
+            sure = "the bounds fail" + said["Notion"].split("fail together")[1].replace("which is ", "")
         kept = (each.what for each in self.assumptions if each.who != LIBRARY)
         first["Accounting"] = f"{way}; {sure}" if sure else way
         for heading, sentences in (("Deployment", (*kept, *self.duties)), ("Not covered", self.not_covered)):

@@ -203,7 +203,7 @@ def test_noise_that_grows_late_gets_a_coarser_grid_before_the_run():
     """A trial of 128 steps saw nothing: the run ended in an error after some hundred."""
     m, momentum = 7850, UpdateRule("sgd", 0.9)
     given = {"examples": 2048, "batch_size": 2, "epochs": 1, "epsilon": 0.1, "delta": 1e-6, "dimension": m}
-    found = plan(**given, random_sampling=False, optimizer=momentum)
+    found = plan(**given, random_sampling=False, optimizer=momentum, strategy="banded_toeplitz")
     made = on_finest_grid(found, m, 0.1, default_bits(m)).mechanism
     assert made.grid_bits < default_bits(m) and made.epsilon() <= 0.1
 

@@ -96,7 +96,7 @@ def test_a_planned_run_is_on_a_grid_also_where_rows_have_no_room_there(exact_sum
     assert engine.arithmetic.exact == (not floats)
     storage = "store" if floats else "regenerate"
     assert engine.plan.chosen.noise_storage == engine._current().noise_adder.storage == storage
-    assert ("made again in each step" in str(engine.plan)) == (not floats)
+    assert ("made again in each step" in engine.plan.why()) == (not floats)
 
 
 @pytest.mark.few(2)

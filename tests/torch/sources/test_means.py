@@ -52,7 +52,6 @@ LOSSES = {
     "mse": lambda out: F.mse_loss(out, numbers(out)),
     "mse, a module": lambda out: nn.MSELoss()(out, numbers(out)),
     "mse, by the old names": lambda out: F.mse_loss(out, numbers(out), size_average=True),
-    "mse, torch's own": lambda out: torch._C._nn.mse_loss(out, numbers(out), 1),
     "mse, of a column": lambda out: F.mse_loss(out[:, 0], column(out, numbers)),
     "mse, of the target": lambda out: F.mse_loss(numbers(out), out),
     "l1": lambda out: F.l1_loss(out, numbers(out)),
@@ -60,7 +59,6 @@ LOSSES = {
     "huber": lambda out: F.huber_loss(out, numbers(out), delta=0.7),
     "bce": lambda out: F.binary_cross_entropy(out.softmax(1), shares(out)),
     "bce with logits": lambda out: F.binary_cross_entropy_with_logits(out, shares(out)),
-    "bce, torch's own": lambda out: torch.binary_cross_entropy_with_logits(out, shares(out), reduction=1),
     "bce with weights": lambda out: F.binary_cross_entropy_with_logits(
         out, shares(out), pos_weight=torch.tensor([1.0, 0.3, 2.0, 0.7, 1.1])
     ),

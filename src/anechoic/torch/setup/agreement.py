@@ -41,7 +41,10 @@ def facts_of(setup: Setup, mechanism: Mechanism, keys: Mapping[str, Key], **othe
     plain |= others | {"max_grad_norm": setup.max_grad_norm}  # several, where there are groups
     plain["unit_ids"] = "none" if setup.units is None else setup.units.digest
     found |= {f"argument {name}": repr(value) for name, value in plain.items()}
-    found |= {"optimizer": repr(setup.optimizer), "model": repr(setup.module)}
+    found |= {"optimizer": type(setup.optimizer).__name__, "model": repr(setup.module)}
+    for place, group in enumerate(setup.optimizer.param_groups):
+        options = {name: value for name, value in group.items() if type(value) in PLAIN}
+        found[f"optimizer group {place}"] = f"{len(group['params'])} parameters, {options}"
     for name, tensor in (*setup.module.named_parameters(), *setup.module.named_buffers()):
         found[f"weight {name}"] = f"{_digest(tensor)} {tensor.requires_grad}"  # of type and shape, too
     found["data loader"] = f"{loader.batch_size} {loader.drop_last} {type(loader.sampler).__name__}"
