@@ -253,9 +253,9 @@ class BatchMemoryManager(nullcontext[PrivateDataLoader]):
 class RecordStream(Dataset[Any]):
     """An iterable of records as a data set: step t is due the records t * batch_size and following.
 
-    For an `IterableDataset`, a streaming data set of Hugging Face, a WebDataset, a file that is read line by
-    line. Of an owner one record is used in a step, and only in the steps that `participation` allows; the
-    others are left out, and their places in the batches stay empty. So what becomes of an owner's records
+    For an `IterableDataset`, a streaming data set of Hugging Face, a WebDataset, a class whose `__iter__`
+    opens a file. Of an owner one record is used in a step, and only in the steps that `participation` allows.
+    The others are left out, and their places in the batches stay empty. So what becomes of an owner's records
     follows from that owner's records alone, and the guarantee is that of `participation`.
 
         rule = MinSep(50)
