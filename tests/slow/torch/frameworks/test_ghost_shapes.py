@@ -79,10 +79,8 @@ def one_by_one(make, x, y, clip=CLIP, mask=None):
     for row in range(len(x)):
         model.zero_grad()
         logits = model(input_ids=x[row : row + 1], attention_mask=mask[row : row + 1]).logits
-        # an ignored label counts as 0 in a mean over all of them, whose number is public
-        (
-            nn.functional.cross_entropy(logits.transpose(1, 2), y[row : row + 1], reduction="sum") / LENGTH
-        ).backward()
+        # a row's own mean: over its labels that count
+        nn.functional.cross_entropy(logits.transpose(1, 2), y[row : row + 1]).backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(model)]
         vector = torch.cat([part.flatten().double() for part in parts])
         total = total + vector * min(1.0, clip / float(vector.norm())) / clip
