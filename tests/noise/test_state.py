@@ -55,11 +55,6 @@ WAYS = (
     *({"dtype": np.float64}, {"backend": "torch"}),
     *({"grid": 2.0**-30}, {"grid": 2.0**-30, "backend": "torch"}),
 )
-    {"dtype": np.float64},
-    {"backend": "torch"},
-    {"grid": 2.0**-30},
-    {"grid": 2.0**-30, "backend": "torch"},
-)
 
 
 @pytest.mark.parametrize("name", [*ONE_OF_EACH, *LONG])
