@@ -36,7 +36,7 @@ def test_every_statistic_is_read_from_its_file_as_it_was_published(tmp_path, ove
         assert all_bytes(streaming.read_releases(tmp_path / "s", since=4)) == made[4:]
     with streaming.Stream(STATISTICS, **options) as stream:
         assert all_bytes(stream.releases()) == made and bytes_of(stream.get()) == made[-1]
-        band = stream.band(simultaneous=False)
+        band = stream.band()
         assert [one.step for one in band] == list(range(7))
     found = streaming.read_releases(tmp_path / "s")
     assert list(found[0]) == list(STATISTICS) and found[0].labels == stream.shared.labels
