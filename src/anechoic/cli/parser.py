@@ -104,7 +104,6 @@ def _add_plan(commands: Any) -> None:
     plan.add_argument("--clip-norm", type=float, default=1.0)
     plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
     plan.add_argument("--unit", default="example", help="what is protected (default: example)")
-    plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
     plan.add_argument("--all", action="store_true", help="show every candidate")
     plan.add_argument("--why", action="store_true", help="show the reasons, and what the columns mean")
     plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
@@ -229,9 +228,6 @@ def _add_audit(commands: Any) -> None:
     audit.add_argument("--canaries", type=count, default=1000, help="default: 1000")
     audit.add_argument("--confidence", type=float, default=0.95, help="default: 0.95")
     audit.add_argument("--delta", type=float, help="default: the mechanism's own")
-    audit.add_argument(
-        "--factor", type=float, default=1.2, help="lack of noise for which powers are stated (default: 1.2)"
-    )
     audit.add_argument("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
     audit.add_argument("--json", type=Path, metavar="FILE", help="save the report")
     audit.set_defaults(run=do.audit)

@@ -124,8 +124,7 @@ def plan_rounds(
         "clients": positive_int("clients", clients, minimum=2),
         "per_round": asked_per_round(positive_int("clients_per_round", clients_per_round), over_selection),
     }
-    policy.check_supply(**supply)
-    if (tight := policy.tight(**supply)) is not None:
+    if (tight := policy.check_supply(**supply)) is not None:
         _log.warning("%s", tight)
     delta = default_delta(clients) if delta is None else fraction("delta", delta)
     goal = Goal(

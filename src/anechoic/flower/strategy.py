@@ -85,8 +85,8 @@ class CorrelatedFedOpt(Strategy):
         stopped: why `start` ended before its last round; None if it did not.
 
     Raises:
-        ValueError: at construction, for neither or both of a mechanism and what to plan one from, for
-            arguments out of range, and for relative paths.
+        ValueError: for neither or both of a mechanism and what to plan one from, and for relative paths;
+            for arguments out of range here or in `open`.
     """
 
     def __init__(

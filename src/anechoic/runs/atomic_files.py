@@ -66,7 +66,7 @@ def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
                 f"{source} is corrupt or truncated (its SHA-256 digest differs): resume from an older"
                 " checkpoint."
             )
-        window = FileTail(file, start)
+        window = FileTail(file, start, digest.hexdigest())
         window.seek(0)
         yield window
 
@@ -149,10 +149,10 @@ class HashingWriter:
 
 
 class FileTail(io.RawIOBase):
-    """A file from `start` on."""
+    """A file from `start` on, and the digest of that."""
 
-    def __init__(self, file: IO[bytes], start: int) -> None:
-        self._file, self._start = file, start
+    def __init__(self, file: IO[bytes], start: int, digest: str) -> None:
+        self._file, self._start, self.digest = file, start, digest
 
     def readable(self) -> bool:
         return True

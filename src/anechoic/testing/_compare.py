@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -44,6 +45,11 @@ def check_refused(subject: object, wrong: Iterable[tuple[str, Callable[[], objec
         except ValueError:
             continue
         raise ContractError(f"{subject!r}: {what} is not refused with ValueError")
+
+
+def check_no_blocks(subject: Any, n: int) -> None:
+    """Raise ContractError unless blocks that do not exist are refused."""
+    check_refused(subject, [(f"truncate({t})", partial(subject.truncate, t)) for t in (0, n + 1)])
 
 
 def check_written(subject: object) -> None:

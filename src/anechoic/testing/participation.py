@@ -39,17 +39,16 @@ def check_patterns(participation: Participation) -> None:
 def check_allowed(participation: Participation) -> None:
     """`allows` holds of the parts of patterns and of nothing else, and `together` is what it says of two."""
     for n in STEPS:
+        expected = np.zeros((n, n), dtype=bool)
         for steps, inside in _subsets(participation, n):
             if not steps:
                 continue
             said = bool(participation.allows(steps, n))
             rule = f"allows({steps}, {n}) is {said}, but {steps} is {'' if inside else 'not '}in a pattern"
             require(participation, said == inside, rule)
-        both = np.asarray(participation.together(n))
-        expected = np.zeros((n, n), dtype=bool)
-        for steps, inside in _subsets(participation, n):
             if len(steps) == 2:
                 expected[steps, steps[::-1]] = inside
+        both = np.asarray(participation.together(n))
         require(participation, both.shape == (n, n), f"together({n}) has shape {both.shape}, not {(n, n)}")
         wrong = np.argwhere(both != expected)[:1].tolist()
         require(participation, not wrong, f"together({n}) is wrong of the steps {wrong}")
