@@ -7,7 +7,7 @@ from typing import Any
 
 from anechoic._validate import positive_float, positive_int
 from anechoic.errors import MismatchError
-from anechoic.federated.participation_policy import ParticipationPolicy
+from anechoic.federated.participation_policy import checked_policy
 from anechoic.mechanism.mechanism import Mechanism
 
 
@@ -23,8 +23,7 @@ def check_fits(mechanism: Any, policy: Any, clients_per_round: int, clip_norm: f
             f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as"
             " federated.plan_rounds makes one; of a plan it is plan.mechanism."
         )
-    if not isinstance(policy, ParticipationPolicy):
-        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
+    checked_policy(policy)
     positive_int("clients_per_round", clients_per_round)
     check_rounds(mechanism)
     sampling = mechanism.sampling

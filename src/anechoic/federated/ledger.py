@@ -13,6 +13,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.federated.clients import Clients, listed
 from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
+from anechoic.sampling.base import counted
 from anechoic.units.ids import DIGEST, digest_of, secret_of
 
 
@@ -31,6 +32,15 @@ class ParticipationSummary:
     participations: int
     most: int
     nearest: int | None
+
+    def __str__(self) -> str:
+        if not self.clients:
+            return "nobody was asked yet"
+        apart = f"two of one at least {counted(self.nearest or 0, 'step')} apart"
+        return (
+            f"{self.clients} asked, {counted(self.participations, 'time')} in all, none more than"
+            f" {counted(self.most, 'time')}; {'nobody twice' if self.nearest is None else apart}"
+        )
 
 
 class ParticipationLedger:

@@ -98,6 +98,13 @@ class ParticipationPolicy(ABC):
         return {"kind": type(self).__name__, **vars(self)}
 
 
+def checked_policy(policy: Any) -> ParticipationPolicy:
+    """Return `policy`, or refuse what is none with a ValueError."""
+    if not isinstance(policy, ParticipationPolicy):
+        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
+    return policy
+
+
 @dataclass(frozen=True)
 class Cohorts(ParticipationPolicy):
     """Fixed population in `count` cohorts: step t asks clients of cohort t mod count, and no others.

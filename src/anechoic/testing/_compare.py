@@ -92,10 +92,6 @@ class Contract(Generic[S]):
     serialized = True
     seed = 0
 
-
-class WrittenContract(Contract[S]):
-    """Contract of what files hold."""
-
     def test_json_and_back_changes_nothing(self) -> None:
         if self.serialized:
             rule(check_written)(self)

@@ -14,7 +14,7 @@ from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.testing._compare import WrittenContract, require, rule
+from anechoic.testing._compare import Contract, require, rule
 from anechoic.testing.guarantee import compare_sensitivity
 
 STEPS = (1, 2, 3, 6)  # lengths of the runs that are tried, with every subset of their steps
@@ -121,7 +121,7 @@ def _strategies(n: int, seed: int) -> Iterator[Strategy]:
     yield Dense(np.tril(rng.standard_normal((n, n))) + 2.0 * np.eye(n))
 
 
-class ParticipationContract(WrittenContract[Participation]):
+class ParticipationContract(Contract[Participation]):
     """Tests of a participation, for pytest: inherit it in a class named Test…, and give `participations`.
 
     Give those whose rule shows within 6 steps, and the least and the largest that your constructor takes.

@@ -14,7 +14,7 @@ from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.testing._compare import WrittenContract, check_no_blocks, require, rule
+from anechoic.testing._compare import Contract, check_no_blocks, require, rule
 from anechoic.testing.draws import check_draws
 
 KEYS = 48  # runs whose batches are looked at
@@ -143,7 +143,7 @@ def _sizes(sampling: Sampling, number: int) -> list[int]:
     return [len(batches.batch(t)) for t in range(sampling.steps)]
 
 
-class SamplingContract(WrittenContract[Sampling]):
+class SamplingContract(Contract[Sampling]):
     """Tests of a sampling scheme, for pytest: inherit it in a class named Test…, and give `schemes`.
 
     Give at least one step, an odd number of steps, and examples that the batch size does not divide.

@@ -12,7 +12,7 @@ from anechoic.strategies import BandedToeplitz, Identity
 from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import (
     ZERO,
-    WrittenContract,
+    Contract,
     check_no_blocks,
     check_refused,
     close,
@@ -107,7 +107,7 @@ def check_errors(workload: Workload) -> None:
         close(workload, found.max, rows.max(), f"{name}, max")
 
 
-class WorkloadContract(WrittenContract[Workload]):
+class WorkloadContract(Contract[Workload]):
     """Tests of a workload class, for pytest: inherit it in a class named Test…, and give `workloads`.
 
     Give at least n = 1, an odd n, and one of every kind that your constructor can make.
