@@ -46,21 +46,13 @@ def check_fits(mechanism: Any, policy: Any, clients_per_round: int, clip_norm: f
 
 
 def asked_per_round(clients_per_round: int, over_selection: float) -> int:
-    """Most clients asked in a round: the first `clients_per_round` replies of them are taken.
-
-    Raises:
-        ValueError: for a part that is negative or not finite.
-    """
+    """Most clients asked in a round: the first `clients_per_round` replies of them are taken."""
     part = over_selection and positive_float("over_selection", over_selection)
     return math.ceil(round(clients_per_round * (1 + part), 9))
 
 
 def check_fewest(min_replies: int, clients_per_round: int) -> int:
-    """`min_replies`, from 1 to `clients_per_round`.
-
-    Raises:
-        ValueError: otherwise.
-    """
+    """`min_replies`, from 1 to `clients_per_round`."""
     if positive_int("min_replies", min_replies) > clients_per_round:
         raise ValueError(
             f"min_replies={min_replies} exceeds clients_per_round={clients_per_round}: no round could be"

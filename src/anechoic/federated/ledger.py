@@ -63,11 +63,7 @@ class ParticipationLedger:
         accounts.count, accounts.last, accounts.nearest = unpacked(held.values(), 3)
 
     def clients(self, available: Any) -> Clients:
-        """The clients of these ids, looked up once; equal ids are one.
-
-        Raises:
-            ValueError: for something else than a list of integers, texts or bytes.
-        """
+        """The clients of these ids, looked up once; equal ids are one."""
         ids, digests = [], []
         for client in listed(available):
             ids.append(client)
@@ -99,11 +95,7 @@ class ParticipationLedger:
         return found
 
     def charge(self, clients: Clients, step: int) -> dict[bytes, bytes]:
-        """Charge clients with `step`; return the entries that changed, for the state.
-
-        Raises:
-            GuaranteeError: if one of them may not. Then nothing is noted.
-        """
+        """Charge clients with `step`; return the entries that changed, for the state."""
         if not self.allowed(clients, step).all():
             raise GuaranteeError(f"a client was chosen for step {step} that may not take part in it.")
         fresh = ~self.charged(clients, step)

@@ -46,11 +46,7 @@ class MechanismChoice:
             )
 
     def remarks(self, policy: ParticipationPolicy, clients_per_round: int) -> Iterable[str]:
-        """Refuse rounds that the population cannot fill; yield warnings of others.
-
-        Raises:
-            ValueError: with the arithmetic.
-        """
+        """Refuse rounds that the population cannot fill; yield warnings of others."""
         if self.rounds is not None and self.population is not None:
             asked = asked_per_round(clients_per_round, self.over_selection)
             policy.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)

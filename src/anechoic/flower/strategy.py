@@ -391,11 +391,7 @@ def _evaluate(evaluate_fn: EvaluateFn | None, current: int, result: Result) -> N
 
 
 def _check_absolute(name: str, path: Any) -> None:
-    """Refuse a path that another working directory would make another file.
-
-    Raises:
-        ValueError: for a relative one.
-    """
+    """Refuse a path that another working directory would make another file."""
     if isinstance(path, str | os.PathLike) and not os.path.isabs(path):
         raise ValueError(
             f"{name}={os.fspath(path)!r} is relative, and a ServerApp runs where its SuperLink was started:"

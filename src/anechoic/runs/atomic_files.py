@@ -44,11 +44,7 @@ def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
 
 @contextlib.contextmanager
 def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
-    """Read what follows the head of a file of this format, and check its digest.
-
-    Raises:
-        CheckpointError: if it is missing, corrupt, truncated or something else.
-    """
+    """Read what follows the head of a file of this format, and check its digest."""
     try:
         file: IO[bytes] = source.open("rb")
     except OSError as error:

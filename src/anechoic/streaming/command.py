@@ -41,11 +41,7 @@ from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 
 
 def statistics_of(options: Any) -> dict[str, Statistic]:
-    """Return statistics by their short forms, which `anechoic stream --help` shows.
-
-    Raises:
-        ValueError: for a form that cannot be read, and histograms without categories.
-    """
+    """Return statistics by their short forms, which `anechoic stream --help` shows."""
     found: dict[str, Statistic] = {}
 
     def add(name: str, text: str, statistic: Statistic) -> None:
@@ -131,11 +127,7 @@ def stream_file(options: Any) -> None:
 
 
 def book_of(options: Any) -> BudgetBook | None:
-    """Open the book of --book.
-
-    Raises:
-        ValueError: for a book without a name of the data, or the other way round.
-    """
+    """Open the book of --book."""
     if (options.book is None) != (options.data is None):
         raise ValueError(
             "--book and --data belong together: the budget book, and the name that the data have in it."
@@ -147,11 +139,7 @@ def book_of(options: Any) -> BudgetBook | None:
 
 
 def _setting(options: Any, clock: Clock | None) -> dict[str, Any]:
-    """Return what decides the step and the unit of a record: the same for all runs of a state file.
-
-    Raises:
-        ValueError: for a state file without a public start.
-    """
+    """Return what decides the step and the unit of a record: the same for all runs of a state file."""
     if options.state is None:
         return {}
     if clock is None:
@@ -269,11 +257,7 @@ class BatchReader:
             yield Columns(seconds, units, values, odd)
 
     def check(self, clock: Clock | None) -> None:
-        """Refuse a file whose times, or text, are another kind than they are read as.
-
-        Raises:
-            ValueError: naming what they look like, and the option that reads them.
-        """
+        """Refuse a file whose times, or text, are another kind than they are read as."""
         form, name = self._options.time_format, self.source.path
         for words, times in self._looks.items():
             if self._beyond(times):

@@ -137,11 +137,7 @@ def _read_layout(text: str) -> StreamLayout | PartitionSelectionLayout:
 
 
 def layout_of(of: Any) -> Any:
-    """Return the layout of a stream, or of what its `accumulator_spec` gave.
-
-    Raises:
-        ValueError: for something else.
-    """
+    """Return the layout of a stream, or of what its `accumulator_spec` gave."""
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
     if not isinstance(found, SumsLayout):
         raise ValueError(
@@ -152,11 +148,7 @@ def layout_of(of: Any) -> Any:
 
 
 def check_same(stream: str, mark: str, layout: SumsLayout) -> None:
-    """Refuse sums of another stream or statistic.
-
-    Raises:
-        MismatchError: for such.
-    """
+    """Refuse sums of another stream or statistic."""
     if stream != layout.stream:
         raise MismatchError(
             "sums of another stream: they count in the one whose accumulator_spec() they were made with."
@@ -175,11 +167,7 @@ def packed(layout: SumsLayout, head: Mapping[str, Any], arrays: Mapping[str, NDA
 
 
 def unpacked(content: bytes, layout: SumsLayout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the plain data and the arrays of which `packed` made these bytes for this layout.
-
-    Raises:
-        CheckpointError, MismatchError: see `Accumulator.from_bytes`.
-    """
+    """Return the plain data and the arrays of which `packed` made these bytes for this layout."""
     check, content = content[:_CHECK], content[_CHECK:]
     if _checksum(content) != check:
         raise CheckpointError(
