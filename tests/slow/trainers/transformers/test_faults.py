@@ -1,4 +1,4 @@
-"""An audit of canaries through the Trainer and through TRL's; and faults that a script may have there."""
+"""Faults that a script may have around the Trainer and TRL's: each is refused."""
 
 import warnings
 
@@ -85,28 +85,6 @@ def by_trl(folder, fault=None, **options):
 def door(request, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return request.param
-
-
-def trained(door, folder, **options):
-    """(the watched run, its batches), of all steps."""
-    watched, trainer = door(folder, **options)
-    trainer.train()
-    return watched, trainer._begun.batches.loader.feed.batches
-
-
-def test_it_passes_its_audit(door, tmp_path):
-    evaluated = {"eval_strategy": "steps", "eval_steps": 5}  # that of TRL looks into language models
-    report = canaries.audited(*trained(door, tmp_path, **(evaluated if door is by_trainer else {})))
-    assert not report.violated, report
-
-
-@pytest.mark.parametrize("fault", [canaries.counted_twice, canaries.noise_in_half])
-def test_the_audit_sees_a_fault_of_the_library(door, tmp_path, monkeypatch, fault):
-    fault(monkeypatch)
-    assert canaries.sees(fault, lambda: trained(door, tmp_path))
-
-
-# -- faults of a script ----------------------------------------------------------------------------
 
 
 class DropsPart:
