@@ -377,6 +377,7 @@ def over_frames(out, y):
 
 
 X, T, V, I, W = rows(6), rows(6, 4), rows(5, 8), lambda: (images(),), lambda: (ids(),)
+LENGTHS = lambda: (normal(B, 6, 4), torch.randint(1, 7, (B,)))
 SHAPES = {
     "mlp": Shape(mlp(), X, labels),
     "dropout": Shape(mlp(lambda: nn.Dropout(0.5)), X, labels, random=True),
@@ -404,9 +405,9 @@ SHAPES = {
     "tagger": Shape(net(lambda m, x: m.h(m.g(m.e(x))[0]), e=emb(), g=lambda: nn.RNN(4, 5, batch_first=True),
                         h=lin(5, 11)), W, ids, over_frames),
     "packed": Shape(net(packed, e=nn.Identity, g=lambda: nn.GRU(4, 5, batch_first=True), h=lin(5, 3)),
-                    lambda: (normal(B, 6, 4), torch.randint(1, 7, (B,))), labels, loops=True, alone=True),
+                    LENGTHS, labels, loops=True, alone=True),
     "packed, time first": Shape(net(packed_time_first, g=lambda: nn.LSTM(4, 5), h=lin(5, 3)),
-                                lambda: (normal(B, 6, 4), torch.randint(1, 7, (B,))), labels, loops=True, alone=True),
+                                LENGTHS, labels, loops=True, alone=True),
     "translation": Shape(net(translated, i=emb(), e=lambda: nn.GRU(4, 5, batch_first=True),
                              d=lambda: nn.GRU(4, 5, batch_first=True), h=lin(5, 11)),
                          lambda: (ids(), ids(4)), lambda: ids(4)),
@@ -476,8 +477,8 @@ SHAPES = {
         net(lambda m, x: m.h(torch.einsum("bij,bj->bi", m.a(x).view(-1, 6, 6) / math.sqrt(6), x)),
             a=lin(6, 36), h=lin(6, 3)), X, labels),
     "gradient reversal": Shape(
-        net(lambda m, x: (m.b(m.a(x)), m.c(Reversed.apply(m.a(x)))), a=lin(6, 5), b=lin(5, 3), c=lin(5, 3)), X,
-        labels, lambda out, y: ce(out[0], y) + 0.3 * ce(out[1], (y + 1) % 3)),
+        net(lambda m, x: (m.b(m.a(x)), m.c(Reversed.apply(m.a(x)))), a=lin(6, 5), b=lin(5, 3), c=lin(5, 3)),
+        X, labels, lambda out, y: ce(out[0], y) + 0.3 * ce(out[1], (y + 1) % 3)),
     "gradient penalty": Shape(net(penalised, a=lin(6, 5), b=lin(5, 1)), X, lambda: normal(B),
                               lambda out, y: (out[0][:, 0] * y).mean() + 10 * out[1].mean(), loops=True),
     "checkpoint": Shape(again(False), X, labels, loops=True),

@@ -16,7 +16,6 @@ from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
 from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, split_evenly
 from tests.marks import each_once, every_other, in_turn
-from tests.torch.setting import mechanism, start, step, weights
 
 KEY = bytes(range(32))
 WORKERS = {
@@ -220,27 +219,6 @@ def test_empty_batches_where_the_batch_comes_second():
 def test_a_batch_that_cannot_be_emptied_is_refused():
     with pytest.raises(TypeError, match="holds a int"):
         empty_like({"x": torch.ones(2), "count": 2})
-
-
-@pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["rows", "ghost"]))
-@pytest.mark.slow
-def test_empty_batches_are_releases(mode, forward):
-    mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
-    run = start(mode, mech=mech)
-    kinds = set()
-    while run.engine.releases < 40:
-        for batch in run.loader:
-            kinds.add(min(len(batch[0]), 1))
-            before = weights(run.model)
-            if mode == "rows" and not len(batch[0]):
-                run.optimizer.step()  # vmap does not map over nothing
-            elif len(batch[0]) or forward:
-                step(run, batch)
-            else:
-                run.optimizer.step()
-            assert torch.isfinite(weights(run.model)).all()
-            assert not torch.equal(weights(run.model), before)  # noise was added
-    assert kinds == {0, 1}
 
 
 # Whole runs.
