@@ -9,40 +9,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import AnechoicError, GuaranteeError
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import FixedOrder
-from anechoic.strategies import Identity
-from anechoic.torch import PrivacyEngine
+from tests.torch.sums import release
 
 ROWS = 48
 
 
 def released(make, x, y, mode, after, draws):
     """The sum of the clipped gradients of all rows, at clip norm 1 and next to no noise, and its excess."""
-    torch.manual_seed(0)
-    random.seed(1)
-    model = make()
-    module, optimizer, *criterion, loader = PrivacyEngine(sampling_key=bytes([draws]) * 32).make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        grad_sample_mode=mode,
-        criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
-        poisson_sampling=False,
-        mechanism=Mechanism(Identity(1), FixedOrder(len(x), len(x), 1), 1e-9),
-    )
-    after(model)
-    for batch, target in loader:
-        (criterion or [F.cross_entropy])[0](module(batch), target).backward()
-        optimizer.step()
-    excess = optimizer.source.excess if mode == "ghost" else 2e-5
-    return len(x) * torch.cat([p.grad.reshape(-1) for p in model.parameters()]).double(), excess
+
+    def seeded_model():
+        random.seed(1)
+        return make()
+
+    found = release(
+        seeded_model, [x, y], lambda m, x, y: F.cross_entropy(m(x), y), mode=mode, noise=1e-9, after=after,
+        key=bytes([draws]) * 32,
+    )  # fmt: skip
+    return found.sum, found.optimizer.source.excess if mode == "ghost" else 2e-5
 
 
-def moved(make, x, y, mode, after=lambda model: None, draws=0):
+def moved(make, x, y, mode, after=None, draws=0):
     """By how much the sum moves without row 0, less what rounding may add."""
     (whole, excess), (rest, _) = (
         released(make, *pair, mode, after, draws) for pair in ((x, y), (x[1:], y[1:]))
