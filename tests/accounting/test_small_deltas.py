@@ -13,7 +13,7 @@ from anechoic.accounting.gaussian import gaussian_epsilon, hockey_stick
 from anechoic.accounting.random_allocation.epsilon import random_allocation_epsilon
 from anechoic.sampling import BallsInBins, Poisson
 from anechoic.strategies import Identity
-from tests.marks import slow
+from tests.marks import each_once, slow
 
 DELTAS = [1e-20, 2.0**-80, 1e-77, 1e-200]
 
@@ -24,9 +24,9 @@ def by_renyi(sigma, rate, releases, delta):
     return accountant.get_epsilon(delta)
 
 
-@pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize(
-    ("sigma", "rate", "releases"), [(1.0, 0.01, 100), (1.0, 1e-3, 1000), (5.0, 1e-3, 10**4)]
+    ("delta", "sigma", "rate", "releases"),
+    each_once(DELTAS, [(1.0, 0.01, 100), (1.0, 1e-3, 1000), (5.0, 1e-3, 10**4)]),
 )
 def test_never_above_renyi(sigma, rate, releases, delta):
     found = poisson_epsilon(delta, sigma, rate, releases)

@@ -7,13 +7,11 @@ import pytest
 
 from anechoic import optimize, workloads
 from anechoic.losses.dispatch import error
-from anechoic.planning.choice import ALIKE
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.objective import WEIGHT, PlanObjective
 from anechoic.planning.update import LEAST_RATE, UpdateRule, with_schedule
 from anechoic.strategies import BLT, BandedToeplitz, Identity
-from tests.marks import slow
 
 SETTING = {"examples": 600, "batch_size": 20, "epochs": 2, "epsilon": 2.0, "delta": 1e-5}
 
@@ -120,16 +118,3 @@ def test_a_plan_reads_momentum_and_schedule_and_what_is_kept():
         PlanObjective.of(workload, 0.9).measure(aware.mechanism.strategy)
     )
     assert of_the_kept(aware.mechanism, workload) < 0.97 * of_the_kept(plain, workload)
-
-
-@pytest.mark.parametrize("keep", slow("last", "average", 1.0))
-def test_whoever_permits_more_never_gets_a_larger_error(keep):
-    asked = {**SETTING, "keep": keep, "optimizer": UpdateRule("sgd", 0.9), "scheduler": "cosine"}
-    best = plan(**asked).chosen.predicted
-    for fewer in (
-        {"random_sampling": False},
-        {"strategy": "identity"},
-        {"strategy": "blt"},
-        {"strategy": "banded"},
-    ):
-        assert best <= plan(**asked, **fewer).chosen.predicted * (1 + ALIKE)

@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 
 from anechoic import optimize
-from anechoic.optimize.series.banded_inverse_objective import BandedInverseObjective
-from anechoic.optimize.series.blt import _error_of
-from anechoic.optimize.series.blt_objective import BLTObjective
-from anechoic.optimize.series.toeplitz_objective import ToeplitzObjective
 from anechoic.participation import Cyclic, Single
 from anechoic.planning.designs import Designs
 from anechoic.planning.fixed_order_candidates import FixedOrderCandidates
@@ -84,25 +80,3 @@ def test_every_class_is_between_the_bound_and_its_distance(name, count):
     )
     least = min(designs.of(one) * sensitivity(one, schema).value for one in compared)
     assert best.lower_bound * (1 - 1e-9) <= least <= (1.25 if above is UNEVEN else 1.09) * best.loss
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", UPDATES)
-@pytest.mark.parametrize("comb", [(N, 1), (20, 3), (6, 10)])
-def test_gradients_are_those_of_differences(name, comb):
-    objective, rng = kept(name), np.random.default_rng(0)
-    workload, loss = objective.workload, objective.loss
-    bands = min(5, comb[0])
-    functions = {
-        "toeplitz": (ToeplitzObjective(workload, comb, loss), np.r_[1.0, 0.3 * rng.random(bands - 1)]),
-        "blt": (BLTObjective(N, *comb, *_error_of(workload, loss)), np.exp(rng.uniform(-5, 0, 4))),
-        "inverse": (
-            BandedInverseObjective(workload, bands, comb, loss),
-            np.r_[1.0, -0.2 * rng.random(bands - 1)],
-        ),
-    }
-    for what, (function, x) in functions.items():
-        _, gradient = function(x)
-        steps = 1e-6 * np.eye(len(x)) * (x if what == "blt" else 1.0)
-        found = [(function(x + s)[0] - function(x - s)[0]) / (2 * s.sum()) for s in steps]
-        np.testing.assert_allclose(gradient, found, rtol=1e-5, atol=1e-7, err_msg=what)

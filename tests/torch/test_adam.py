@@ -18,7 +18,7 @@ from anechoic.planning.update import UpdateRule
 from anechoic.sampling import Poisson
 from anechoic.strategies import Identity
 from anechoic.torch import CorrectedAdam, PrivacyEngine
-from anechoic.torch.optimizer_kinds import independent_noise_std, optimizer_kind
+from anechoic.torch.optimizer_kinds import independent_noise_std
 from tests.torch.setting import data, mechanism, network, start, step
 
 
@@ -119,21 +119,6 @@ def test_who_divides_by_correlated_noise_is_told_which_rates_to_try(optimizer, f
         start(mech=mech, optimizer=lambda parameters: optimizer(parameters, lr=factor * advised))
     said = [record.getMessage() for record in caplog.records if "noise of a step" in record.getMessage()]
     assert len(said) == told and all(f"try {advised:.2g} first" in one for one in said)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "kind"),
-    [
-        (torch.optim.SGD, "sgd"),
-        (CorrectedAdam, "sums"),
-        (torch.optim.ASGD, "sums"),
-        (torch.optim.Adam, "adam"),
-        (torch.optim.AdamW, "adam"),
-        (torch.optim.RMSprop, "adam"),
-    ],
-)
-def test_kinds(optimizer, kind):
-    assert optimizer_kind(optimizer([nn.Parameter(torch.zeros(1))], lr=0.1)) == kind
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")

@@ -15,7 +15,6 @@ from anechoic.torch import BatchMemoryManager, PrivacyEngine, label_rules  # noq
 from anechoic.torch.labels import _MARKED, LabelledBatch, LabelledTensor, OnAxis, OverRows, plain
 from anechoic.torch.sources.model_calls import undisturbed
 from tests.torch.label_fuzz import program
-from tests.torch.label_models import MODELS
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH
 from tests.torch.setting import mechanism, start, step
 
@@ -222,37 +221,6 @@ def clipped_sums(module, rows, loss):
         for total, g in zip(totals, found, strict=True):
             total += g * min(1.0, float(1.0 / norm))
     return totals
-
-
-def of_model(name):
-    torch.manual_seed(5)
-    module, inputs, targets, loss = MODELS[name]()
-
-    def whole(m, *rows):
-        if loss == "twice":
-            return (1 - F.cosine_similarity(m(rows[0]), m(rows[1]))).mean()
-        return loss(m(*rows[:-1]), rows[-1])
-
-    return module, (*inputs, targets), whole
-
-
-def check_sums(module, rows, loss, exact):
-    expected = clipped_sums(module, rows, loss)
-    model, optimizer, loader = private(module, rows, len(rows[0]), exact=exact)
-    for batch in loader:
-        optimizer.zero_grad()
-        loss(model, *batch).backward()
-        sums = optimizer.source.sums(optimizer.ledger.in_hand)
-        break
-    unit = 2.0**-optimizer.noise_adder.mechanism.grid_bits if exact else 1.0
-    for total, wanted in zip(sums, expected, strict=True):
-        assert torch.allclose(total.double() * unit, wanted.double(), atol=2e-3 if exact else 2e-5, rtol=1e-3)
-
-
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_sums_are_those_of_a_loop_over_rows(name, exact):
-    check_sums(*of_model(name), exact)
 
 
 class Gate(nn.Module):

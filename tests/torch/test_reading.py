@@ -37,16 +37,6 @@ def iterates(make, scheduler=None):
     return found
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.5}],
-)
-def test_sgd_adds_up_what_is_planned_for(options):
-    real = iterates(lambda p: optim.SGD(p, lr=0.5, **options)) / 0.5
-    read = update_of(optim.SGD(parameters(), lr=0.5, **options))
-    assert read.workload(STEPS, STEPS).to_dense() == pytest.approx(real)
-
-
 def test_weight_decay_without_momentum_is_exact():
     make = lambda p: optim.SGD(p, lr=0.5, weight_decay=0.1)  # noqa: E731
     read = update_of(make(parameters()))

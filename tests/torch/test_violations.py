@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError, UnsupportedError
+from anechoic.errors import CheckpointError, MismatchError, ReplayError, UnsupportedError
 from tests.marks import each_once
-from tests.torch.setting import MODES, data, network, start, train
+from tests.torch.setting import MODES, data, start, train
 
 # -- noise rows ------------------------------------------------------------------------------------
 
@@ -36,15 +36,6 @@ def test_a_run_goes_on_in_one_engine_only(one_process, tmp_path):
 
 
 # -- the model -------------------------------------------------------------------------------------
-
-
-def test_weights_may_be_loaded_until_the_first_batch():
-    run = start()
-    run.model.load_state_dict(network(seed=3).state_dict())
-    train(run, 1)
-    run.model.load_state_dict(network(seed=4).state_dict())
-    with pytest.raises(GuaranteeError, match="before the first batch"):
-        train(run, 2)
 
 
 # -- threads, copies, scalers ----------------------------------------------------------------------

@@ -208,15 +208,6 @@ def test_negative_entries_are_refused_by_name():
         bins_gram(Identity(5), 0)
 
 
-def test_why_negative_entries_are_refused():
-    """C = [[1, 0], [-1, 1]] with one bin: adaptive contributions beat the sum of the columns.
-
-    m_0 = (1, 0) has length 1, but g = (1, -1) gives C g = (1, -2), of length sqrt(5).
-    """
-    c = np.array([[1.0, 0.0], [-1.0, 1.0]])
-    assert np.linalg.norm(c @ [1, -1]) > np.linalg.norm(c @ [1, 1])
-
-
 def test_rectangular_strategies_are_refused():
     with pytest.raises(UnsupportedError, match="is rectangular"):
         check_nonnegative(Tree(6), "balls-in-bins sampling")

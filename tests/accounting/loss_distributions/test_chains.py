@@ -1,7 +1,6 @@
 """Gauss-Markov chains: against integration and Monte Carlo, refinement, and what they must dominate."""
 
 import math
-from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -11,10 +10,7 @@ from anechoic.accounting import gaussian_delta
 from anechoic.accounting.balls_in_bins.bound import bins_gram
 from anechoic.accounting.balls_in_bins.mixture import Mixture
 from anechoic.accounting.loss_distributions.chains import (
-    COARSE,
-    FINE,
     BinChain,
-    Resolution,
     _rounded_normal,
     chains,
     largest_at_lags,
@@ -67,18 +63,6 @@ def test_more_bins_by_monte_carlo():
     for epsilon in (0.3, 1.0):
         estimate = verify(mixture, epsilon, std, samples=200_000, failure=1e-3)
         assert 0.99 * estimate.delta < law.delta(epsilon) < 1.06 * estimate.delta
-
-
-@pytest.mark.slow
-def test_refining_lowers_both_directions_to_a_limit():
-    chain = BinChain(15, 0.05, 1.0, 0.8)
-    grids = (Resolution(0.08, 300), COARSE, FINE, Resolution(0.002, 3000))
-    found = [(law.remove(1.0), law.add(1.0)) for law in (chain.law(1.2, 2.0, 1e-6, grid) for grid in grids)]
-    for coarse, fine in pairwise(found):
-        assert fine[0] < coarse[0]
-        assert fine[1] < coarse[1]
-    assert found[2][0] < 1.03 * found[3][0]
-    assert found[2][1] < 1.05 * found[3][1]
 
 
 def test_shared_part_alone_is_nearly_a_gaussian():

@@ -130,22 +130,6 @@ def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
     assert torch.equal(managed(resumed, 3, 15), end)
 
 
-def test_what_else_was_saved_comes_back(tmp_path, other_process):
-    path = tmp_path / "run.ckpt"
-    run = start()
-    scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 3)
-    train(run, 3)
-    extra = {"epoch": 3, "scheduler": scheduler.state_dict(), "best": torch.arange(3)}
-    run.engine.save_checkpoint(path=str(path), module=run.module, checkpoint_dict=extra)
-    assert path.stat().st_mode & 0o077 == 0  # only the owner reads it
-    assert read_mechanism(path) == run.mechanism
-    other_process()
-    found = start(keys=False).engine.load_checkpoint(path=path)
-    assert found["epoch"] == 3
-    assert found["scheduler"] == scheduler.state_dict()
-    assert torch.equal(found["best"], torch.arange(3))
-
-
 def with_other_digits(mech):
     """The plan as another processor might make it."""
     strategy = BandedToeplitz(mech.steps, mech.strategy.band * np.array([1.0, 1.00001]))
@@ -393,21 +377,6 @@ def elsewhere(monkeypatch, **change):
     """As on another machine; the arithmetic stays the same unless a test changes it."""
     here = environment(torch.device("cpu"))
     monkeypatch.setattr(checkpoint, "environment", lambda device: here | change)
-
-
-@pytest.mark.parametrize("keys", [True, False])
-@pytest.mark.parametrize("name", ["cpu_capability", "torch", "device"])
-@pytest.mark.slow
-def test_a_run_goes_on_anywhere_from_its_last_release(name, keys, tmp_path, other_process, monkeypatch):
-    path = tmp_path / "run.ckpt"
-    run = start()
-    train(run, 3)
-    run.engine.save_checkpoint(path=path, keys=keys)
-    other_process()
-    elsewhere(monkeypatch, **{name: "other"})
-    resumed = start(keys=not keys)
-    resumed.engine.load_checkpoint(path=path)
-    assert torch.equal(train(resumed, 6), train(run, 6))
 
 
 @pytest.mark.parametrize("keys", [True, False])

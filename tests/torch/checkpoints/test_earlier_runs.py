@@ -148,28 +148,12 @@ def test_a_state_that_was_loaded_before_make_private_is_refused(mech, rule):
     assert all("anechoic" not in group for group in paid.optimizer.param_groups)
 
 
-@pytest.mark.parametrize("rule", [torch.optim.SGD, torch.optim.Adam])
-def test_a_run_takes_its_own_state(mech, rule):
-    run = start(mech=mech, optimizer=lambda parameters: rule(parameters, lr=0.01))
-    train(run, 3)
-    for optimizer in (run.optimizer, run.optimizer.original_optimizer):
-        optimizer.load_state_dict(optimizer.state_dict())
-    train(run, 5)
-
-
 @pytest.mark.parametrize("stamp", [None, {}, {"run": "one"}])
 def test_statistics_in_lists_are_seen_and_a_stamp_without_entries_is_none(mech, stamp):
     run = start(mech=mech)
     state = {"state": {0: {"kept": [torch.zeros(2)]}}, "param_groups": [], "anechoic": stamp}
     with pytest.raises(GuaranteeError, match="does not say what was released"):
         run.optimizer.load_state_dict(state)
-
-
-def test_an_optimizer_that_was_let_go_of_has_no_stamp(mech):
-    run = start(mech=mech)
-    optimizer = run.optimizer.original_optimizer
-    run.optimizer.detach()
-    assert "anechoic" not in optimizer.state_dict()
 
 
 def adam(parameters):

@@ -14,9 +14,8 @@ from anechoic.errors import DesynchronizedError, HorizonError
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.sampling import CyclicPoisson, FixedOrder, Poisson
 from anechoic.torch.loading.fetching import Fetcher, Request, empty_like
-from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader, split_evenly
-from tests.marks import each_once, every_other, in_turn
-from tests.torch.setting import mechanism, start, step, weights
+from anechoic.torch.loading.loader import BatchSource, PrivateDataLoader
+from tests.marks import each_once, every_other
 
 KEY = bytes(range(32))
 WORKERS = {
@@ -147,20 +146,6 @@ def test_the_generators_of_the_training_loop_are_not_touched(name):
 # Micro-batches.
 
 
-@in_turn("count", range(12))
-@in_turn("most", [1, 2, 3, 5, 20, None])
-def test_split(count, most):
-    parts = split_evenly(list(range(count)), most)
-    assert [index for part in parts for index in part] == list(range(count))
-    sizes = [len(part) for part in parts]
-    if most is None:
-        assert len(parts) == 1
-    else:
-        assert max(sizes) <= most
-        assert len(parts) == max(1, -(-count // most))
-        assert max(sizes) - min(sizes) <= 1
-
-
 @pytest.mark.parametrize("name", every_other(list(WORKERS)))
 def test_micro_batches_hold_the_same_examples(name):
     whole = passes(loader_of())
@@ -220,27 +205,6 @@ def test_empty_batches_where_the_batch_comes_second():
 def test_a_batch_that_cannot_be_emptied_is_refused():
     with pytest.raises(TypeError, match="holds a int"):
         empty_like({"x": torch.ones(2), "count": 2})
-
-
-@pytest.mark.parametrize(("forward", "mode"), each_once([True, False], ["rows", "ghost"]))
-@pytest.mark.slow
-def test_empty_batches_are_releases(mode, forward):
-    mech = mechanism("poisson", examples=20, batch_size=1, steps=40)
-    run = start(mode, mech=mech)
-    kinds = set()
-    while run.engine.releases < 40:
-        for batch in run.loader:
-            kinds.add(min(len(batch[0]), 1))
-            before = weights(run.model)
-            if mode == "rows" and not len(batch[0]):
-                run.optimizer.step()  # vmap does not map over nothing
-            elif len(batch[0]) or forward:
-                step(run, batch)
-            else:
-                run.optimizer.step()
-            assert torch.isfinite(weights(run.model)).all()
-            assert not torch.equal(weights(run.model), before)  # noise was added
-    assert kinds == {0, 1}
 
 
 # Whole runs.

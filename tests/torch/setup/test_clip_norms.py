@@ -37,23 +37,6 @@ def test_the_flat_norm_is_never_less_than_the_root_of_the_squares(norms):
 
 
 @pytest.mark.slow
-def test_each_word_clips_what_it_says():
-    per_layer = start(clipping="per_layer", max_grad_norm=SPLITS["per_layer"], mech=own(SPLITS["per_layer"]))
-    parts = per_layer.optimizer.source.clipping.parts
-    assert parts.places == (0, 1, 2, 3) and parts.bounds == pytest.approx(SPLITS["per_layer"])
-    assert per_layer.optimizer.max_grad_norm == pytest.approx(math.hypot(*SPLITS["per_layer"]))
-    grouped = start(clipping="per_group", max_grad_norm=SPLITS["per_group"], mech=own(SPLITS["per_group"]))
-    parts = grouped.optimizer.source.clipping.parts
-    assert parts.places == (0, 0, 1, 1) and parts.bounds == pytest.approx((0.7, 0.2))
-    equal = start(clipping="per_layer", max_grad_norm=1.0)
-    assert equal.optimizer.source.clipping.parts.bounds == (0.5,) * 4
-    automatic = start(clipping="automatic")
-    assert automatic.optimizer.source.clipping.parts is None
-    assert automatic.optimizer.source.clipping.gamma == GAMMA
-    assert start(clipping="flat").optimizer.source.clipping.name == "flat"
-
-
-@pytest.mark.slow
 def test_a_planned_mechanism_has_the_flat_norm_and_its_grid():
     run = start(mech=mechanism("poisson"), clipping="per_layer", max_grad_norm=[0.5] * 4, keys=False)
     assert run.mechanism.clip_norm == 1.0

@@ -15,7 +15,7 @@ from anechoic.noise.grid import default_bits, spacing
 from anechoic.planning.compare import plan
 from anechoic.planning.integer_noise import on_finest_grid
 from anechoic.planning.update import UpdateRule
-from anechoic.torch import BatchMemoryManager, PrivacyEngine, read_mechanism
+from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.setup.planned import against_grid
 from tests.torch.setting import NOISE_KEY, backward, data, mechanism, start, step
 
@@ -76,47 +76,6 @@ def test_sums_that_are_not_integers_are_refused_on_a_grid():
         with pytest.raises(GuaranteeError, match="int64"):
             run.optimizer.noise_adder.add_partial_sum([torch.zeros_like(p) for p in run.model.parameters()])
         break
-
-
-@pytest.mark.slow
-def test_micro_batches_and_threads_leave_no_trace():
-    found = []
-    before = torch.get_num_threads()
-    for size, threads in ((8, 1), (3, 1), (1, 3)):
-        run = start(mech=exact(examples=40, noise_std=1e-9), keys=False, shuffle=False)
-        try:
-            torch.set_num_threads(threads)
-            with BatchMemoryManager(
-                data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
-            ) as loader:
-                made = []
-                run.optimizer.attach_step_hook(
-                    lambda o, made=made: made.append([p.grad.clone() for p in o.params])
-                )
-                for batch in loader:
-                    step(run, batch)
-                    if made:
-                        break
-        finally:
-            torch.set_num_threads(before)
-        found.append(made[0])
-    for other in found[1:]:
-        # gradients of rows may differ in the last place with the size of a physical batch
-        assert max(float((a - b).abs().max()) for a, b in zip(found[0], other, strict=True)) <= 2.0**-BITS
-
-
-def test_empty_batches_are_released_as_noise():
-    made = replace(mechanism("poisson", examples=40, batch_size=1), grid_bits=BITS)
-    keys = {"noise_key": bytes([91]) * 32, "sampling_key": bytes([92]) * 32}  # of no other test
-    run = start(mech=made, keys=False, engine=keys, dataset=data(40))
-    empty = 0
-    for x, y in run.loader:
-        run.optimizer.zero_grad()
-        if len(x):
-            backward(run, (x, y))
-        run.optimizer.step()
-        empty += not len(x)
-    assert empty and run.engine.releases == 15
 
 
 def planned(*, mode="rows", model=None, strategy="identity", **options):

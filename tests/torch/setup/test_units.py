@@ -1,8 +1,5 @@
 """Training over units, from unit_ids to the weights, against steps written out by hand."""
 
-import copy
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -252,26 +249,6 @@ def external(ids, participation, *, batch_size=5, steps=8, sampler=None, dataset
     return engine, made
 
 
-@pytest.mark.slow
-def test_given_batches_are_used_as_they_are_and_clipped_by_unit():
-    ids = np.arange(EXAMPLES) % 2  # in every batch both units
-    engine, (module, optimizer, loader) = external(ids, MinSep(1, 8))
-    x = data(EXAMPLES).tensors[0]
-    for t, (bx, by) in enumerate(loader):
-        assert torch.equal(bx, x[5 * t : 5 * t + 5])
-        plain = copy.deepcopy(module._module)
-        expected = torch.zeros(sum(p.numel() for p in plain.parameters()), dtype=torch.float64)
-        for u in range(2):
-            mine = [i for i in range(5) if ids[5 * t + i] == u]
-            expected += clipped(sum(gradient(network_of(module), bx[i], by[i]) for i in mine), CLIP)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(bx), by).backward()
-        found = optimizer.source.sums(optimizer.ledger.in_hand)
-        assert torch.allclose(torch.cat([g.reshape(-1) for g in found]).double(), expected, atol=1e-5)
-        optimizer.step()
-    assert engine.releases == 8
-
-
 def test_the_promise_is_checked_for_units():
     once = np.repeat(np.arange(8), 5)
     external(once, Single())
@@ -376,18 +353,3 @@ def test_copies_that_different_units_own_are_reported(caplog):
 
 
 # The documentation.
-
-
-@pytest.mark.slow
-def test_the_example_of_the_documentation_runs(capsys):
-    page = Path(__file__).parents[3].joinpath("docs", "users.md").read_text(encoding="utf-8")
-    section = page.split("## How do I protect a person?")[1].split("\n## ")[0]
-    code = section.split("```python\n")[1].split("```")[0]
-    namespace = {}
-    exec(code, namespace)
-    printed = capsys.readouterr().out
-    assert "one user" in printed
-    assert "one user of 200" in " ".join(printed.split())
-    engine = namespace["engine"]
-    assert engine.releases == engine.mechanism.steps == 20
-    assert engine.get_epsilon(1e-4) <= 8.0

@@ -419,6 +419,7 @@ NOT_KNOWN = {
     "statistics": (
         lambda: nn.InstanceNorm1d(3, affine=True, track_running_stats=True), "track_running_stats=True"),
     "compiled": (compiled, "compiled"),
+    "bags of maxima": (lambda: nn.EmbeddingBag(9, 3, mode="max"), "EmbeddingBag.* with mode='max'"),
 }  # fmt: skip
 
 

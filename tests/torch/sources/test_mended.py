@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from anechoic.torch.sources.levels import _attention
+from tests.marks import slow
 from tests.torch.sources.row_passes_setting import each_alone, rowwise
 
 ROWS, LENGTH = 5, 7
@@ -55,7 +56,7 @@ def test_a_hook_that_asks_for_gradients_changes_none(asks, decides):
     torch.testing.assert_close(found, each_alone(module, given))
 
 
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("autocast", [False, *slow(True)])
 def test_attention_drops_alike_side_by_side_and_alone(autocast):
     torch.manual_seed(0)
     module, x = Attention(), torch.randn(ROWS, LENGTH, 6)

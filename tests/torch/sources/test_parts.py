@@ -94,7 +94,7 @@ def test_sums_are_those_of_the_rows_one_by_one(name, gamma, limits):
         max_size=4,
     ),
     st.sampled_from([1e-30, 1e-6, 1.0, 7.0, 1e30]),
-    st.sampled_from([name for name in SPLITS if name != "flat"]),
+    st.sampled_from(list(SPLITS)),
     st.sampled_from(GAMMAS),
     st.integers(2, 30),
     st.sampled_from([torch.float32, torch.float64]),
@@ -111,7 +111,7 @@ def test_no_row_moves_the_integers_by_more_than_its_bounds(values, clip, name, g
         moved = [(a - b).flatten().tolist() for a, b in zip(total, rest, strict=True)]
         squares = [sum(int(q) ** 2 for q in one) for one in moved]
         assert sum(squares) <= largest_square(bits)
-        for part, bound in enumerate(parts.bounds):
+        for part, bound in enumerate(() if parts is None else parts.bounds):
             mine = sum(s for s, place in zip(squares, parts.places, strict=True) if place == part)
             assert mine <= (Fraction(bound) / Fraction(clip)) ** 2 * 4**bits
 
@@ -140,12 +140,6 @@ def test_a_row_that_is_not_finite_in_one_part_counts_in_none():
     edges[1, 0], edges[2, 0], edges[2, 1], edges[3, 0] = float("nan"), float("inf"), -float("inf"), -3e38
     assert finite_rows([edges]).tolist() == [True, False, False, True, True]
     assert finite_rows([edges.double(), edges[:, :0]]).tolist() == [True, False, False, True, True]
-
-
-def test_an_empty_batch_is_zero():
-    for clipping in (Clipping(1.0, parts=split("groups")), GridClipping(1.0, BITS, parts=split("groups"))):
-        assert [t.shape for t in clipping.sums(draw(0))] == [torch.Size(shape) for shape in SHAPES]
-        assert not any(bool(t.any()) for t in clipping.sums(draw(0)))
 
 
 def test_bounds_above_the_clip_norm_are_refused():

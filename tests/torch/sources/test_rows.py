@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from anechoic.errors import DesynchronizedError, GuaranteeError, UnsupportedError
+from anechoic.errors import UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.ledger import Delivery
 from anechoic.sampling import FixedOrder
@@ -26,13 +26,6 @@ def silent(steps=1, size=8, clip_norm=0.3):
 def released(run, batch):
     step(run, batch)
     return torch.cat([p.grad.flatten() for p in run.model.parameters()]) * run.mechanism.expected_batch_size
-
-
-@pytest.mark.parametrize(("reduction", "mode"), each_once(["mean", "sum"], BOTH))
-@pytest.mark.slow
-def test_a_run_is_that_of_ghost_clipping(mode, reduction):
-    expected = train(start("ghost", reduction=reduction))
-    assert torch.allclose(train(start(mode, reduction=reduction)), expected, atol=1e-5)
 
 
 class Checkpointed(nn.Sequential):
@@ -108,22 +101,6 @@ def test_masks_differ_between_rows_and_have_the_right_rate():
 # -- common loops -----------------------------------------------------------------------------------
 
 
-def test_a_loss_of_ones_own_and_two_calls_in_it():
-    run, other = start("rows", mech=silent()), start("rows", mech=silent())
-    for each in (run, other):
-        for x, y in each.loader:
-            each.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(each.module(x), y) if each is other else None
-            if each is run:
-                half = each.module(x) + each.module(x)
-                loss = nn.functional.cross_entropy(half / 2, y)
-            loss.backward()
-            each.optimizer.step()
-    found, expected = ([p.grad for p in each.model.parameters()] for each in (run, other))
-    for a, b in zip(found, expected, strict=True):
-        assert torch.allclose(a, b, atol=1e-6)
-
-
 @pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.slow
 def test_forwards_without_backward_and_clearing_in_between(mode):
@@ -149,28 +126,6 @@ def test_evaluation_is_the_plain_model():
         assert run.module(x).shape == (5, 2)
     assert run.module.append == run.model.append  # attributes of the model are there
     assert run.module.state_dict().keys() == {f"_module.{name}" for name in run.model.state_dict()}
-
-
-def test_outputs_without_a_dimension_are_reduced():
-    class WithLoss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = network()
-
-        def forward(self, x, y):
-            return {"loss": nn.functional.cross_entropy(self.body(x), y)}
-
-    run = start("rows", mech=silent(), model=WithLoss())
-    plain = start("rows", mech=silent())
-    for x, y in run.loader:
-        loss = run.module(x, y)["loss"]
-        assert torch.allclose(loss, nn.functional.cross_entropy(run.model.body(x), y))
-        loss.backward()
-        run.optimizer.step()
-    for batch in plain.loader:
-        step(plain, batch)
-    for a, b in zip(run.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.allclose(a.grad, b.grad, atol=1e-6)
 
 
 # -- refusals ---------------------------------------------------------------------------------------
@@ -208,29 +163,6 @@ def test_inputs_that_are_no_rows(given, words):
     x, _ = next(iter(run.loader))
     with pytest.raises(UnsupportedError, match=words):
         run.module(*given(x))
-
-
-def test_wrong_loops_are_refused():
-    run = start("rows")
-    x, y = next(iter(run.loader))
-    with pytest.raises(DesynchronizedError, match="slice: some of the rows are taken"):
-        run.module(x[:3])
-    other = run.module(torch.zeros(3, FEATURES))  # other data than the batch: the plain model
-    assert type(other) is torch.Tensor
-    loss = run.criterion(run.module(x), y)
-    loss.backward(retain_graph=True)
-    loss.backward()
-    with pytest.raises(DesynchronizedError, match="2 backward passes"):
-        run.optimizer.step()
-    run.optimizer.zero_grad()
-    penalty = sum((p * p).sum() for p in run.model.parameters())
-    (run.criterion(run.module(x), y) + penalty).backward()
-    with pytest.raises(GuaranteeError, match="weight_decay"):
-        run.optimizer.step()
-    run.optimizer.zero_grad()
-    step(run, (x, y))
-    batch = next(iter(run.loader))
-    run.criterion(run.module(batch[0]), batch[1]).backward()
 
 
 class Stateful(nn.Module):

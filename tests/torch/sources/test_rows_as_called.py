@@ -26,17 +26,6 @@ def test_normalisations_under_autocast_are_those_of_each_row_alone(norm):
     assert (found - alone).norm() < 0.02 * alone.norm()
 
 
-@pytest.mark.slow
-def test_compiling_a_private_model_changes_no_release():
-    def trained(compiled):
-        run = start()
-        if compiled:
-            run.forward = torch.compile(run.module, backend="eager")
-        return train(run)
-
-    assert torch.equal(trained(compiled=True), trained(compiled=False))
-
-
 def test_a_model_that_was_compiled_is_made_private_as_the_model_that_it_is():
     model = network()
     run = start(model=torch.compile(model, backend="eager"))

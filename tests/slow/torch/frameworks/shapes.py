@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 ROWS, LENGTH, WORDS = 10, 7, 20
 
@@ -107,94 +106,6 @@ def lora(name: str, targets: list[str]) -> Callable[[], nn.Module]:
     return make
 
 
-# -- by hand -------------------------------------------------------------------------------------------
-
-
-class Residual(nn.Module):
-    """A ResNet's block, with rectifiers in place."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList(nn.GroupNorm(2, channels) for _ in range(2))
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.norms[0](self.first(x)))
-        out = self.norms[1](self.second(out))
-        out += x
-        return self.relu(out)  # type: ignore[no-any-return]
-
-
-def resnet() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), Residual(4), Residual(4),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
-    )  # fmt: skip
-
-
-class Routed(nn.Module):
-    """Each token goes to the expert that its router names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.router = nn.Embedding(WORDS, 8), nn.Linear(8, 3)
-        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.words(x)
-        flat = h.reshape(-1, 8)
-        weight, chosen = self.router(flat).softmax(-1).max(-1)
-        out = torch.zeros_like(flat)
-        for k, expert in enumerate(self.experts):
-            at = (chosen == k).nonzero().flatten()
-            if at.numel() == 0:
-                continue
-            out[at] = expert(flat[at]) * weight[at, None]
-        return self.head((flat + out).view_as(h).mean(1))  # type: ignore[no-any-return]
-
-
-class Adaptive(nn.Module):
-    """An adaptive softmax with its loss inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(6, 16)
-        self.loss = nn.AdaptiveLogSoftmaxWithLoss(16, WORDS, cutoffs=[5, 10], div_value=2.0)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(self.body(x), y).loss  # type: ignore[no-any-return]
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, reentrant: bool = False) -> None:
-        super().__init__()
-        self.first, self.second, self.reentrant = nn.Linear(6, 8), nn.Linear(8, 3), reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x).tanh()
-        return checkpoint(lambda v: self.second(v).sin(), h, use_reentrant=self.reentrant)  # type: ignore[no-any-return]
-
-
-def classes() -> Tensor:
-    return torch.arange(ROWS) % 3
-
-
-def classified(model: Any, batch: dict[str, Tensor]) -> Tensor:
-    *inputs, target = batch.values()
-    return F.cross_entropy(model(*inputs), target)
-
-
-def images() -> dict[str, Tensor]:
-    return {"x": torch.randn(ROWS, 3, 8, 8, generator=drawn()), "y": classes()}
-
-
-def numbers() -> dict[str, Tensor]:
-    return {"x": torch.randn(ROWS, 6, generator=drawn()), "y": classes()}
-
-
 def shapes() -> dict[str, Shape]:
     found: dict[str, Shape] = {}
     for name in ("BERT", "GPT-2", "T5", "Llama", "Mixtral"):
@@ -210,11 +121,4 @@ def shapes() -> dict[str, Shape]:
         "BERT": ["query", "value"], "GPT-2": ["c_attn"], "Llama": ["q_proj", "v_proj"], "T5": ["q", "v"],
     }.items():  # fmt: skip
         found[f"LoRA on {name}"] = (lora(name, targets), padded(), inside)
-    found["ResNet, rectifiers in place"] = (resnet, images(), classified)
-    found["tokens routed to experts"] = (Routed, {"x": tokens(), "y": classes()}, classified)
-    found["adaptive softmax"] = (
-        Adaptive, {"x": numbers()["x"], "y": (torch.arange(ROWS) * 7) % WORDS}, lambda m, b: m(*b.values()),
-    )  # fmt: skip
-    found["checkpointed"] = (Checkpointed, numbers(), classified)
-    found["checkpointed, reentrant"] = (lambda: Checkpointed(True), numbers(), classified)
     return found

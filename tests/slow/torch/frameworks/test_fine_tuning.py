@@ -4,6 +4,7 @@ import importlib
 import re
 import runpy
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,27 @@ def test_a_private_window_belongs_to_its_topic_and_topics_to_one_part(example):
     for row, owner in zip(data.private.tolist(), data.owners, strict=True):
         assert owner in private and bytes(row) in example.texts_of_topics()[owner].encode()
     assert len(set(data.owners)) > 20
+
+
+def test_no_paragraph_is_on_two_topics(example):
+    texts = example.texts_of_topics()
+    assert sorted(texts) == sorted(example.topics)
+    of = {name: {" ".join(p.split()) for p in text.split("\n\n")} - {""} for name, text in texts.items()}
+    assert not [(a, b) for a, b in combinations(of, 2) if of[a] & of[b]]
+    # nothing else is lost
+    everything = {" ".join(p.split()) for text in example.topics.values() for p in text.split("\n\n")}
+    assert set().union(*of.values()) == everything - {""}
+
+
+def test_windows_are_cut_from_these_texts(example):
+    """One letter a token: every window is text of a topic as it is kept."""
+    texts = example.texts_of_topics()
+    data = example.windows_of(lambda text: [ord(c) for c in text], length=40, examples=10**6)
+    parts = zip((data.public, data.private, data.held_out), example.split_topics(), strict=True)
+    for rows, names in parts:
+        together = "\0".join(texts[name] for name in names)
+        assert len(rows) == sum(len(texts[name]) // 40 for name in names)
+        assert all("".join(map(chr, row)) in together for row in rows[::97].tolist())
 
 
 def test_the_tokenizer_is_made_of_the_text_that_it_is_given(example):

@@ -6,17 +6,13 @@ import importlib
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.mechanism.mechanism import Mechanism
-from anechoic.sampling import FixedOrder
-from anechoic.strategies import Identity
-from anechoic.torch import PrivacyEngine
 from anechoic.torch.sources.ghost.layers import ELSEWHERE, layer_kind
 from anechoic.torch.sources.ghost.source import _ASKING
 from tests.slow.torch.frameworks.shapes import WORDS, drawn, hugging
 from tests.torch.sources.ghost_setting import delivered, flat, ghost
+from tests.torch.sums import check_release
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings are those of the frameworks
 CLIP, LENGTH = 0.01, 7
@@ -39,52 +35,21 @@ def adapted(name, dtype, **options):
     return peft.get_peft_model(plain(name, dtype), peft.LoraConfig(fan_in_fan_out=name == "GPT-2", **given))
 
 
-def trained(model):
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 def tokens(rows=5):
     pytest.importorskip("transformers")
     found = torch.randint(1, WORDS, (2, rows, LENGTH), generator=drawn(3))
     return found[0], found[1]
 
 
-def released(make, x, y, clip=CLIP, mask=None):
-    """The sum of one release, in clip norms, with noise that nobody sees."""
-    torch.manual_seed(0)
-    model = make()
-    data = TensorDataset(x, y) if mask is None else TensorDataset(x, y, mask)
-    private, optimizer, criterion, loader = PrivacyEngine(sampling_key=bytes(32)).make_private(
-        module=model,
-        optimizer=torch.optim.SGD(trained(model), lr=0.0),
-        criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(data, batch_size=len(x)),
-        poisson_sampling=False,
-        mechanism=Mechanism(
-            Identity(1), FixedOrder(len(x), len(x), 1), 1e-9 * min(clip, 1e-3), clip_norm=clip
-        ),
-        grad_sample_mode="ghost",
-    )
-    for words, labels, *given in loader:
-        kept = given[0] if given else torch.ones_like(words)
-        criterion(private(input_ids=words, attention_mask=kept).logits.transpose(1, 2), labels).backward()
-        optimizer.step()
-    return len(x) * torch.cat([p.grad.flatten().double() for p in trained(model)]) / clip
+def loss(model, words, labels, mask=None):
+    """An ignored label counts as 0 in a mean over all of them, whose number is public."""
+    kept = torch.ones_like(words) if mask is None else mask
+    logits = model(input_ids=words, attention_mask=kept).logits.transpose(1, 2)
+    return nn.functional.cross_entropy(logits, labels, reduction="none").mean()
 
 
-def one_by_one(make, x, y, clip=CLIP, mask=None):
-    torch.manual_seed(0)
-    model, total = make(), 0.0
-    mask = torch.ones_like(x) if mask is None else mask
-    for row in range(len(x)):
-        model.zero_grad()
-        logits = model(input_ids=x[row : row + 1], attention_mask=mask[row : row + 1]).logits
-        # a row's own mean: over its labels that count
-        nn.functional.cross_entropy(logits.transpose(1, 2), y[row : row + 1]).backward()
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained(model)]
-        vector = torch.cat([part.flatten().double() for part in parts])
-        total = total + vector * min(1.0, clip / float(vector.norm())) / clip
-    return total
+def check(make, *rows, clip=CLIP, bound=2e-3):
+    check_release(make, rows, loss, mode="ghost", clip=clip, noise=1e-9, bound=bound)
 
 
 HALF = torch.bfloat16
@@ -99,12 +64,7 @@ CASES = {
 @pytest.mark.parametrize("clip", [1e-4, 10.0])
 @pytest.mark.parametrize("name", CASES)
 def test_a_release_by_ghost_clipping_is_that_of_single_rows(name, clip):
-    x, y = tokens()
-    whole, reference = released(CASES[name], x, y, clip), one_by_one(CASES[name], x, y, clip)
-    coarse = "bfloat16" in name
-    assert float((whole - reference).norm()) <= (0.05 if coarse else 2e-3) * float(reference.norm())
-    rest = released(CASES[name], x[1:], y[1:], clip)
-    assert float((whole - rest).norm()) <= 1.001
+    check(CASES[name], *tokens(), clip=clip, bound=0.05 if "bfloat16" in name else 2e-3)
 
 
 LENGTHS = torch.tensor([7, 3, 5, 7, 2])
@@ -131,11 +91,7 @@ def test_padded_sentences_are_clipped_as_single_rows_are(name, kind, side):
     x, y = tokens()
     mask = PADDED[side].long()
     y = y.masked_fill(mask == 0, -100)
-    make = attending(name, kind)
-    whole, reference = released(make, x, y, mask=mask), one_by_one(make, x, y, mask=mask)
-    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
-    rest = released(make, x[1:], y[1:], mask=mask[1:])
-    assert float((whole - rest).norm()) <= 1.001
+    check(attending(name, kind), x, y, mask)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -144,9 +100,7 @@ def test_a_mask_of_four_axes_is_taken_as_it_is(name):
     mask = PADDED["right"][:, None, None, :]
     if name != "BERT":
         mask = mask & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-    make = attending(name, "sdpa")
-    whole, reference = released(make, x, y, mask=mask), one_by_one(make, x, y, mask=mask)
-    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+    check(attending(name, "sdpa"), x, y, mask)
 
 
 class Given(nn.Module):
@@ -168,8 +122,7 @@ def test_places_that_are_handed_over_and_no_mask(name):
     def make():
         return Given(lambda: adapted(name, torch.float32), lambda given: {"position_ids": given})
 
-    whole, reference = released(make, x, y, mask=places), one_by_one(make, x, y, mask=places)
-    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+    check(make, x, y, places)
 
 
 def test_words_that_may_be_padding_and_no_mask():
@@ -179,8 +132,7 @@ def test_words_that_may_be_padding_and_no_mask():
     def make():
         return Given(lambda: adapted("GPT-2", torch.float32), lambda given: {})
 
-    whole, reference = released(make, x, y), one_by_one(make, x, y)
-    assert float((whole - reference).norm()) <= 2e-3 * float(reference.norm())
+    check(make, x, y)
 
 
 def test_a_decision_of_the_models_own_is_refused_with_its_remedy():
@@ -191,7 +143,7 @@ def test_a_decision_of_the_models_own_is_refused_with_its_remedy():
         )
 
     with pytest.raises(GuaranteeError, match=r"one of shape \(rows, 1, queries, keys\) as it is"):
-        released(make, *tokens(), mask=PADDED["right"].long())
+        check(make, *tokens(), PADDED["right"].long())
 
 
 def test_transformers_asks_whether_it_is_traced_where_that_is_answered():
@@ -211,7 +163,7 @@ def test_transformers_asks_whether_it_is_traced_where_that_is_answered():
 )
 def test_what_peft_has_and_ghost_clipping_does_not_know_is_named_with_its_remedy(options, match):
     with pytest.raises(UnsupportedError, match=match):
-        released(lambda: adapted("Llama", torch.float32, **options), *tokens())
+        check(lambda: adapted("Llama", torch.float32, **options), *tokens())
 
 
 def test_layers_of_transformers_are_those_of_their_rules():
