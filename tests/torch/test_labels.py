@@ -13,7 +13,7 @@ from torch import nn
 from anechoic.errors import GuaranteeError
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, label_rules  # noqa: F401
 from anechoic.torch.labels import _MARKED, LabelledBatch, LabelledTensor, OnAxis, OverRows, plain
-from anechoic.torch.sources.model_calls import undisturbed
+from anechoic.torch.sources.row_model import undisturbed
 from tests.torch.label_fuzz import program
 from tests.torch.label_models import MODELS
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH

@@ -13,7 +13,7 @@ from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.checkpoint import read
-from anechoic.torch.run_journal import RunJournal
+from anechoic.torch.run import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, mechanism, network, start, step, train, weights
 

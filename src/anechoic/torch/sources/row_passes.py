@@ -8,32 +8,37 @@ that fails by itself counts as zero. So a row moves its own contribution alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.func import vjp
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
-from anechoic.torch.guard import check_not_mixing
 from anechoic.torch.labels import plain
 from anechoic.torch.sources.levels import (
     Autocast,
     BranchFollower,
     RowLevel,
     TorchPatches,
+    check_not_mixing,
     is_continuous,
     only,
 )
-from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered, take_back
-from anechoic.torch.structure import filled, mapped, tensors_in
+from anechoic.torch.structure import filled, mapped, nodes, tensors_in, uninterrupted
 
 logger = logging.getLogger("anechoic")
 _NOTHING = torch.empty(0)
+#: What a model may raise for one row.
+FAILS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
+#: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
+Places = list[tuple[dict[str, Any], str, str]]
 
 
 class RowPasses:
@@ -304,3 +309,98 @@ class RowPasses:
 
 #: What torch says where a model decides by the data of rows that it runs on side by side.
 _DECIDING = ("data-dependent control flow", ".item() on a Tensor", "dynamic shape", "differently shaped")
+
+
+def called(
+    module: nn.Module,
+    places: Places,
+    weights: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once.
+
+    torch.func.functional_call would look for every place anew, and leave given tensors where names are tied.
+    """
+    kept = [
+        (own, name, own[name], weights[first])
+        for own, name, first in places
+        if first in weights and name in own
+    ]
+    try:
+        for own, name, _, given in kept:
+            own[name] = given
+        return module(*inputs, **keywords)
+    finally:
+        for own, name, before, _ in kept:
+            own[name] = before
+
+
+def remembered(module: nn.Module) -> Callable[[], None]:
+    """Remember attributes and buffers of a module: what is returned puts them back."""
+    layers = [
+        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
+        for layer in module.modules()
+    ]
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+
+    def put_back() -> None:
+        with uninterrupted():  # half of it would be the end of the model
+            for layer, own, parameters, tensors in layers:
+                layer.__dict__.clear()
+                layer.__dict__.update(own)
+                layer._parameters.clear()
+                layer._parameters.update(parameters)
+                layer._buffers.clear()
+                layer._buffers.update(tensors)
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    with torch.no_grad():
+                        buffer.copy_(value)
+
+    return put_back
+
+
+def take_back(spaces: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+    """Set names of layers, each (now, before), to what they were; whether a call changed any."""
+    changed = False
+    for now, before in spaces:
+        if [*now] != [*before] or [*map(id, now.values())] != [*map(id, before.values())]:
+            now.clear()
+            now.update(before)
+            changed = True
+    return changed
+
+
+def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
+    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is."""
+    try:
+        # the backward pass of a function written in Python, as in reentrant checkpointing, may run another
+        # one, which knows backward() alone: autograd.grad leaves it out unseen
+        if any(isinstance(node, BackwardCFunction) for node in nodes(output.grad_fn for output in outputs)):
+            return _by_backward(outputs, parameters, cotangents)
+        return list(torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
+
+
+def _by_backward(
+    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
+) -> list[Any]:
+    kept = [p.grad for p in parameters]
+    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
+    hooks = [dict(table) for table in tables]
+    try:
+        for table in tables:
+            table.clear()
+        for p in parameters:
+            p.grad = None
+        torch.autograd.backward(outputs, cotangents)
+        return [p.grad for p in parameters]
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
+        for table, own in zip(tables, hooks, strict=True):
+            table.update(own)

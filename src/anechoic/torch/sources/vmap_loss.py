@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.model_calls import FAILS, undisturbed
-from anechoic.torch.sources.row_model import RowModel, made_up
-from anechoic.torch.sources.row_passes import RowPasses
+from anechoic.torch.sources.row_model import RowModel, made_up, undisturbed
+from anechoic.torch.sources.row_passes import FAILS, RowPasses
 from anechoic.torch.sources.rows import RowsSource
 from anechoic.torch.structure import filled, mapped, tensors_in
 
