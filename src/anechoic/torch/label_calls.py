@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from anechoic.torch.labels import (
-    _MARKED,
+    MARKED,
     Label,
     LabelledBatch,
     LabelledTensor,
@@ -94,7 +94,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kind = type(value)
         if kind is LabelledTensor:
             inner = value.raw
-            if _MARKED or (call.batch is not None and call.batch is not value.batch):
+            if MARKED or (call.batch is not None and call.batch is not value.batch):
                 call.take(value)
             else:
                 call.batch = value.batch
@@ -103,7 +103,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
                     call.seen.append((inner, value.label))
             bare.append(inner)
         else:
-            bare.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
+            bare.append(call.take(value) if MARKED or kind in (list, tuple) else value)
     named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
     out = func(*bare, **named) if op.instead is None else op.instead(func, bare)
     call.args, call.kwargs, call.out = bare, named, out

@@ -178,12 +178,12 @@ class LabelledTensor(Tensor):
                 out = func(*args, **kwargs)
                 return out if finish is None else finish(out)
             out = func(*args, **(kwargs or {}))
-            if _MARKED:
+            if MARKED:
                 for given in (*args, *(kwargs or {}).values()):
                     if type(given) is Tensor and mark_of(given) is not None and not given.requires_grad:
                         given.__class__ = WrittenTensor  # by its own name, too, it is what was written
         # a plain tensor that was written to on the way (torch.zeros(…).scatter_(1, y, 1)) carries on here
-        return _known(out) if _MARKED and type(out) in (Tensor, WrittenTensor) else out
+        return _known(out) if MARKED and type(out) in (Tensor, WrittenTensor) else out
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -260,7 +260,7 @@ def plain(tensor: Tensor) -> Tensor:
 # -- what was written to -------------------------------------------------------------------------
 
 #: Marks of storages that are still there: without any, nobody looks for one.
-_MARKED: set[ref[MemoryMark]] = set()
+MARKED: set[ref[MemoryMark]] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +275,7 @@ class MemoryMark:
 
 def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
     """What was written into the memory of a plain tensor, if anything was."""
-    mark: MemoryMark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
+    mark: MemoryMark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if MARKED else None
     if mark is None:
         return None
     if not mark.stride or not mark.batch.live:
@@ -296,7 +296,7 @@ def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
 
 def label_of(tensor: Tensor) -> Label:
     """The label of a tensor now; what was written to its memory counts."""
-    mark = mark_of(plain(tensor)) if _MARKED else None
+    mark = mark_of(plain(tensor)) if MARKED else None
     return mark[0] if mark is not None else tensor.label if type(tensor) is LabelledTensor else None
 
 
@@ -326,9 +326,4 @@ def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
     if known and known.batch is batch and (known.stride, known.first) != (made.stride, made.first):
         made = MemoryMark(Mixing("a tensor into parts of which rows were written"), batch, 0, 0)
     storage.anechoic_mark = made
-    _MARKED.add(ref(made, _MARKED.discard))
-
-
-def labels_written() -> bool:
-    """Whether rows were written into any tensor that had no label, and is still there."""
-    return bool(_MARKED)
+    MARKED.add(ref(made, MARKED.discard))

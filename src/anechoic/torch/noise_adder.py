@@ -33,6 +33,7 @@ class NoiseAdder(NonPicklable):
     has it in the journal.
 
     Attributes:
+        partial: sums of micro-batches that wait for the rest of their batch.
         agreed: whether all ranks are about to make the same release, and wait for this one's sums.
         storage: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """
@@ -57,7 +58,7 @@ class NoiseAdder(NonPicklable):
         self._dtype = noise_dtype(parameters)
         self.storage = "store"
         self._device = parameters[0].device
-        self._partial: list[Tensor] | None = None
+        self.partial: list[Tensor] | None = None
 
     # -- noise ---------------------------------------------------------------------------------
 
@@ -82,11 +83,6 @@ class NoiseAdder(NonPicklable):
 
     # -- sums ----------------------------------------------------------------------------------
 
-    @property
-    def left_over(self) -> bool:
-        """Whether sums of micro-batches wait for the rest of their batch."""
-        return self._partial is not None
-
     def add_partial_sum(self, sums: list[Tensor]) -> None:
         """Add the sums of a micro-batch to the partial sum of its batch: integers, where there is a grid."""
         if self.mechanism.grid_bits is not None and {total.dtype for total in sums} != {torch.int64}:
@@ -94,15 +90,15 @@ class NoiseAdder(NonPicklable):
                 f"sums of {sums[0].dtype} reached a release on a grid, not int64: a gradient source sums by"
                 " setup.clipping."
             )
-        if self._partial is None:
-            self._partial = list(sums)
+        if self.partial is None:
+            self.partial = list(sums)
             return
-        for total, part in zip(self._partial, sums, strict=True):
+        for total, part in zip(self.partial, sums, strict=True):
             total += part
 
     def forget(self) -> None:
         """Drop the partial sum."""
-        self._partial = None
+        self.partial = None
 
     def agree(self, step: int) -> None:
         """Check that all ranks are about to make release `step`, at the same weights."""
@@ -127,7 +123,7 @@ class NoiseAdder(NonPicklable):
         if self.noise_state.step != step:
             raise DesynchronizedError(f"noise row {self.noise_state.step} is next, and release {step} due.")
         self.add_partial_sum(sums)
-        totals, self._partial = self._partial or [], None
+        totals, self.partial = self.partial or [], None
         alone = self.ranks.count == 1
         if not alone:
             self.ranks.add_up(totals, f"release {step}")

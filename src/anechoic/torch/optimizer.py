@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
@@ -25,7 +26,7 @@ from anechoic.errors import (
 from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import NonPicklable
-from anechoic.torch.step import TrainingStep
+from anechoic.torch.step import TrainingStep, trainable
 
 
 def _of_users(name: str) -> Any:
@@ -36,6 +37,20 @@ def _of_users(name: str) -> Any:
     )
 
 
+def _of_run(name: str, where: str) -> Any:
+    """Property of the run, which stays: the mechanism was calibrated for it."""
+
+    def refuse(self: CorrelatedOptimizer, value: Any) -> NoReturn:
+        raise MismatchError(
+            f"optimizer.{name}={value} was {getattr(self, name)} when the run began, and the mechanism was"
+            " calibrated for that: leave out what changes it (a noise scheduler or a grad_clip scheduler of"
+            " Opacus: no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
+            " mechanism, in a run of its own."
+        )
+
+    return property(attrgetter(where), refuse)
+
+
 class CorrelatedOptimizer(NonPicklable, Optimizer):
     """Torch optimizer whose step() sums clipped gradients, adds noise and steps the user's optimizer.
 
@@ -43,20 +58,21 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     steps. It has the attributes of Opacus's optimizers that training code reads, and no pieces of a step.
 
     Attributes:
-        expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
+        expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they stay.
         original_optimizer: the user's, which must not be stepped.
         step_hook: called with the optimizer after each release, before the update.
     """
 
     step_hook: Callable[[Any], None] | None = None
+    expected_batch_size = _of_run("expected_batch_size", "noise_adder.mechanism.expected_batch_size")
+    max_grad_norm = _of_run("max_grad_norm", "noise_adder.mechanism.clip_norm")
+    noise_multiplier = _of_run("noise_multiplier", "noise_adder.mechanism.noise_multiplier")
+    loss_reduction = _of_run("loss_reduction", "source.setup.loss_reduction")
 
     def __init__(self, work: TrainingStep, optimizer: Optimizer) -> None:
         # Optimizer.__init__ would make parameter groups of its own
         self.work, self.source = work, work.source
         self.noise_adder, self.ledger = work.noise_adder, work.ledger
-        mechanism, self.loss_reduction = self.noise_adder.mechanism, self.source.setup.loss_reduction
-        self.expected_batch_size: float = mechanism.expected_batch_size
-        self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
@@ -64,12 +80,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
             optimizer.register_state_dict_post_hook(partial(self._with_history, "stamp")),
             optimizer.register_load_state_dict_pre_hook(partial(self._with_history, "admit")),
         ]
-        work.guard.expect(self._settings)
-
-    def expect(self, mechanism: Mechanism) -> None:
-        """Take the present settings as those of the mechanism."""
-        self.noise_multiplier = mechanism.noise_multiplier
-        self.work.guard.expect(self._settings)
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -92,45 +102,25 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
                 "optimizer.step() was called while it runs, by another thread or from within itself. Step"
                 " from one thread."
             )
+        begun, value, hook = self.ledger.releases, None, self.step_hook
         try:
-            if closure is None:
-                return self._step()
-            with torch.enable_grad():
-                value = closure()
-            self._step()
-            return value
-        finally:
-            self._stepping.release()
-
-    def _step(self) -> Any:
-        begun = self.ledger.releases
-        try:
-            self._admit_what_was_loaded()
-            hook = self.step_hook
-            return self.work.run(None if hook is None else lambda: hook(self))
+            if closure is not None:
+                with torch.enable_grad():
+                    value = closure()
+            made = self.work.run(hook and partial(hook, self))
+            return made if closure is None else value
         except Exception as error:
             if not self.noise_adder.agreed:  # else the others wait for sums, not for words
                 self.noise_adder.ranks.report(f"release {begun}", error)
             raise
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "optimizer.max_grad_norm": self.max_grad_norm,
-            "optimizer.noise_multiplier": self.noise_multiplier,
-            "optimizer.expected_batch_size": self.expected_batch_size,
-            "optimizer.loss_reduction": self.loss_reduction,
-            "optimizer.source.clipping": self.source.clipping,
-            "optimizer.noise_adder.divisor": self.noise_adder.divisor,
-            **self.source.settings(),
-        }
+        finally:
+            self._stepping.release()
 
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients: p.grad, and those of single examples."""
         self.source.zero_grad()
-        if not self.work.update.failed:
-            self.original_optimizer.zero_grad(set_to_none)
-            self.work.update.note_gradients()
+        self.original_optimizer.zero_grad(set_to_none)
 
     def abandon_batch(self) -> None:
         """Abandon the batch in hand, of which nothing was released. Iterate again to get it back."""
@@ -154,7 +144,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     @property
     def params(self) -> list[nn.Parameter]:
         """The trainable parameters, in the order of the groups."""
-        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        return trainable(self)
 
     param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
     # the next step() refuses new trainable parameters; hooks are called with the user's optimizer
@@ -196,7 +186,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         found = getattr(self.run.history, what)
         return found(state, run=self.run.identity, releases=self.ledger.releases)  # type: ignore[no-any-return]
 
-    def _admit_what_was_loaded(self) -> None:
+    def admit_what_was_loaded(self) -> None:
         """Check a state that was loaded into the plain optimizer before make_private, as one after it."""
         stamped = [group for group in self.param_groups if STAMP in group]
         if stamped and self.run is not None:

@@ -75,12 +75,12 @@ class PrivateRun(BatchHooks, NonPicklable):
     def adopt_mechanism(self, mechanism: Mechanism) -> None:
         """Pin the mechanism that the run was begun with (see `pin_to_saved`), before its first release."""
         self.mechanism = self.noise_adder.mechanism = self.history.mechanism = mechanism
-        self.optimizer.expect(mechanism)
         tell_noise(self.optimizer.original_optimizer, mechanism, self.optimizer.loss_reduction)
 
     # -- around the work on a batch --------------------------------------------------------------
 
     def on_first_batch(self) -> None:
+        self.optimizer.admit_what_was_loaded()
         self.optimizer.work.guard.released()  # until now the user may have loaded weights
         self.book_run()
 

@@ -54,7 +54,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
             f"{run.ledger.unfinished}: save after optimizer.step(), or optimizer.abandon_batch() first."
         )
     if run.ledger.begun:  # until the first batch the user may load weights
-        run.optimizer.work.guard.check_model()
+        run.optimizer.work.guard.check()
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
@@ -244,7 +244,7 @@ def _settings(run: PrivateRun) -> dict[str, Any]:
     return {
         "PrivacyEngine(chunk_rows)": None if share is None else share.rows,
         "loss_reduction": run.optimizer.loss_reduction,
-        "batch_first": run.module.batch_first,
+        "batch_first": run.source.setup.batch_first,
         "grad_sample_mode": run.source.mode,
         "clipping": run.source.clipping.name,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
