@@ -27,14 +27,8 @@ from torch.utils._pytree import tree_map
 
 from anechoic.torch.structure import nodes
 
-
-class RULES:
-    """What `label_rules` knows: it fills this in."""
-
-    follow: Any
-    losses: dict[Any, Any]
-
-
+#: Losses of torch.nn.functional, each as (args, kwargs) -> (args, kwargs, what comes after): `label_layers`.
+LOSSES: dict[Any, Any] = {}
 _unseen: Any = torch._C.DisableTorchFunctionSubclass
 
 
@@ -115,7 +109,11 @@ class LabelledBatch:
             self.passing = False
         with _unseen():
             after = _marks(ends)
-            others = self._reaches_others(root)
+            # leaves that are neither the model's outputs nor its parameters
+            own, others = set(map(id, self.parameters)), False
+            for node in nodes([root.grad_fn]):
+                leaf = getattr(node, "variable", None)
+                others |= leaf is not None and type(leaf) is not LabelledTensor and id(leaf) not in own
         if after[:outputs] != before[:outputs] or len(self.calls) > calls:
             self.roots.append(root.label)
             if gradient is not None:
@@ -133,12 +131,6 @@ class LabelledBatch:
                     " the optimizer's weight_decay; or put the term into the model's outputs, under"
                     " grad_sample_mode='rows'"
                 )
-
-    def _reaches_others(self, root: LabelledTensor) -> bool:
-        """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
-        own = set(map(id, self.parameters))
-        leaves = [node.variable for node in nodes([root.grad_fn]) if hasattr(node, "variable")]
-        return bool([t for t in leaves if type(t) is not LabelledTensor and id(t) not in own])
 
 
 def _marks(tensors: Any) -> list[tuple[int, int]]:
@@ -173,8 +165,8 @@ class LabelledTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with _unseen():
-            if func in RULES.losses:
-                args, kwargs, finish = RULES.losses[func](args, kwargs or {})
+            if func in LOSSES:
+                args, kwargs, finish = LOSSES[func](args, kwargs or {})
                 out = func(*args, **kwargs)
                 return out if finish is None else finish(out)
             out = func(*args, **(kwargs or {}))
@@ -185,12 +177,6 @@ class LabelledTensor(Tensor):
         # a plain tensor that was written to on the way (torch.zeros(…).scatter_(1, y, 1)) carries on here
         return _known(out) if MARKED and type(out) in (Tensor, WrittenTensor) else out
 
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return RULES.follow(func, args, kwargs or {})
-
     # -- numbers of the script ------------------------------------------------------------------
 
     def backward(
@@ -199,22 +185,6 @@ class LabelledTensor(Tensor):
         """As of any tensor; at step() it is known what it was called on."""
         options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
         self.batch.begin(self, gradient, options)
-
-    def _out(self) -> Tensor:
-        self.batch.numbers += 1
-        return self.raw
-
-    def numpy(self, *, force: bool = False) -> Any:
-        return self._out().numpy(force=force)
-
-    def tolist(self) -> Any:
-        return self._out().tolist()
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._out().__array__(*args, **kwargs)
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._out().__dlpack__(*args, **kwargs)
 
     def __dlpack_device__(self) -> Any:
         return self.raw.__dlpack_device__()
@@ -230,6 +200,20 @@ class LabelledTensor(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.raw.__reduce_ex__(protocol)
+
+
+def _taken(name: str) -> Any:
+    """A method of the tensor inside that takes numbers out of it, which is counted."""
+
+    def take(self: LabelledTensor, *args: Any, **kwargs: Any) -> Any:
+        self.batch.numbers += 1
+        return getattr(self.raw, name)(*args, **kwargs)
+
+    return take
+
+
+for _name in ("numpy", "tolist", "__array__", "__dlpack__"):
+    setattr(LabelledTensor, _name, _taken(_name))
 
 
 class WrittenTensor(Tensor):

@@ -51,8 +51,6 @@ class NoiseAdder(NonPicklable):
         self.journal: Journal | None = None
         self.agreed = False
         self._parameters = parameters
-        self._shapes = [p.shape for p in parameters]
-        self._dtypes = [p.dtype for p in parameters]
         self._sizes = [p.numel() for p in parameters]
         self._dimension = sum(self._sizes)
         self._dtype = noise_dtype(parameters)
@@ -129,31 +127,25 @@ class NoiseAdder(NonPicklable):
             self.ranks.add_up(totals, f"release {step}")
         self.agreed = False
         self._row, self.noise_state = self.stream.next(self.noise_state, out=self._row)
-        rows = self._row.split(self._sizes)
-        kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
-        released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
+        rows, released = self._row.split(self._sizes), []
+        for total, row, p in zip(totals, rows, self._parameters, strict=True):
+            # as a gradient, in place of the sum where it is as wide
+            out = total if total.dtype == p.dtype else torch.empty_like(total, dtype=p.dtype)
+            parts: Any = [total], [row.view(total.shape)], [out]
+            if total.device.type == "cpu" and total.is_contiguous():
+                # some numbers after the others: they do not leave the processor's cache in between
+                parts = total.view(-1).split(PIECE), row.split(PIECE), out.view(-1).split(PIECE)
+            for part, noise, made in zip(*parts, strict=True):  # on a grid integers up to here
+                # the same sum of one type, which is much faster
+                noisy = part.add_(noise.double() if part.dtype == torch.float64 else noise)
+                unit = self._unit
+                made.copy_(noisy.div_(self.divisor) if unit is None else noisy.double().mul_(unit))
+            released.append(out.view(p.shape))
         with nullcontext() if alone else self.ranks.together(f"the journal of release {step}"):
             if self.journal is not None:
                 parts = (bits(tensor.detach()).cpu().numpy() for tensor in released)
                 self.journal.record(step, self.journal.digest(parts))
         return released
-
-    def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return (sum + noise) / divisor as a gradient, in place of the sum where it is as wide.
-
-        On a CPU some numbers after the others: they do not leave its cache in between. Sums on a grid are
-        integers up to here.
-        """
-        out = total if total.dtype == dtype else torch.empty_like(total, dtype=dtype)
-        parts: Any = [total], [row.view(total.shape)], [out]
-        if total.device.type == "cpu" and total.is_contiguous():
-            parts = total.view(-1).split(PIECE), row.split(PIECE), out.view(-1).split(PIECE)
-        for part, noise, made in zip(*parts, strict=True):
-            # the same sum of one type, which is much faster
-            noisy = part.add_(noise.double() if part.dtype == torch.float64 else noise)
-            unit = self._unit
-            made.copy_(noisy.div_(self.divisor) if unit is None else noisy.double().mul_(unit))
-        return out
 
 
 def noise_dtype(parameters: Iterable[Tensor]) -> torch.dtype:
