@@ -12,7 +12,7 @@ from anechoic.runs import ledger
 from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints.checkpoint import read
-from anechoic.torch.run_journal import RunJournal
+from anechoic.torch.run import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, start, step, train, weights
 
