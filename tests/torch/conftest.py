@@ -8,7 +8,6 @@ from anechoic.runs import ledger
 @pytest.fixture
 def one_process():
     """Ask for this where a test is about two runs in one process."""
-    ledger._MADE.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.torch_arrays import RowArrays
-from anechoic.runs import atomic_files, ledger
+from anechoic.runs import atomic_files
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
@@ -23,14 +23,6 @@ from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.checkpoint import check_place, environment
 from tests.marks import mostly_slow
 from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
-
-
-@pytest.fixture(autouse=True)
-def other_process(monkeypatch):
-    """Forget what was released; called, it does so once more, as a new process would."""
-    made = {}
-    monkeypatch.setattr(ledger, "_MADE", made)
-    return made.clear
 
 
 def adam(parameters):

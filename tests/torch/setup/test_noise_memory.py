@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import MismatchError
-from anechoic.runs import ledger
 from anechoic.strategies import BLT, BandedInverse
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.checkpoints import checkpoint
@@ -18,13 +17,6 @@ STEPS = 15
 PARAMETERS = sum(p.numel() for p in network().parameters())
 INVERSE = BandedInverse(STEPS, [1.0, -0.5, 0.1])
 ARITHMETIC = pytest.mark.parametrize("grid_bits", [None, 20])
-
-
-@pytest.fixture(autouse=True)
-def other_process(monkeypatch):
-    """Forget what was released, as a new process would."""
-    monkeypatch.setattr(ledger, "_MADE", made := {})
-    return made.clear
 
 
 def made(grid_bits, strategy=INVERSE):

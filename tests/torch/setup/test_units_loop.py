@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 from anechoic.errors import DesynchronizedError, MismatchError
-from anechoic.runs import ledger
 from anechoic.sampling import FixedOrder
 from anechoic.torch import BatchMemoryManager
 from anechoic.units.ownership import Units
@@ -96,14 +95,6 @@ def test_an_example_that_is_not_finite_silences_its_unit_alone():
 
 
 # Stopping and resuming.
-
-
-@pytest.fixture
-def other_process(monkeypatch):
-    """Forget what was released; called, it does so once more, as a new process would."""
-    made = {}
-    monkeypatch.setattr(ledger, "_MADE", made)
-    return made.clear
 
 
 @pytest.mark.parametrize(
