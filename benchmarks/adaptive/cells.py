@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -153,7 +155,7 @@ def padded(batches: list[np.ndarray]) -> tuple[Tensor, Tensor]:
     return index, there
 
 
-def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) -> tuple[np.ndarray, Plan]:
+def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) -> np.ndarray:
     """The same by `make_private_with_epsilon`; a rate of 0 stands for the advised one."""
     x, y, other, labels = task.data
     makers: dict[str, Any] = {
@@ -197,7 +199,7 @@ def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) 
                 scheduler.step()
         with torch.no_grad():
             found[i, j] = float((model(other).argmax(-1) == labels).float().mean())
-    return found, engine.plan
+    return found
 
 
 class Results:
@@ -214,6 +216,7 @@ class Results:
         self.plans: dict[Cell, dict[str, Any]] = {}
         self.norms: dict[str, list[float]] = {}
         self._began = False
+        self.until = math.inf  # by the clock of `time.monotonic`: nothing is begun after it
         for line in text.splitlines():
             self._read(json.loads(line))
 
@@ -236,11 +239,10 @@ class Results:
         self._read(line)
 
     def of(self, cell: Cell) -> dict[float, np.ndarray]:
-        """Metrics of all seeds by rate, in increasing order: of the rates with the most seeds."""
+        """Metrics by rate, in increasing order, of the seeds that all rates have."""
         found = self.cells.get(cell, {})
-        most = max((len(each) for each in found.values()), default=0)
-        full = {rate: np.array([*each.values()]) for rate, each in found.items() if len(each) == most}
-        return dict(sorted(full.items()))
+        seeds = sorted(set.intersection(*map(set, found.values()))) if found else []
+        return {rate: np.array([found[rate][seed] for seed in seeds]) for rate in sorted(found)}
 
     def predicted(self, cell: Cell) -> float:
         """Of the arm's plan, times the scale of the noise."""
@@ -252,74 +254,69 @@ class Results:
         return max(found, key=lambda rate: float(found[rate].mean()))
 
     def at_end(self, cell: Cell) -> bool:
-        """Whether the best rate has no worse one, trained with as many seeds or fewer, to both sides."""
-        rates, best = self.cells[cell], self.best(cell)
-        return best in (min(rates), max(rates))
+        """Whether the best rate has no worse one to both sides."""
+        return self.best(cell) in (min(self.cells[cell]), max(self.cells[cell]))
 
     def train(self, cell: Cell, rates: Sequence[float], seeds: int) -> None:
         """At those rates and seeds that are missing."""
         known = self.cells.get(cell, {})
-        for missing in sorted({s for rate in rates for s in range(seeds) if s not in known.get(rate, {})}):
-            group = list(range(missing, seeds))
-            wanted = [rate for rate in rates if not known.get(rate, {}).keys() >= {*group}]
-            if wanted:
-                self._train(cell, wanted, group)
-            known = self.cells[cell]
+        lacking = defaultdict(list)
+        for rate in rates:
+            lacking[tuple(seed for seed in range(seeds) if seed not in known.get(rate, {}))].append(rate)
+        for missing in filter(None, lacking):
+            if time.monotonic() > self.until:
+                raise TimeoutError("what is missing is left for the next run")
+            self._train(cell, lacking[missing], [*missing])
 
     def _train(self, cell: Cell, rates: list[float], seeds: list[int]) -> None:
         task = task_of(cell.task, self._data)
-        metrics, plan = (
-            by_engine(cell, task, rates, seeds)
-            if cell.by_engine
-            else (trained(cell, task, rates, seeds), cell.plan(task))
-        )
-        self._record(cell, plan, rates, seeds, metrics)
+        made = by_engine if cell.by_engine else trained
+        self._record(cell, rates, seeds, made(cell, task, rates, seeds))
 
-    def _record(
-        self, cell: Cell, plan: Plan, rates: list[float], seeds: list[int], metrics: np.ndarray
-    ) -> None:
+    def _facts(self, cell: Cell) -> dict[str, Any]:
+        row = cell.plan(task_of(cell.task, self._data)).chosen
+        facts = {"name": row.name, "sampling": row.sampling, "predicted": round(row.predicted, 6)}
+        return facts | {"step": round(row.step_noise, 6), "advised": self._advised(cell)}
+
+    def _record(self, cell: Cell, rates: list[float], seeds: list[int], metrics: np.ndarray) -> None:
         if not self._began:
             self._began = True
             self._write(here())
-        row, advised = plan.chosen, self._advised(cell)
-        facts = {"name": row.name, "sampling": row.sampling, "predicted": round(row.predicted, 6)}
-        facts |= {"step": round(row.step_noise, 6), "advised": advised}
         if cell.task not in self.norms:
             task = task_of(cell.task, self._data)
             few = np.quantile(task.norms().numpy(), [0.1, 0.5, 0.9])
             self._write({"task": task.name, "norms": [round(float(norm), 3) for norm in few]})
         short = {k: v for k, v in asdict(cell).items() if (k, v) not in (("clip", 1.0), ("scale", 1.0))}
         columns = [[round(float(v), 5) for v in column] for column in metrics.T]
-        self._write({**short, "plan": facts, "seeds": seeds, "rates": rates, "metrics": columns})
+        self._write({**short, "plan": self._facts(cell), "seeds": seeds, "rates": rates, "metrics": columns})
 
     def complete(self, cell: Cell, seeds: int, also: Sequence[float] = ()) -> None:
-        """At six rates around the advised one, two apart, at that one, and beyond until no best is at an end.
-
-        With more than three seeds, the rates around the best one have those beyond the third.
-        """
+        """At six rates around the advised one, two apart, at that one, and beyond until no best is at an end."""
         if cell.by_engine:
             self.train(cell, [0.0], seeds)
             return
-        other = replace(cell, arm=PARTNERS.get(cell.arm, cell.arm))
-        if other != cell and self.of(other) and not self.of(cell):
-            task = task_of(cell.task, self._data)
-            if cell.plan(task).mechanism == other.plan(task).mechanism:  # the same runs
-                for rate, each in [*self.cells[other].items()]:
-                    self._record(cell, cell.plan(task), [rate], [*each], np.array([*each.values()])[:, None])
-        few = min(seeds, 3)
+        self._share(cell, replace(cell, arm=PARTNERS.get(cell.arm, cell.arm)))
         rate = self._advised(cell)
         middle = rate / cell.scale if rate else GUESSES[cell.optimizer] * max(1.0, cell.clip)
-        rates = [2.0 ** (round(np.log2(middle)) + k) for k in range(-3, 3)]
-        self.train(cell, sorted({*rates, *([rate] if rate else []), *also}), few)
+        rates = {2.0 ** (round(np.log2(middle)) + k) for k in range(-3, 3)}
+        rates |= {*([rate] if rate else []), *also, *self.cells.get(cell, {})}
+        self.train(cell, sorted(rates), seeds)
         for _ in range(OCTAVES):
             if not self.at_end(cell):
                 break
             best = self.best(cell)
             down = best == min(self.cells[cell])
-            self.train(cell, [best / 2, best / 4] if down else [2 * best, 4 * best], few)
-        if seeds > few:
-            best = self.best(cell)
-            self.train(cell, [best / 2, best, 2 * best], seeds)
+            self.train(cell, [best / 2, best / 4] if down else [2 * best, 4 * best], seeds)
+
+    def _share(self, cell: Cell, other: Cell) -> None:
+        """Take over the runs of another arm that has the same mechanism."""
+        theirs, mine = self.cells.get(other, {}), self.cells.get(cell, {})
+        plan = self.plans.get(cell) or (self._facts(cell) if theirs and other != cell else {})
+        if other == cell or not theirs or any(plan[k] != self.plans[other][k] for k in ("name", "sampling")):
+            return
+        for rate, each in [*theirs.items()]:
+            if fresh := [seed for seed in each if seed not in mine.get(rate, {})]:
+                self._record(cell, [rate], fresh, np.array([[each[seed]] for seed in fresh]))
 
     def _advised(self, cell: Cell) -> float:
         """The rate of the plan's advice; 0 without noise."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anechoic.demo.flights import flights_design
@@ -91,8 +91,8 @@ class Task:
             return self._sum_of_layers(theta, x.flatten(2), y, there, clip)
         of_examples = torch.func.vmap(torch.func.grad(self.loss), in_dims=(None, 0, 0))
         each = torch.func.vmap(torch.func.vmap(of_examples, in_dims=(0, None, None)))(theta, x, y)
-        norms = each.norm(dim=-1, keepdim=True).clamp(min=clip)
-        return torch.nan_to_num(each / norms * there[:, None, :, None]).sum(-2)
+        factors = there[:, None] / each.norm(dim=-1).clamp(min=clip)
+        return torch.nan_to_num(torch.einsum("srbm,srb->srm", each, factors))
 
     def norms(self, count: int = 1000) -> Tensor:
         """Of the gradients of so many examples at the start, in increasing order."""
@@ -248,6 +248,40 @@ def transformer(directory: Path) -> Task:
     return Task("transformer", (x[:6000], y[:6000], x[6000:], y[6000:]), shapes, _transformer, 150, 3)
 
 
+HIDDEN, RANK = (128, 64), 4
+
+
+def lora(directory: Path) -> Task:
+    """A network that knows five classes of Fashion-MNIST learns the other five: low-rank, and a new last layer.
+
+    The 30,000 rows of the known classes count as public; 10,000 of the others train.
+    """
+    x, y, test_x, test_y = (torch.from_numpy(part) for part in fashion_mnist(directory))
+    x, test_x = x.flatten(1), test_x.flatten(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Linear(784, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], 5)]
+        model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+        optimizer = torch.optim.Adam(model.parameters())
+        known = torch.where(y < 5)[0]
+        for some in (part for _ in range(3) for part in known[torch.randperm(len(known))].split(100)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[some]), y[some]).backward()
+            optimizer.step()
+    frozen = [(layer.weight.detach().T, layer.bias.detach()) for layer in layers[:2]]
+
+    def logits(p: tuple[Tensor, ...], row: Tensor) -> Tensor:
+        for (weight, bias), down, up in zip(frozen, p[:4:2], p[1:4:2], strict=True):
+            row = torch.relu(row @ weight + row @ down @ up.view(RANK, -1) + bias)
+        return row @ p[4] + p[5]
+
+    # the second factors are flat, so that they start at 0
+    shapes: tuple[Shape, ...] = ((784, RANK), (RANK * HIDDEN[0],), (HIDDEN[0], RANK), (RANK * HIDDEN[1],))
+    new, other = torch.where(y >= 5)[0][:10_000], test_y >= 5
+    split = (x[new], y[new] - 5, test_x[other], test_y[other] - 5)
+    return Task("lora", split, (*shapes, (HIDDEN[1], 5), (5,)), logits, 200, 4)
+
+
 def table(directory: Path) -> Task:
     """20,000 of the embedded flights at random: is it late by more than 15 minutes? Hidden layer of 8."""
     features, late = flights_design()
@@ -274,6 +308,7 @@ TASKS: dict[str, Callable[[Path], Task]] = {
     "softmax": softmax,
     "cnn": cnn,
     "transformer": transformer,
+    "lora": lora,
     "table": table,
     "flights": flights,
 }
