@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, default=Path("data/fashion-mnist"))
     parser.add_argument("--out", type=Path, help="a file in a temporary folder if not given")
-    parser.add_argument("--minutes", type=float, default=480.0, help="in all: what is left is for the next run")
+    parser.add_argument("--minutes", type=float, default=480.0, help="in all; the rest is for the next run")
     parser.add_argument("--cell-minutes", type=float, default=10.0, help="for each arm of a cell")
     parser.add_argument("--quick", action="store_true", help="one cell of all arms")
     parser.add_argument("--tables", action="store_true", help="of what is in --out, without training")

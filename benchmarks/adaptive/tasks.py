@@ -252,9 +252,10 @@ HIDDEN, RANK = (128, 64), 4
 
 
 def lora(directory: Path) -> Task:
-    """A network that knows five classes of Fashion-MNIST learns the other five: low-rank, and a new last layer.
+    """A network that knows five classes of Fashion-MNIST learns the other five.
 
-    The 30,000 rows of the known classes count as public; 10,000 of the others train.
+    The 30,000 rows of the known ones count as public; 10,000 others train a new last layer, and matrices of
+    low rank that are added to the frozen ones.
     """
     x, y, test_x, test_y = (torch.from_numpy(part) for part in fashion_mnist(directory))
     x, test_x = x.flatten(1), test_x.flatten(1)
