@@ -181,16 +181,10 @@ def _transformer(p: tuple[Tensor, ...], x: Tensor) -> Tensor:
 # -- tasks ----------------------------------------------------------------------------------------
 
 
-def _pictures(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """6000 images of Fashion-MNIST and 3000 test images, averaged over squares of four pixels."""
-    x, y, test_x, test_y = fashion_mnist(directory)
-
-    def small(pixels: np.ndarray) -> Tensor:
-        averaged = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4))
-        return torch.from_numpy(((averaged - 0.286) / 0.35).astype(np.float32))
-
-    labels = torch.from_numpy(y[:6000]), torch.from_numpy(test_y[:3000])
-    return small(x[:6000]), labels[0], small(test_x[:3000]), labels[1]
+def _small(pixels: np.ndarray) -> Tensor:
+    """Averaged over squares of four pixels, 14 x 14."""
+    averaged = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4))
+    return torch.from_numpy(((averaged - 0.286) / 0.35).astype(np.float32))
 
 
 def _rows(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -227,9 +221,12 @@ def mlp(directory: Path) -> Task:
 
 
 def cnn(directory: Path) -> Task:
-    """Fashion-MNIST by two convolutions of 8 and 12 channels."""
+    """6,000 images of Fashion-MNIST, made small, by two convolutions of 8 and 12 channels; 3,000 test."""
+    x, y, test_x, test_y = fashion_mnist(directory)
+    split = (_small(x[:6000]), torch.from_numpy(y[:6000]))
+    split += (_small(test_x[:3000]), torch.from_numpy(test_y[:3000]))
     shapes = ((16, 8), (8,), (72, 12), (12,), (48, 10), (10,))
-    return Task("cnn", _pictures(directory), shapes, _cnn, 150, 3)
+    return Task("cnn", split, shapes, _cnn, 150, 3)
 
 
 def transformer(directory: Path) -> Task:
@@ -240,28 +237,29 @@ def transformer(directory: Path) -> Task:
     letters = " abcdefghijklmnopqrstuvwxyz.,'"  # all others are one more
     codes = np.array([letters.find(letter) % (len(letters) + 1) for letter in text.lower()])
     windows = codes[: len(codes) // (CONTEXT + 1) * (CONTEXT + 1)].reshape(-1, CONTEXT + 1)
-    some = torch.from_numpy(windows[np.random.default_rng(0).permutation(len(windows))[:8000]])
+    some = torch.from_numpy(windows[np.random.default_rng(0).permutation(len(windows))[:5000]])
     x, y = some[:, :-1], some[:, 1:]
     classes, d = len(letters) + 1, WIDTH
     shapes = ((classes, d), (CONTEXT, d), (d, 3 * d), (d, d), (d, 2 * d), (2 * d,), (2 * d, d))
     shapes += ((d, classes), (classes,))
-    return Task("transformer", (x[:6000], y[:6000], x[6000:], y[6000:]), shapes, _transformer, 150, 3)
+    return Task("transformer", (x[:3000], y[:3000], x[3000:], y[3000:]), shapes, _transformer, 100, 3)
 
 
-HIDDEN, RANK = (128, 64), 4
+HIDDEN, RANK = (64, 32), 4
 
 
 def lora(directory: Path) -> Task:
     """A network that knows five classes of Fashion-MNIST learns the other five.
 
-    The 30,000 rows of the known ones count as public; 10,000 others train a new last layer, and matrices of
+    The 30,000 rows of the known ones count as public; 5,000 others train a new last layer, and matrices of
     low rank that are added to the frozen ones.
     """
-    x, y, test_x, test_y = (torch.from_numpy(part) for part in fashion_mnist(directory))
-    x, test_x = x.flatten(1), test_x.flatten(1)
+    pixels, labels, test_pixels, test_labels = fashion_mnist(directory)
+    x, test_x = (_small(part).flatten(1) for part in (pixels, test_pixels))
+    y, test_y = torch.from_numpy(labels), torch.from_numpy(test_labels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layers = [nn.Linear(784, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], 5)]
+        layers = [nn.Linear(196, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], 5)]
         model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
         optimizer = torch.optim.Adam(model.parameters())
         known = torch.where(y < 5)[0]
@@ -277,10 +275,10 @@ def lora(directory: Path) -> Task:
         return row @ p[4] + p[5]
 
     # the second factors are flat, so that they start at 0
-    shapes: tuple[Shape, ...] = ((784, RANK), (RANK * HIDDEN[0],), (HIDDEN[0], RANK), (RANK * HIDDEN[1],))
-    new, other = torch.where(y >= 5)[0][:10_000], test_y >= 5
+    shapes: tuple[Shape, ...] = ((196, RANK), (RANK * HIDDEN[0],), (HIDDEN[0], RANK), (RANK * HIDDEN[1],))
+    new, other = torch.where(y >= 5)[0][:5000], test_y >= 5
     split = (x[new], y[new] - 5, test_x[other], test_y[other] - 5)
-    return Task("lora", split, (*shapes, (HIDDEN[1], 5), (5,)), logits, 200, 4)
+    return Task("lora", split, (*shapes, (HIDDEN[1], 5), (5,)), logits, 100, 3)
 
 
 def table(directory: Path) -> Task:
