@@ -9,7 +9,6 @@ from scipy.optimize import minimize
 
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
-from anechoic.errors import UnsupportedError
 from anechoic.losses.dispatch import loss
 from anechoic.losses.norms import row_weights
 from anechoic.optimize import banded, banded_toeplitz
@@ -225,13 +224,6 @@ def test_a_step_out_of_range_is_sent_back():
     exploding = algebra.inside(np.tile([1.0, 1e3], (n, 1)))
     found = search._whole(exploding, searches.weighted(row_weights("rms", n)), 5, 1e-6)
     np.testing.assert_allclose(found, unit(exploding))
-
-
-def test_workloads_that_are_refused():
-    with pytest.raises(ValueError, match="must be a Workload"):
-        banded(np.ones(3), bands=2)
-    with pytest.raises(UnsupportedError, match="is no recursion of few bands"):
-        banded(workloads.sliding_window(5000, 100), bands=2)
 
 
 @pytest.mark.slow
