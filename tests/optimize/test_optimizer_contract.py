@@ -140,7 +140,8 @@ def objectives(n, separation, count, kind, bands):
         yield made, inverse, BandedInverse(n, inverse), workload
     gaps = np.exp(rng.uniform(-5.0, 0.0, 6))
     restarts = workloads.restart_differences(workloads.momentum(n, 0.3), period=8)
-    for each in (workloads.prefix_sum(n), workload, *([restarts] if kind == "rms" else [])):
+    others = (workloads.nesterov(n, 0.8), workloads.sliding_window(n, 3), workloads.exponential_decay(n, 0.9))
+    for each in (workloads.prefix_sum(n), workload, *others, *([restarts] if kind == "rms" else [])):
         yield BLTObjective(n, *comb, *_error_of(each, kind)), gaps, BLT(n, *parameters(gaps)), each
     if kind == "rms":
         yield ToeplitzObjective(restarts, comb, kind), c, BandedToeplitz(n, c), restarts

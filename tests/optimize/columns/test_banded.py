@@ -5,7 +5,6 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from anechoic import workloads
 from anechoic.algebra import banded as algebra
@@ -15,8 +14,8 @@ from anechoic.optimize import banded, banded_toeplitz
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import ColumnNormalized
-from tests.marks import each_once, each_pair, every_other
-from tests.optimize.columns.banded_cases import SCHEMAS, WORKLOADS, free_columns, unit
+from tests.marks import each_once, every_other
+from tests.optimize.columns.banded_cases import SCHEMAS, free_columns, unit
 
 objectives = import_module("anechoic.optimize.columns.objective")
 searches = import_module("anechoic.optimize.columns.search")
@@ -41,36 +40,6 @@ def test_all_bands_give_the_dense_max_optimum(n, best):
     found = banded(workloads.prefix_sum(n), bands=n, loss="max")
     assert found.loss == pytest.approx(best, rel=2e-5)
     assert 0 <= found.gap < 3e-5 and found.gradient is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "schema", "name"),
-    each_pair(["rms", [1.0, 0.0, 2.0, 1.0, 3.0, 0.5, 1.0, 1.0]], [Single(), Cyclic(3)], WORKLOADS),
-)
-@pytest.mark.few(1)
-def test_optimum_by_another_solver(name, schema, kind):
-    n, bands = 8, 3
-    workload = WORKLOADS[name](n)
-    a, weights = workload.to_dense(), row_weights(kind, n)
-    rows, columns = np.nonzero(np.tril(np.ones((n, n))) * (np.subtract.outer(range(n), range(n)) < bands))
-    patterns = list(schema.patterns(n))
-
-    def squared_loss(entries):
-        c = np.zeros((n, n))
-        c[rows, columns] = entries
-        norms = np.square(c).sum(axis=0)
-        if min(abs(c.diagonal())) < 1e-9:
-            return 1e9
-        b = a @ np.linalg.inv(
-            c / np.sqrt([next(norms[list(p)].sum() for p in patterns if t in p) for t in range(n)])
-        )
-        return float(weights @ np.square(b).sum(axis=1))
-
-    other = minimize(squared_loss, (rows == columns) + 0.3, method="BFGS", options={"gtol": 1e-7})
-    found = banded(workload, bands=bands, participation=schema, loss=kind)
-    # a step without weight keeps 1e-7 of the mean one
-    assert found.loss == pytest.approx(math.sqrt(other.fun), rel=2e-6 if isinstance(kind, str) else 1e-5)
-    assert sensitivity(found.strategy, schema).exact
 
 
 def test_bands_below_the_dense_size_use_either_objective(monkeypatch):

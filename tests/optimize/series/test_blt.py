@@ -16,7 +16,7 @@ from anechoic.optimize.series.blt_objective import BLTObjective, parameters
 from anechoic.participation import Cyclic, FullBatch, MinSep, Single
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BLT
-from tests.marks import each_once, each_pair, every_other, slow
+from tests.marks import each_pair, every_other, slow
 
 module = import_module("anechoic.optimize.series.blt")
 blt = partial(optimize.blt, loss="max")
@@ -185,65 +185,6 @@ def test_few_steps_and_more_buffers_than_help(n, schema, kind):
     count = schema.max_participations_in(n)
     identity = math.sqrt(count * (n if kind == "max" else (n + 1) / 2))
     assert found.loss <= identity * (1 + 1e-7)
-
-
-OTHERS = {
-    "momentum": workloads.momentum(60, 0.9),
-    "momentum-decay": workloads.momentum(60, 0.9, weight_decay=0.02),
-    "double-pole": workloads.momentum(60, 0.9, weight_decay=0.1),
-    "nesterov": workloads.nesterov(60, 0.8),
-    "decay": workloads.exponential_decay(60, 0.95),
-    "window": workloads.sliding_window(60, 20),
-    "short-window": workloads.sliding_window(60, 4),
-    "coefficients": workloads.from_coefficients(np.r_[1.0, np.linspace(0.8, 0.1, 11)], 60),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "schema"),
-    each_once(
-        OTHERS,
-        [
-            *(("max", Single()), ("rms", MinSep(12, 5)), ("weights", Single())),
-            *slow(("max", MinSep(12, 5)), ("rms", Single()), ("weights", MinSep(12, 5))),
-        ],
-    ),
-)
-@pytest.mark.slow
-def test_other_toeplitz_workloads(name, kind, schema):
-    """The loss is that of the dense matrices; a direct search over scales and decays finds no lower one."""
-    from scipy.optimize import minimize
-
-    workload = OTHERS[name]
-    weights = np.linspace(0.1, 1.0, 60) if kind == "weights" else kind
-    found = blt(workload, buffers=2, participation=schema, loss=weights)
-    decoder = workload.to_dense() @ np.linalg.inv(found.strategy.to_dense())
-    squares = np.square(decoder).sum(axis=1)
-    size = (
-        squares.max()
-        if kind == "max"
-        else np.average(squares, weights=weights if kind == "weights" else None)
-    )
-    count = schema.max_participations_in(60)
-    comb = found.strategy.to_dense()[:, : 12 * (count - 1) + 1 : 12].sum(axis=1)
-    assert found.loss == pytest.approx(np.sqrt(size * np.square(comb).sum()), rel=1e-9)
-    assert found.lower_bound is None or found.lower_bound <= found.loss
-
-    d = len(found.strategy.scale)
-
-    def value(x):
-        scale, decay = np.exp(x[:d]), 1 / (1 + np.exp(-x[d:]))
-        if scale.sum() > 1 or decay.max() >= 1 or len(np.unique(decay)) < d:
-            return 1e9
-        strategy = BLT(60, scale, decay)
-        if strategy.inverse_decay.min() < 0:
-            return 1e9
-        return loss(workload, strategy, schema, weights)
-
-    decay = np.clip(found.strategy.decay, 1e-9, 1 - 1e-12)
-    start = np.concatenate([np.log(found.strategy.scale), np.log(decay / (1 - decay))])
-    near = minimize(value, start, method="Nelder-Mead", options={"maxfev": 150})
-    assert found.loss <= near.fun * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("long", [[], *slow([10**6, 10**9])], ids=["short", "long"])
