@@ -22,37 +22,22 @@ def two_threads():
 
 
 def test_one_thread_inside_and_as_before_afterwards():
-    with threads.one_blas_thread():
+    with pytest.raises(KeyError), threads.one_blas_thread():  # an error gives the threads back too
         with threads.one_blas_thread():
             assert blas_threads() == {1}
         assert blas_threads() == {1}
-    assert blas_threads() == {2}
-
-
-def test_an_error_gives_the_threads_back():
-    with pytest.raises(KeyError), threads.one_blas_thread():
         raise KeyError
     assert blas_threads() == {2}
 
 
-def test_a_thread_that_is_not_the_main_one_changes_nothing():
-    seen = []
-
-    def other():
-        with threads.one_blas_thread():
-            seen.append(blas_threads())
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert seen == [{2}]
-
-
 def test_threads_that_overlap_give_them_back():
-    entered, leave = threading.Event(), threading.Event()
+    """One that is not the main one changes nothing."""
+    entered, leave, seen = threading.Event(), threading.Event(), []
 
     def other():
+        before = blas_threads()
         with threads.one_blas_thread():
+            seen.append(blas_threads() == before)
             entered.set()
             leave.wait(10)
 
@@ -62,7 +47,7 @@ def test_threads_that_overlap_give_them_back():
         assert entered.wait(10)
     leave.set()
     thread.join()
-    assert blas_threads() == {2}
+    assert blas_threads() == {2} and seen == [True]
 
 
 @pytest.mark.parametrize("n", [threads.MANY, threads.MANY + 1])
