@@ -64,6 +64,18 @@ class TestGeneratingFunctions:
 
 
 class TestRationalBLT:
+    # measured when it was written, with a margin of 10 %
+    @in_turn(
+        ("n", "buffers", "excess"),
+        [(100, 4, 2e-4), (1000, 4, 3.2e-3), (10**4, 4, 0.021), (10**4, 8, 2.6e-5), (10**6, 12, 1.4e-5)],
+    )
+    def test_max_loss_is_near_the_optimum(self, n, buffers, excess):
+        strategy = rational_blt(n, buffers)
+        t = np.arange(1, n)
+        best = 1 + np.square(np.cumprod((2 * t - 1) / (2 * t))).sum()
+        reached = error(workloads.prefix_sum(n), strategy).max * strategy.largest_column_norm()
+        assert best * (1 - 1e-12) <= reached <= best + excess
+
     @pytest.mark.parametrize("n", [10, 1000, 10**5])
     def test_theorem_2_18(self, n):
         """As many buffers as log(n) log(n / delta) / 6, rounded up, leave less than delta."""
