@@ -179,21 +179,16 @@ def planned(asked: FitRequest) -> DescentPlan:
     size = size_of(asked)
     whole = size == asked.units  # nothing can be drawn: a fixed order needs no secret
     sampling = None if isinstance(asked.sampling, str) and asked.sampling == "auto" else asked.sampling
+    names = ("steps", "epsilon", "delta", "dimension", "clip_norm", "adjacency", "unit")
     found = plan(
         examples=asked.units,
         batch_size=size,
-        steps=asked.steps,
-        epsilon=asked.epsilon,
-        delta=asked.delta,
-        dimension=asked.dimension,
         random_sampling=not whole,
         optimizer=asked.update,
         strategy=given,  # type: ignore[arg-type]
         keep="last",
         sampling=sampling,
-        clip_norm=asked.clip_norm,
-        adjacency=asked.adjacency,
-        unit=asked.unit,
+        **{name: getattr(asked, name) for name in names},
     )
     found = on_finest_grid(found, asked.dimension, asked.epsilon, MOST, _FEWER)
     advice = advice_for(found.chosen, asked.update)

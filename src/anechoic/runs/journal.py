@@ -162,8 +162,6 @@ class Journal(StateFile):
             found._check(position, mark)
             return found
 
-    # -- what it holds ---------------------------------------------------------------------------
-
     @property
     def first(self) -> int:
         """Position of the first release recorded."""
@@ -186,8 +184,6 @@ class Journal(StateFile):
                 self._count()
             run, head = json.loads(self.identity)["run"], self._head(self.chain)
             return JournalMark(run, self.path.name, str(self.path), self.end, head)
-
-    # -- releases --------------------------------------------------------------------------------
 
     def digest(self, parts: Iterable[Any]) -> str:
         """Return the digest of a release for `record`; see `digest_of`."""
@@ -243,8 +239,6 @@ class Journal(StateFile):
             sync_folder(self.path.parent)
         link.unlink(missing_ok=True)
         return target if target.exists() else self.path
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _count(self) -> None:
         if self._database.waits:  # what a power cut may take back is not counted
