@@ -20,13 +20,7 @@ from anechoic.runs import digests
 
 @dataclass
 class RunTally:
-    """Counts of a run so far, for the report.
-
-    Attributes:
-        short: rounds that were closed without a release.
-        replies: that counted.
-        refused: replies that did not, by reason.
-    """
+    """Counts of a run so far; see `RunReport`."""
 
     short: int = 0
     replies: int = 0
@@ -38,8 +32,7 @@ class RunStanding:
     """Where a server stands between two instructions.
 
     Attributes:
-        step: releases made, which is the index of the open step.
-        attempt: rounds of the open step that were short.
+        step, attempt: releases made, and rounds of the open step that were short.
         asked: clients of the open round, or None.
         model: what is trained, float64, shape (m,).
         memory: of the server optimiser.

@@ -201,16 +201,9 @@ class CorrelatedFedOpt(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Choose clients, charge them, and write their messages.
+        """Choose clients, charge them, and write a message for each that is there; none after all rounds.
 
-        Args:
-            server_round: as Flower counts; written into the configuration.
-            arrays: the model to begin with, in the first round. Later models are the server's own.
-            config: for the clients' training function.
-            grid: to find nodes.
-
-        Returns:
-            A message for each client that was asked and is there; none where all rounds are released.
+        `arrays` is the model to begin with, in the first round. Later models are the server's own.
 
         Raises:
             TooFewClients: where too few clients may take part, also after waiting.
@@ -258,11 +251,7 @@ class CorrelatedFedOpt(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check and add up replies, and release the next model if enough clients answered.
-
-        Returns:
-            The model, or None, and None in the place of metrics, which no client sends.
-        """
+        """Check and add up replies, and release the next model if enough clients answered; else None."""
         server, opened = self._opened(), self._round
         if opened is None:
             return None, None

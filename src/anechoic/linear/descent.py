@@ -44,15 +44,8 @@ class FitRequest:
     """Arguments of a fit's plan.
 
     Attributes:
-        epsilon, delta: the guarantee wanted.
-        clip_norm: of one unit's gradient.
-        mechanism: "auto", a class of strategies, or a mechanism or plan with a grid.
-        sampling: "auto", or as `plan` takes it.
-        batch_size: units a step, or "auto".
-        steps: n.
-        units: N.
-        dimension: entries of the model.
-        adjacency, unit: of the mechanism.
+        mechanism, sampling, batch_size: "auto", or what an estimator takes.
+        units, dimension: N, and entries of the model.
         slower: factor of the rate, > 0.
         curvature: bound on the second derivative of the loss by the scores.
         flatter: whether residuals are at most 1, so that a clip norm below 1 makes the loss less curved.

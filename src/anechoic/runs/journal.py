@@ -37,8 +37,6 @@ class JournalMark:
     """Length of a journal when a checkpoint was written: no less may be found when it is read.
 
     Attributes:
-        identity: whose releases.
-        name, path: of its file, without and with the folder.
         end: position of the next release.
         head: a digest of which file it was, and of the releases in it.
     """
@@ -52,13 +50,7 @@ class JournalMark:
 
 @dataclass(frozen=True)
 class JournalContent:
-    """Content of a journal.
-
-    Attributes:
-        identity, fingerprint: of the run and of its mechanism.
-        first: position of the first release recorded.
-        digests: of releases first, first + 1, ….
-    """
+    """Content of a journal: of which run and mechanism, and the digests of releases first, first + 1, …"""
 
     identity: str
     fingerprint: str

@@ -100,11 +100,6 @@ class TrainerRun:
         engine: what made the run private.
         module, optimizer, batches: private.
         last: the release after which training stops.
-
-    Raises:
-        CheckpointError: if `resume` has no keys.
-        MismatchError: if `steps` are not those of the run to go on from, or of a Mechanism in `privacy`.
-        ValueError: if not even one step keeps within stop_at_epsilon.
     """
 
     def __init__(
