@@ -107,7 +107,7 @@ class StreamSink:
         self._delay = 0 if delay is None else round(length_of(delay, "delay") * _MICROS)
         self._columns = [name for name in dict.fromkeys([*layout.columns, unit]) if name is not None]
         self._start, self._every = round(begin * _MICROS), round(self.clock.every * _MICROS)
-        grid = {"start": self._start, "every": self._every}
+        grid: dict[str, Any] = {"start": self._start, "every": self._every}
         self._task = partial(partition_sums, spec=stream.accumulator_spec(), unit=unit, **grid)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
