@@ -286,7 +286,7 @@ class TestWhatIsSaid:
 
     def test_versions_are_no_part_of_the_fingerprint(self, monkeypatch):
         before = MADE["fixed order"]().fingerprint
-        monkeypatch.setattr("anechoic.statement.software._version", lambda name: "0")
+        monkeypatch.setattr("anechoic.statement.software.version_of", lambda name: "0")
         after = MADE["fixed order"]()
         assert after.fingerprint == before
         assert "numpy 0" in after.report()

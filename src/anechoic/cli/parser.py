@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.cli import commands as do
-from anechoic.cli.progress import version
 from anechoic.cli.values import count, format_and_file, kept, size, steps_over
 from anechoic.statement.formats import FORMATS
+from anechoic.statement.software import version_of
 from anechoic.statement.theorem import PROOFS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
@@ -22,7 +22,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="anechoic", description="Correlated noise mechanisms for differential privacy."
     )
-    parser.add_argument("--version", action="version", version=f"anechoic {version()}")
+    parser.add_argument("--version", action="version", version="anechoic " + version_of("anechoic"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_plan(commands)

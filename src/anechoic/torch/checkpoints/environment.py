@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import torch
 
 from anechoic.errors import ReplayError
+from anechoic.statement.software import version_of
 
 logger = logging.getLogger("anechoic")
 
@@ -18,9 +18,9 @@ logger = logging.getLogger("anechoic")
 def environment(device: torch.device) -> dict[str, Any]:
     """Return all that is known to change the bits of a training step, as strings, numbers and bools."""
     found: dict[str, Any] = {
-        "anechoic": _version("anechoic"),
+        "anechoic": version_of("anechoic"),
         "torch": str(torch.__version__),
-        "opacus": _version("opacus"),
+        "opacus": version_of("opacus"),
         "numpy": np.__version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
@@ -71,10 +71,3 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
         " where they differ from the journal in a bit. If that happens: %s.",
         *(what, repeated, remedy),
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"
