@@ -37,6 +37,8 @@ def parser_of_all() -> argparse.ArgumentParser:
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
     explain.add_argument("--proofs", default=PROOFS, metavar="BASE", help="where its links lead")
+    for name in ("data", "model"):
+        explain.add_argument(f"--{name}", default="", metavar="TEXT", help=f"its line of the {name}")
     explain.set_defaults(run=do.explain)
     _add_audit(commands)
     _add_budget(commands)
