@@ -140,7 +140,7 @@ def _add_stream(commands: Any) -> None:
         "--every", required=True, metavar="STEP", help="day, week, month, quarter, year; or 15min, 1h"
     )
     stream.add_argument("--over", type=steps_over, metavar="STEPS", help="1, the last 24, … or all (default)")
-    stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
+    stream.add_argument("--start", metavar="TIME", help="ISO 8601, of step 0; public (default: first record)")
     stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
     stream.add_argument("--force", action="store_true", help="steps that end after now by this clock, too")
     stream.add_argument(
