@@ -179,8 +179,8 @@ def lower_triangular(value: ArrayLike, n: int | None, remedy: str) -> Array:
 
 
 def steps_within(n: int, steps: int) -> int:
-    """`steps` if 1 <= steps <= n."""
-    if not 1 <= steps <= n:
+    """`steps` if 1 <= steps <= n; True is no number of steps."""
+    if isinstance(steps, bool) or not 1 <= steps <= n:
         raise ValueError(f"steps={steps} must lie between 1 and n={n}.")
     return int(steps)
 

@@ -9,7 +9,7 @@ from scipy.special import ndtri
 
 from anechoic.accounting import gaussian_epsilon
 from anechoic.audit.bounds import (
-    epsilon_by_ranks,
+    bounds_by_ranks,
     lower_proportion,
     mu_by_fit,
     mu_by_threshold,
@@ -83,14 +83,14 @@ def test_bounds_on_epsilon_exceed_it_as_rarely_as_stated(mirrored):
         out, into = scores(mu, 80, seed)
         if mirrored:
             out, into = -into, -out
-        above += epsilon_by_ranks(out, into, delta=delta, confidence=0.9).value > true
+        above += bounds_by_ranks(out, into, delta=delta, confidence=0.9)[0].value > true
     assert above <= 40
 
 
 def test_the_direction_that_shows_more_counts():
     """A score that is never high without the canary, and one that is never low with it."""
-    only_high = epsilon_by_ranks(np.zeros(400), np.repeat([0.0, 1.0], 200), delta=1e-6)
-    only_low = epsilon_by_ranks(np.repeat([0.0, 1.0], 200), np.ones(400), delta=1e-6)
+    only_high, _ = bounds_by_ranks(np.zeros(400), np.repeat([0.0, 1.0], 200), delta=1e-6)
+    only_low, _ = bounds_by_ranks(np.repeat([0.0, 1.0], 200), np.ones(400), delta=1e-6)
     assert only_high.value == pytest.approx(only_low.value, rel=1e-6)
     each = 0.05 / (2 * 18)  # nine ranks from either side
     limit = math.log(each ** (-1 / 400) / (each ** (-1 / 400) - 1))
@@ -112,7 +112,7 @@ def test_a_perfect_separation_is_finite():
         (lambda: mu_by_threshold([0.0], [1.0], threshold=0.0, confidence=1.0), "confidence=1.0"),
         (lambda: mu_by_fit([1.0, 2.0, 3.0], [0.0, 0.0, 1.0]), "3 scores are too few"),
         (lambda: mu_by_fit([1.0, 2.0, 3.0, 4.0], [1.0] * 4), "all signals are equal"),
-        (lambda: epsilon_by_ranks([0.0] * 9, [1.0] * 9, delta=0.0), "delta=0.0"),
+        (lambda: bounds_by_ranks([0.0] * 9, [1.0] * 9, delta=0.0), "delta=0.0"),
     ],
 )
 def test_what_is_refused(call, message):

@@ -36,7 +36,7 @@ def test_keys_make_an_audit_repeatable():
     ("options", "error", "message"),
     [
         ({"resume_at": 24}, ValueError, "resume_at=24 must lie between 1 and n-1=23"),
-        ({"resume_at": 0}, ValueError, "resume_at=0"),
+        *(({"resume_at": odd}, ValueError, "resume_at=") for odd in (0, True, [True, 5], 2.5)),
         ({"canaries": 8}, ValueError, "canaries=8"),
     ],
 )

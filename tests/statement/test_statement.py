@@ -174,7 +174,7 @@ class TestEveryFormat:
     def test_markdown_has_two_tables_of_two_columns(self, mech):
         lines = mech.report("markdown").splitlines()
         tables, said = mech.report("markdown").split("## In detail"), statement(mech)
-        for table, count in zip(tables, (len(said.signed) - 1, len(said.items) + 1), strict=True):
+        for table, count in zip(tables, (len(said.signed) + 1, len(said.items) + 3), strict=True):
             rows = [line for line in table.splitlines() if line.startswith("|")]
             assert len(rows) == count + 2 and "\n".join(rows) in table  # no empty line in it
             for row in rows:
@@ -183,6 +183,18 @@ class TestEveryFormat:
         assert [line for line in lines if line.startswith("# ")] == ["# Privacy statement"]
 
     @pytest.mark.few(8)
+    def test_what_was_trained_on_what_is_said_or_left_blank(self, mech):
+        named = {"data": "Flights | 2008", "model": "ResNet-18, <11> million parameters"}
+        for form, see in (("text", str), ("markdown", unescaped), ("html", lambda page: Page(page).text)):
+            blank, filled = one_line(see(mech.report(form))), one_line(see(mech.report(form, **named)))
+            assert blank.count("______") == 4 and "______" not in filled, form
+            assert all(filled.count(text) == 2 for text in named.values()), form
+        said = [json.loads(mech.report("json", **given)) for given in ({}, named)]
+        assert [said[0].pop(name) for name in named] == [None, None]
+        assert {name: said[1].pop(name) for name in named} == named and said[0] == said[1]
+        with pytest.raises(ValueError, match="data=int and model=str must be texts"):
+            mech.report(data=3)
+
     def test_the_same_from_a_file(self, mech):
         if not isinstance(getattr(mech, "sampling", None), (BallsInBins, MinSepSampling)):  # take seconds
             read = type(mech).from_json(mech.to_json())
@@ -203,6 +215,8 @@ SECTIONS = [
 KEYS = {
     "statement": None,
     "unit": None,
+    "data": None,
+    "model": None,
     "guarantee": ["epsilon", "delta", "profile", "releases", "notion", "mu", "rho", "epsilon_is_amplified"],
     "adjacency": ["name", "meaning"],
     "attacker": ["from", "membership", "rates", "attribute"],
@@ -286,7 +300,7 @@ class TestWhatIsSaid:
 
     def test_versions_are_no_part_of_the_fingerprint(self, monkeypatch):
         before = MADE["fixed order"]().fingerprint
-        monkeypatch.setattr("anechoic.statement.software._version", lambda name: "0")
+        monkeypatch.setattr("anechoic.statement.software.version_of", lambda name: "0")
         after = MADE["fixed order"]()
         assert after.fingerprint == before
         assert "numpy 0" in after.report()
@@ -401,6 +415,8 @@ class TestFiles:
         for form in FORMATS:
             assert cli.main(["explain", str(file), "--format", form]) == 0
             assert capsys.readouterr().out == mech.report(form).rstrip("\n") + "\n"
+            assert cli.main(["explain", str(file), "--format", form, "--data", "A", "--model", "B"]) == 0
+            assert capsys.readouterr().out == mech.report(form, data="A", model="B").rstrip("\n") + "\n"
             out = tmp_path / f"statement.{form}"
             assert cli.main(["explain", str(file), "--format", form, "--out", str(out), "--proofs", "p"]) == 0
             assert capsys.readouterr().out.startswith(f"Saved: {out} (links to proofs lead to p; --proofs")

@@ -86,6 +86,7 @@ def test_without_a_start_steps_are_those_of_the_calendar(every, begin):
         (("2024-01-15", "month"), "not the 1st of a month"),
         (("2024-01-31T23:00+00:00", "month", "UTC"), "not the 1st"),
         (("soon", "day"), "'soon' is no time"),
+        (("01.03.2026 10:00", "day"), "is no time in ISO 8601, .*: start and until are"),
         (("2024-01-01", "fortnight"), "or day, week, month, quarter or year"),
         (("2024-01-01", "day", "Mars/Olympus"), "unknown"),
     ],

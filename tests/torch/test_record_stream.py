@@ -1,5 +1,6 @@
 """Records that come once, in order: bounded by owner, resumed, refused where a promise differs."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,19 +11,20 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
 import anechoic as an
-from anechoic.errors import MismatchError, ReplayError, UnsupportedError
+from anechoic.errors import DesynchronizedError, MismatchError, ReplayError, UnsupportedError
 from anechoic.participation import MinSep, Single
 from anechoic.torch import PrivacyEngine, RecordStream
 
 B, STEPS = 6, 10
+OWN = torch.Generator()
 
 
 class Feed(IterableDataset):
     """Records (owner, x, y); of `gone` x and y are zero, so that a linear model has no gradient."""
 
-    def __init__(self, rows=B * STEPS, owners=9, gone=None):
+    def __init__(self, rows=B * STEPS, owners=9, gone=None, draw=torch.zeros):
         rng = np.random.default_rng(0)
-        self.owners = rng.integers(owners, size=rows).tolist()
+        self.owners, self.draw = rng.integers(owners, size=rows).tolist(), draw
         self.x = torch.tensor(rng.standard_normal((rows, 3)))
         self.y = torch.full((rows,), 9.0, dtype=torch.float64)
         for i, owner in enumerate(self.owners):
@@ -30,7 +32,7 @@ class Feed(IterableDataset):
                 self.x[i], self.y[i] = 0.0, 0.0
 
     def __iter__(self):
-        return iter(zip(self.owners, self.x, self.y, strict=True))
+        return zip(self.owners, self.x + self.draw(3), self.y, strict=True)
 
 
 def stream_of(feed, rule=None, steps=STEPS):
@@ -114,13 +116,15 @@ def test_a_stream_that_ends_ends_the_pass_and_a_batch_may_be_empty():
     assert len(sums) == STEPS and float(sums[1:].norm()) < 1e-3 < float(sums[0].norm())
 
 
-def test_a_resumed_run_goes_on_with_the_records_that_are_due(tmp_path):
-    whole = released(*private(stream_of(Feed())))
+@pytest.mark.parametrize("draw", [torch.zeros, torch.randn])
+def test_a_resumed_run_goes_on_with_the_records_that_are_due(draw, tmp_path):
+    whole = released(*private(stream_of(Feed(draw=draw))))
     engine, again = PrivacyEngine(), PrivacyEngine()
-    model, optimizer, loader = private(stream_of(Feed()), engine)
+    model, optimizer, loader = private(stream_of(Feed(draw=draw)), engine)
     released(model, optimizer, loader, most=4)
     engine.save_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)
-    model, optimizer, loader = private(stream_of(Feed()), again)
+    model, optimizer, loader = private(stream_of(Feed(draw=draw)), again)
+    torch.manual_seed(6)  # where another process stands
     again.load_checkpoint(path=tmp_path / "run.ckpt", module=model, optimizer=optimizer)
     torch.testing.assert_close(released(model, optimizer, loader), whole[4:], rtol=1e-4, atol=1e-4)
 
@@ -131,12 +135,18 @@ def test_a_resumed_run_goes_on_with_the_records_that_are_due(tmp_path):
         (lambda: Feed(), {}, UnsupportedError, "RecordStream"),
         (lambda: stream_of(Feed()), {"num_workers": 1}, MismatchError, "num_workers is 1"),
         (
-            lambda: RecordStream([], batch_size=2, steps=2, participation=Single()),
+            lambda: RecordStream([], batch_size=2, steps=2, participation=Single(), owner=None),
             {},
             ValueError,
             "no record",
         ),
         (lambda: stream_of(Feed(), steps=0), {}, ValueError, "steps=0"),
+        (
+            lambda: stream_of(Feed(draw=partial(torch.rand, generator=OWN))),
+            {},
+            ValueError,
+            "begins otherwise",
+        ),
     ],
 )
 def test_what_is_refused(stream, given, error, words):
@@ -178,17 +188,17 @@ def test_ids_that_are_the_same_are_one_owner(same):
 
 
 class Failing:
-    """Records 0, 1, … of owners of their own; reading fails once, at record `at`."""
+    """Records 0, 1, … of owners of their own; the third reading fails at record `at`."""
 
-    def __init__(self, at):
-        self.at, self.failed = at, False
+    def __init__(self, at, others=0):
+        self.at, self.others, self.readings = at, others, 0
 
     def __iter__(self):
+        self.readings += 1
         for i in range(12):
-            if i == self.at and not self.failed:
-                self.failed = True
+            if i == self.at and self.readings == 3:
                 raise ConnectionError("gone for a moment")
-            yield i
+            yield i + self.others * (self.readings > 3)
 
 
 @pytest.mark.parametrize("at", [4, 5, 11])
@@ -202,12 +212,17 @@ def test_after_an_error_in_reading_the_same_records_are_due(at):
         except ConnectionError:
             found.append(stream.used_in(t).tolist())
     assert found == whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    stream = RecordStream(Failing(at, others=12), **given)
+    with pytest.raises(ConnectionError):
+        stream.used_in(2)
+    with pytest.raises(DesynchronizedError, match="up to step 0 are not those that were read before"):
+        stream.used_in(2)
 
 
 @pytest.mark.parametrize("given", [iter([1, 2]), (i for i in range(3))])
 def test_what_can_be_read_once_is_refused(given):
-    with pytest.raises(ValueError, match="only once"):
-        RecordStream(given, batch_size=1, steps=2, participation=Single())
+    with pytest.raises(ValueError, match="it is a generator"):
+        RecordStream(given, batch_size=1, steps=2, participation=Single(), owner=None)
 
 
 @pytest.mark.parametrize("owner", [lambda one: one[0], None])

@@ -1,5 +1,7 @@
 """What every trainer shares, driven by a bare loop: nothing of a framework is needed."""
 
+import re
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -174,7 +176,7 @@ def test_what_was_released_before_is_counted(tmp_path):
     train(run)
     other, _ = start(tmp_path / "b", privacy=Privacy(**ASKED, **FIXED, charge=run.engine.mechanism))
     assert other.engine.get_epsilon(1e-3) == pytest.approx(run.engine.get_epsilon(1e-3))
-    assert "of 8, epsilon" in other.statement
+    assert "of 8, epsilon" in other.statement and re.search(r"Model: +\w+, \d+ parameters", other.statement)
 
 
 def test_noise_to_signal_is_that_of_the_sums(tmp_path):

@@ -73,8 +73,8 @@ def test_the_order_decides_and_is_repeated():
     units = Units([["a"], ["a", "b"], ["c"]])
     assert bounded_batches(units, 2, MinSep(2, 1), steps=2, order=[1, 0, 2]) == [[1, 2], []]
     assert bounded_batches(units, 1, MinSep(1), steps=5, order=[2, 0]) == [[2], [0], [2], [0], [2]]
-    for order in ([5], [-1], [0.7, 1.2]):
-        with pytest.raises(ValueError, match="integers from 0 to 2"):
+    for order in ([5], [-1], [0.7, 1.2], [True, 2], [0, True], np.array([True, False])):
+        with pytest.raises(ValueError, match="order="):
             bounded_batches(units, 2, MinSep(2), steps=2, order=order)
     with pytest.raises(ValueError, match="steps=0"):
         bounded_batches(units, 2, MinSep(2), steps=0)

@@ -132,7 +132,7 @@ class TestEveryWorkload:
             block = a.truncate(steps)
             assert block.n == steps
             assert np.allclose(block.to_dense(), a.to_dense()[:steps, :steps], rtol=1e-13, atol=1e-15)
-        for steps in (0, a.n + 1):
+        for steps in (0, a.n + 1, True):
             with pytest.raises(ValueError, match=f"steps={steps} must lie between 1 and n={a.n}"):
                 a.truncate(steps)
 

@@ -117,10 +117,10 @@ def mu_by_fit(scores: ArrayLike, signal: ArrayLike, *, confidence: float = 0.95)
     return LowerBound(max(0.0, found), confidence, method, slope / std)
 
 
-def epsilon_by_ranks(
+def bounds_by_ranks(
     without: ArrayLike, with_canary: ArrayLike, *, delta: float, confidence: float = 0.95
-) -> LowerBound:
-    """Lower bound on epsilon at `delta`, in both directions, from thresholds that are scores themselves.
+) -> tuple[LowerBound, LowerBound]:
+    """Lower bounds on epsilon at `delta`, in both directions, and on mu, by thresholds that are scores.
 
     Args:
         without, with_canary: scores, shapes (m0,) and (m1,).
@@ -137,7 +137,9 @@ def epsilon_by_ranks(
         remove = np.log(np.maximum(true - delta, 0.0) / false)
         add = np.log(np.maximum(1.0 - false - delta, 0.0) / (1.0 - true))
     value = float(np.fmax(np.fmax(remove, add), 0.0).max())
-    return LowerBound(value, confidence, "rates at scores of some ranks; no assumption on the scores' law")
+    method = "rates at scores of some ranks; no assumption on the scores' law"
+    mu = LowerBound(max(0.0, float((ndtri(true) - ndtri(false)).max())), confidence, "the same rates")
+    return LowerBound(value, confidence, method), mu
 
 
 def proved_rates(low: Array, high: Array, failure: float) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anechoic._validate import Array, fraction, positive_int
-from anechoic.audit.bounds import LowerBound, epsilon_by_ranks, mu_by_fit, mu_by_threshold
+from anechoic.audit.bounds import LowerBound, bounds_by_ranks, mu_by_fit, mu_by_threshold
 from anechoic.audit.covariance import covariance_test
 from anechoic.audit.draws import draw_test
 from anechoic.audit.observation import Observation, canary_scores
@@ -260,11 +260,11 @@ def _epsilon(
     mechanism: Mechanism, scores: Array, put_in: NDArray[np.bool_], delta: float, confidence: float
 ) -> Finding:
     low, high = scores[~put_in], scores[put_in]
-    bound = epsilon_by_ranks(low, high, delta=delta, confidence=confidence)
+    bound, _ = bounds_by_ranks(low, high, delta=delta, confidence=confidence)
     claimed = mechanism.epsilon(delta)
     which = "likelihood ratios" if mechanism.amplified else "scores"
     apart = np.zeros(len(low)), np.ones(len(high))
-    most = epsilon_by_ranks(*apart, delta=delta, confidence=confidence).value
+    most = bounds_by_ranks(*apart, delta=delta, confidence=confidence)[0].value
     name = "epsilon" if delta == mechanism.delta else "epsilon at large delta"
     what = f"lower bound on epsilon at delta={delta:g} ({which})"
     return _bound(name, what, bound, claimed, f"so many canaries can show at most {most:.3g}")

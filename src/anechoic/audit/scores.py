@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
-from scipy.special import expit, ndtri
+from scipy.special import expit
 
 from anechoic._validate import Array, finite_array, fraction
 from anechoic.accounting.gaussian import gaussian_mu
-from anechoic.audit.bounds import LowerBound, epsilon_by_ranks, lower_proportion, proved_rates
+from anechoic.audit.bounds import LowerBound, bounds_by_ranks, lower_proportion
 from anechoic.plots.curves import Axis, Line, line_figure
 
 #: Parts of the canaries of one run that are guessed, those with the outermost scores.
@@ -117,10 +117,7 @@ def from_scores(
         mu = gaussian_mu(epsilon.value, delta) if epsilon.value > 0 else 0.0
         bound = LowerBound(mu * (1 - 1e-9), confidence, "of that epsilon")
     else:
-        epsilon = epsilon_by_ranks(low, high, delta=delta, confidence=confidence)
-        true, false = proved_rates(low, high, 1.0 - confidence)
-        most = max(0.0, float((ndtri(true) - ndtri(false)).max()))
-        bound = LowerBound(most, confidence, "the same rates")
+        epsilon, bound = bounds_by_ranks(low, high, delta=delta, confidence=confidence)
     auroc = float(scipy.stats.mannwhitneyu(high, low).statistic) / (len(high) * len(low))
     return ScoreAudit(epsilon, bound, delta, auroc, low, high)
 

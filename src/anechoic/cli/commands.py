@@ -95,7 +95,8 @@ def explain(options: argparse.Namespace) -> None:
     text = text_of(options.file)
     kind = EndlessMechanism if '"endless_format"' in text else Mechanism
     with naming(options.file):
-        shown = kind.from_json(text).report(options.format, out=options.out, proofs=options.proofs)
+        said = {name: getattr(options, name) for name in ("data", "model", "out", "proofs")}
+        shown = kind.from_json(text).report(options.format, **said)
     saved = f"Saved: {options.out} (links to proofs lead to {options.proofs}; --proofs names another place)"
     print(shown.rstrip("\n") if options.out is None else saved)
 

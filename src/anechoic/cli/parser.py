@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.cli import commands as do
-from anechoic.cli.progress import version
 from anechoic.cli.values import count, format_and_file, kept, size, steps_over
 from anechoic.statement.formats import FORMATS
+from anechoic.statement.software import version_of
 from anechoic.statement.theorem import PROOFS
 
 STRATEGIES = ("auto", "identity", "output", "banded_toeplitz", "banded", "blt", "dense")
@@ -22,7 +22,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="anechoic", description="Correlated noise mechanisms for differential privacy."
     )
-    parser.add_argument("--version", action="version", version=f"anechoic {version()}")
+    parser.add_argument("--version", action="version", version="anechoic " + version_of("anechoic"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
     _add_plan(commands)
@@ -37,6 +37,8 @@ def parser_of_all() -> argparse.ArgumentParser:
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     explain.add_argument("--out", type=Path, metavar="FILE", help="write it here instead of printing it")
     explain.add_argument("--proofs", default=PROOFS, metavar="BASE", help="where its links lead")
+    for name in ("data", "model"):
+        explain.add_argument(f"--{name}", default="", metavar="TEXT", help=f"its line of the {name}")
     explain.set_defaults(run=do.explain)
     _add_audit(commands)
     _add_budget(commands)
@@ -121,7 +123,7 @@ def _add_stream(commands: Any) -> None:
     add("--time-format", metavar="FORM", help="s, ms, us, ns, excel, or as %%d.%%m.%%Y %%H:%%M")
     add("--every", required=True, metavar="STEP", help="day, week, month, quarter, year; or 15min, 1h")
     add("--over", type=steps_over, metavar="STEPS", help="1, the last 24, … or all (default)")
-    add("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
+    add("--start", metavar="TIME", help="ISO 8601, of step 0; public (default: first record)")
     add("--until", metavar="TIME", help="steps that end by then are released")
     add("--force", action="store_true", help="steps that end after now by this clock, too")
     add(

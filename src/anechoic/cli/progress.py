@@ -48,12 +48,3 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("anechoic")
-    except metadata.PackageNotFoundError:
-        return "(not installed as a package)"

@@ -7,6 +7,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -42,9 +43,25 @@ class HasGuarantee(ABC):
         """Return rho = mu^2 / 2 such that all releases are rho-zCDP; like `gdp`, without amplification."""
         return self.gdp() ** 2 / 2
 
-    def report(self, format: Format = "text", *, out: str | Path | None = None, proofs: str = PROOFS) -> str:
-        """Return the whole privacy statement: the lines that `print` shows, and the details; see `render`."""
-        return render(statement_of(self), format, out=out, proofs=proofs)
+    def report(
+        self,
+        format: Format = "text",
+        *,
+        data: str = "",
+        model: str = "",
+        out: str | Path | None = None,
+        proofs: str = PROOFS,
+    ) -> str:
+        """Return the whole privacy statement: the lines that `print` shows, and the details; see `render`.
+
+        `data` and `model` say what was trained on what, in your words. Else their lines are to be filled in.
+        """
+        if not (isinstance(data, str) and isinstance(model, str)):
+            raise ValueError(f"data={type(data).__name__} and model={type(model).__name__} must be texts.")
+        said, about = statement_of(self), {"data": data or None, "model": model or None}
+        lines = (("Data set", data or "______"), ("Model", model or "______"))
+        said = replace(said, items=lines + said.items, record=said.record | about)
+        return render(said, format, out=out, proofs=proofs)
 
     def __str__(self) -> str:
         return as_signed(statement_of(self))

@@ -135,13 +135,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
         "guarantee": guarantee(m, epsilon, _EXACT, releases=None),
         "adjacency": {"name": m.adjacency, "meaning": _adjacency(m.adjacency, unit)},
         "accounting": {"method": CLOSED_FORM, "confidence": CERTAIN, "samples": None},
-        "batches": {
-            "scheme": None,
-            "meaning": participation,
-            "divisor": m.batch_size,
-            "participation": participation,
-            "max_participations": 1,
-        },
+        "batches": {"scheme": None, "divisor": m.batch_size, "max_participations": 1}
+        | {"meaning": participation, "participation": participation},
         "strategy": {"name": m.strategy.describe(), "steps": None, "rows": None},
         **_noise(m, m.sensitivity.value, "limiting sensitivity"),
         "arithmetic": _numbers(m),
@@ -153,16 +148,8 @@ def _(mechanism: EndlessMechanism) -> Statement:
 
 def guarantee(m: Part | Composition, epsilon: float, notion: str, **of: Any) -> dict[str, Any]:
     """Epsilon and what goes with it, as plain data; `of` says of what, and more points of its curve."""
-    return {
-        "epsilon": epsilon,
-        "delta": m.delta,
-        "profile": [],
-        **of,
-        "notion": notion,
-        "mu": m.gdp(),
-        "rho": m.rho(),
-        "epsilon_is_amplified": m.amplified,
-    }
+    first = {"epsilon": epsilon, "delta": m.delta, "profile": [], **of, "notion": notion}
+    return {**first, "mu": m.gdp(), "rho": m.rho(), "epsilon_is_amplified": m.amplified}
 
 
 def rounds(m: Part) -> float | None:
@@ -262,11 +249,8 @@ def _also(m: Mechanism) -> str:
 def _numbers(m: Part) -> dict[str, Any]:
     """What floating point may do, as plain data; no bound on sums of 2**24 contributions or more."""
     excess = 0.0 if m.grid_bits is not None else float_excess(m.expected_batch_size)
-    return {
-        "grid_bits": m.grid_bits,
-        "sum_excess": excess if math.isfinite(excess) else None,
-        "drift": m.drift,
-    }
+    known = excess if math.isfinite(excess) else None
+    return {"grid_bits": m.grid_bits, "sum_excess": known, "drift": m.drift}
 
 
 def _counted(value: float) -> float:
@@ -324,9 +308,8 @@ def _sensitivity(m: Mechanism) -> str:
     s = m.sensitivity
     kind = "exact" if s.exact else "an upper bound"
     text = f"{s.value:.6g}, {kind}, by {s.method}; holds in every dimension"
-    if m.amplified:
-        return f"largest column norm of C {m.reference_sensitivity:.6g}; unamplified {text}"
-    return text
+    largest = f"largest column norm of C {m.reference_sensitivity:.6g}"
+    return f"{largest}; unamplified {text}" if m.amplified else text
 
 
 def _reference(m: Mechanism) -> str:
@@ -381,7 +364,7 @@ def _(composition: Composition) -> Statement:
     parts = [(part, count, statement_of(part)) for part, count in c.parts]
     meaning = parts[0][2].record["adjacency"]["meaning"]
     whole = f"({round_up(epsilon)}, {delta!r})-differential privacy of all runs together"
-    count = examples_of_all(c)
+    count, also = examples_of_all(c), f"{round_up(c.gdp())}-GDP (mu), {round_up(c.rho())}-zCDP (rho)"
     items = [
         ("Guarantee", whole),
         *too_large(delta, c.unit, count),
@@ -389,10 +372,8 @@ def _(composition: Composition) -> Statement:
         ("Privacy unit", _one_of(c.unit, count)),
         ("Adjacency", meaning),
         ("Notion", c.notion()),
-        ("Also", f"{round_up(c.gdp())}-GDP (mu), {round_up(c.rho())}-zCDP (rho)"),
+        ("Also", also + "; both without amplification" * c.amplified),
     ]
-    if c.amplified:
-        items[-1] = ("Also", f"{items[-1][1]}; both without amplification")
     alone = [part.epsilon(delta) for part, _, _ in parts]
     items += [
         ("Part", f"{count} x {part!r}, ({round_up(one)}, {delta!r}) alone")

@@ -23,7 +23,7 @@ _STEPS, _ACCOUNTS, _AMPLIFIED = 800, 24, 8
 def mechanism_figure(mechanism: Any, releases: int | None = None) -> Figure:
     """Draw the noise in running sums, and epsilon of the releases so far: see `Mechanism.plot`."""
     n = mechanism.steps
-    if releases is not None and not 0 <= releases <= n:
+    if releases is not None and (isinstance(releases, bool) or not 0 <= releases <= n):
         raise ValueError(f"releases={releases} must lie between 0 and n={n}.")
 
     def noise(label: str, role: str, strategy: Any, std: float) -> Line:

@@ -70,7 +70,7 @@ class Statement:
             first["Delta"] = permitted.replace("one of them as it is", "one record")
         first["Privacy unit"] = said["Privacy unit"].split(". Enforced")[0]
         first["Adjacency"] = told["adjacency"]["meaning"]
-        first |= {heading: said[heading] for heading in ("Runs", "Released") if heading in said}
+        first |= {key: said[key] for key in ("Data set", "Model", "Runs", "Released") if key in said}
         if "Batches" in said:
             formed, divisor = re.split("[:,]", said["Batches"])[0], said["Divisor"].split()[-1]
             first["Batches"] = f"{formed}; every noisy sum is divided by {divisor}"

@@ -83,7 +83,7 @@ class Clock:
             return cls(whole.begin_of(int(whole.at(start))), count, zone, unit)
         begin = float(seconds_of([start], zone)[0])
         if not math.isfinite(begin):
-            raise ValueError(f"{start!r} is no time: give ISO 8601, as 2013-01-01T00:00.")
+            raise ValueError(f"{start!r} is no time in ISO 8601, as 2013-01-01T00:00: start and until are.")
         if unit == "M" and datetime.fromtimestamp(begin, zone).day != 1:
             raise ValueError(f"start {start!r} is not the 1st of a month, on which steps of {every!r} begin.")
         return cls(begin, count, zone, unit)

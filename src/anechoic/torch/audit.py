@@ -104,8 +104,8 @@ def audit_training(
     """
     m = positive_int("canaries", canaries, minimum=16, remedy="Half of them are left out.")
     m = min(m, mechanism.sampling.examples or m)
-    stops = sorted({resume_at} if isinstance(resume_at, int) else set(resume_at))
-    if stops and not 0 < stops[0] <= stops[-1] < mechanism.steps:
+    stops = sorted({positive_int("resume_at", t) for t in np.atleast_1d(np.asarray(resume_at, object))})
+    if stops and stops[-1] >= mechanism.steps:
         raise ValueError(f"resume_at={resume_at} must lie between 1 and n-1={mechanism.steps - 1}.")
     owned = positive_int("examples_per_unit", examples_per_unit)
     keys: dict[str, Any] = {"noise_key": noise_key, "sampling_key": sampling_key}

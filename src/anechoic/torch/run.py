@@ -173,7 +173,7 @@ class PrivateRun(BatchHooks, NonPicklable):
         if _drawn(again, batches, state.step, self.mechanism, noise_key) != drawn:
             raise ReplayError(
                 "noise or batches under the keys of the checkpoint come out as others here: resume with the"
-                " versions of numpy and torch that drew them (a RecordStream: with the same records)."
+                " numpy and torch that drew them (a RecordStream: with the same records in the same order)."
             )
 
         def carry_out() -> None:

@@ -117,8 +117,8 @@ class TrainerRun:
     ) -> None:
         self.privacy = privacy
         # under keys of the operating system nothing can be made again before there is a checkpoint
-        known = privacy.noise_key is not None
-        self.engine = privacy.engine(made(private_folder(folder)) if known else None)
+        self.engine = privacy.engine(None if privacy.noise_key is None else made(private_folder(folder)))
+        self._model = module.model
         options = dict(privacy.options)
         self._begun = None if resume is None else found_twin(resume)
         if self._begun is not None:
@@ -223,10 +223,10 @@ class TrainerRun:
     def statement(self) -> str:
         """Return the statement of the guarantee."""
         engine, whole = self.engine, self.engine.composition if self.privacy.charge else self.mechanism
-        return (
-            f"{whole.report()}\n\nReleases so far: {engine.releases} of {self.mechanism.steps}, epsilon ="
-            f" {engine.get_epsilon(self.delta):.4g} at delta = {self.delta:.3g}."
-        )
+        size = sum(map(Tensor.numel, self._model.parameters()))
+        said = whole.report(model=f"{type(self._model).__name__}, {size} parameters")
+        spent = f"epsilon = {engine.get_epsilon(self.delta):.4g} at delta = {self.delta:.3g}"
+        return f"{said}\n\nReleases so far: {engine.releases} of {self.mechanism.steps}, {spent}."
 
     def save(self, checkpoint: str, **extra: Any) -> None:
         """Save the private file of a trainer's checkpoint.

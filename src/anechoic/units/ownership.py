@@ -315,9 +315,9 @@ def bounded_batches(
     used, free = [0] * units.count, [0] * units.count  # participations, and the first step that is open
     batches: list[list[int]] = [[] for _ in range(steps)]
     room = list(range(steps + 1))  # step -> the next one with room, by steps in between
-    rest = range(units.examples) if order is None else np.asarray(order).tolist()
-    if not all(isinstance(i, int) and 0 <= i < units.examples for i in rest):
-        raise ValueError(f"order must hold indices of examples, integers from 0 to {units.examples - 1}.")
+    rest = [positive_int("order", i, minimum=0) for i in (range(units.examples) if order is None else order)]
+    if max(rest, default=0) >= units.examples:
+        raise ValueError(f"order={max(rest)} must be below N={units.examples}: it holds indices of examples.")
     while rest:
         again = []
         for example in rest:

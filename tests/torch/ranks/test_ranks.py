@@ -17,7 +17,7 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.participation import MinSep
 from anechoic.sampling import External
 from anechoic.strategies import BLT, BandedInverse, Identity
-from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.torch import BatchMemoryManager, PrivacyEngine, RecordStream
 from tests.floats import same_bits
 from tests.marks import mostly_slow
 from tests.torch.ranks.processes import Died, on_ranks, results
@@ -159,6 +159,11 @@ def divided_data(rank):
     begun(dataset=(dataset := data(60)), loader={"batch_size": 20, "sampler": DistributedSampler(dataset)})
 
 
+def records_that_come_once(rank):
+    given = {"batch_size": 20, "steps": STEPS, "participation": MinSep(3), "owner": None}
+    begun(dataset=RecordStream(data(60), **given), loader={"batch_size": 20})
+
+
 def other_threads(rank):
     torch.set_num_threads(1 + rank)
     begun()
@@ -184,6 +189,7 @@ AT_THE_BEGINNING = {
     "keys": (other_keys, MismatchError, "key noise_key is"),
     "batches": (other_batches, DesynchronizedError, "differ from rank to rank"),
     "sampler": (divided_data, UnsupportedError, "has a DistributedSampler"),
+    "stream": (records_that_come_once, UnsupportedError, "each rank would read by itself"),
     "sharded": (
         lambda rank: begun(model=fully_shard(network())),
         UnsupportedError,

@@ -16,7 +16,6 @@ import re
 from codecs import encode
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +31,7 @@ from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.noise import derive
 from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
+from anechoic.statement.software import version_of
 from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
 from anechoic.torch.optimizer import unstamped
@@ -296,9 +296,9 @@ def check_readable(name: str, value: Any) -> None:
 def environment(device: torch.device) -> dict[str, Any]:
     """Return all that is known to change the bits of a training step, as strings, numbers and bools."""
     found: dict[str, Any] = {
-        "anechoic": _version("anechoic"),
+        "anechoic": version_of("anechoic"),
         "torch": str(torch.__version__),
-        "opacus": _version("opacus"),
+        "opacus": version_of("opacus"),
         "numpy": np.__version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
@@ -349,10 +349,3 @@ def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sy
         " where they differ from the journal in a bit. If that happens: %s.",
         *(what, repeated, remedy),
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"

@@ -6,11 +6,12 @@ A batch, with every random augmentation in it, is a function of its request alon
 from __future__ import annotations
 
 import logging
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,6 @@ class Fetcher(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any], batch_first: bool) -> None:
         self.dataset, self.collate, self.batch_first = dataset, collate_fn, batch_first
-        self._empty: tuple[Any] | None = None
         self._draws = not (collate_fn is default_collate and _is_plain(dataset))
 
     def __getitems__(self, request: Request) -> tuple[Request, Any]:
@@ -56,7 +56,7 @@ class Fetcher(Dataset[Any]):
         if request.seeds and self._draws:
             return request, self._in_parts(request)
         with seeded(request.seed) if self._draws else nullcontext():
-            batch = self.collate(self.examples(request)) if request else self._empty_batch()
+            batch = self.collate(self.examples(request)) if request else self._empty
         return request, batch
 
     def _in_parts(self, request: Request) -> Any:
@@ -75,12 +75,10 @@ class Fetcher(Dataset[Any]):
             return list(self.dataset.__getitems__(indices))
         return [self.dataset[index] for index in indices]
 
-    def _empty_batch(self) -> Any:
+    @cached_property
+    def _empty(self) -> Any:
         # shaped after a batch of one example, of which no number is kept
-        if self._empty is None:
-            one = self.collate(self.examples([0]))
-            self._empty = (empty_like(one, self.batch_first),)
-        return self._empty[0]
+        return empty_like(self.collate(self.examples([0])), self.batch_first)
 
 
 def _is_plain(dataset: Any) -> bool:
@@ -117,7 +115,7 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
     found: DataLoader[Any] = DataLoader(
         [work],  # type: ignore[arg-type] # what has a length and items is a data set
         batch_size=None,
-        collate_fn=_returned,  # type: ignore[arg-type]
+        collate_fn=operator.call,  # type: ignore[arg-type]
         num_workers=workers,
         timeout=loader.timeout if workers else 0,
         worker_init_fn=loader.worker_init_fn,
@@ -129,10 +127,6 @@ def tried(loader: DataLoader[Any], work: Callable[[], Any]) -> Any:
 
 def unchanged(batch: Any) -> Any:
     return batch
-
-
-def _returned(work: Callable[[], Any]) -> Any:
-    return work()
 
 
 #: Examples tried: a flip of each with probability 1/2 goes unseen once in 65,536 times.

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from anechoic.noise import derive
 from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.runs.ledger import Delivery, ReleaseLedger
-from anechoic.torch.generators import SEED_BYTES
+from anechoic.torch.generators import SEED_BYTES, seeded
 from anechoic.torch.loading.fetching import (
     BatchPartition,
     Fetcher,
@@ -173,12 +173,8 @@ class RequestSampler(Sampler[Request]):
         for chunk, portion in enumerate(process_parts):
             numbers = tuple(portion.numbers) or (share.rank,)
             seeds = [derive(self.feed.key, "augment", step, i, size=SEED_BYTES) for i in portion.numbers]
-            delivery = Delivery(
-                *(step, len(portion.indices), chunk, len(process_parts)),
-                units=portion.units,
-                parts=portion.sizes,
-                numbers=numbers,
-            )
+            place = step, len(portion.indices), chunk, len(process_parts)
+            delivery = Delivery(*place, portion.units, portion.sizes, numbers)
             seed = derive(self.feed.key, "collate", step, numbers[0], size=SEED_BYTES)
             yield Request(delivery, portion.indices, seed, tuple(seeds))
 
@@ -212,10 +208,7 @@ def split_evenly(indices: list[int], most: int | None) -> list[list[int]]:
     """Split `indices` into as few parts of at most `most` as possible, equal in length to within one."""
     if most is None or len(indices) <= most:
         return [indices]
-    count = -(-len(indices) // most)
-    short, long = divmod(len(indices), count)
-    ends = [i * short + min(i, long) for i in range(count + 1)]
-    return [indices[start:end] for start, end in pairwise(ends)]
+    return [part.tolist() for part in np.array_split(indices, -(-len(indices) // most))]
 
 
 class BatchMemoryManager(nullcontext[PrivateDataLoader]):
@@ -261,7 +254,8 @@ class RecordStream(Dataset[Any]):
     For an `IterableDataset`, a streaming data set of Hugging Face, a WebDataset, a class whose `__iter__`
     opens a file. Of an owner one record is used in a step, and only in the steps that `participation` allows.
     The others are left out, and their places in the batches stay empty. So what becomes of an owner's records
-    follows from that owner's records alone, and the guarantee is that of `participation`.
+    follows from that owner's records alone, and the guarantee is that of `participation`. Reading draws the
+    same numbers from random, numpy.random and torch whenever it begins anew.
 
         rule = MinSep(50)
         data = RecordStream(records, batch_size=100, steps=500, participation=rule, owner=lambda r: r["id"])
@@ -269,16 +263,17 @@ class RecordStream(Dataset[Any]):
 
     Args:
         records: gives the same records in the same order whenever it is iterated over, so that a run can be
-            resumed. A pass over the loader ends where they end.
+            resumed: a shuffle has a seed. A pass over the loader ends where they end.
         batch_size: records that are due in a step, >= 1; that of the loader, too.
         steps: most steps of the run, >= 1.
         participation: how often, and how far apart, an owner may take part.
         owner: the id of whoever owns a record: an integer, text or bytes, of which 1 and "1" are two owners;
-            None: each record is another owner's.
+            None: each record is another owner's, and none comes twice.
         record: what the loader gives out of a record, without the id for instance; None for all of it.
 
     Raises:
-        ValueError: for an argument out of range; later, for a record whose id is missing or of another kind.
+        ValueError: for an argument out of range, or records that begin otherwise when they are read again;
+            later, for a record whose id is missing or of another kind.
     """
 
     def __init__(
@@ -288,7 +283,7 @@ class RecordStream(Dataset[Any]):
         batch_size: int,
         steps: int,
         participation: Participation,
-        owner: Callable[[Any], Any] | None = None,
+        owner: Callable[[Any], Any] | None,
         record: Callable[[Any], Any] | None = None,
     ) -> None:
         self.batch_size, self.steps = positive_int("batch_size", batch_size), positive_int("steps", steps)
@@ -296,18 +291,24 @@ class RecordStream(Dataset[Any]):
         self._owner, self._record = owner, record
         if not isinstance(participation, Participation):
             raise ValueError(f"participation={participation!r} must be a Participation, such as MinSep(50).")
-        if iter(records) is records:
-            raise ValueError(
-                "records can be iterated over only once, as a generator or a file: no run could be resumed."
-                " Give what begins anew with each iter(), such as an IterableDataset."
-            )
-        self._first = next(iter(records), None)
-        if self._first is None:
+        begins: list[list[Any]] = []
+        for _ in range(2):
+            with seeded(bytes(SEED_BYTES)):
+                begins.append(list(islice(records, self.batch_size)))
+        if not begins[0]:
             raise ValueError("records has no record.")
+        if iter(records) is records or value_of(begins[0]) != value_of(begins[1]):
+            raise ValueError(
+                "records begins otherwise when it is read again, so no run could be resumed: it is a"
+                " generator or a file, or draws from a generator of its own. Give what begins anew with each"
+                " iter(); a shuffle a seed, .shuffle(1000, seed=0); no resampled=True; and draw augmentation"
+                " from random, numpy.random or torch."
+            )
+        self._first = begins[0][0]
+        self.digests: list[bytes] = []  # after each step: of whose the records are, or what they hold
         self._begin()
 
     def _begin(self) -> None:
-        self._coming: Iterator[Any] = iter(self.records)
         self._accounts = accounts_of(self.participation, 0, self.steps)
         self._rows: dict[tuple[bytes, bytes], int] = {}
         self._seen = hashlib.blake2b()
@@ -333,18 +334,16 @@ class RecordStream(Dataset[Any]):
         except BaseException:
             self._begin()  # whoever asks again reads from the begin
             raise
-        return np.array(sorted(self._held), dtype=np.int64) if self._due else None
-
-    def digest(self) -> bytes:
-        """Return a digest of whose the records so far are; where none has an owner, of what they hold."""
-        return self._seen.digest()
+        return self._used
 
     def _read(self) -> None:
         """Read the records of the next step, and admit their owners."""
         self._step += 1
         first = self._step * self.batch_size
-        due = list(islice(self._coming, self.batch_size))
-        self._due = len(due)
+        with seeded(self._step.to_bytes(SEED_BYTES, "big")):
+            if not self._step:
+                self._coming = iter(self.records)
+            due = list(islice(self._coming, self.batch_size))
         rows: dict[int, int] = {}  # of each owner the first record of the step
         for place, one in enumerate(due):
             owner: Any = first + place if self._owner is None else self._owner(one)
@@ -352,11 +351,19 @@ class RecordStream(Dataset[Any]):
             said = value_of(one) if self._owner is None else content
             self._seen.update(repr((first + place, said)).encode("utf-8", "surrogatepass"))
             rows.setdefault(self._rows.setdefault(content, len(self._rows)), place)
+        if self._step == len(self.digests):
+            self.digests.append(self._seen.digest())
+        if self._seen.digest() != self.digests[self._step]:
+            raise DesynchronizedError(
+                f"the records up to step {self._step} are not those that were read before: an owner might"
+                " take part more often than was promised. Go on with the same records, in the same order."
+            )
         self._accounts.grow(len(self._rows))
         admitted = self._accounts.admit(self._step, np.fromiter(rows, np.int64, len(rows)))
         places = [place for place, held in zip(rows.values(), admitted.tolist(), strict=True) if held]
         self.left_out += len(due) - len(places)
         self._held = {first + place: due[place] for place in places}
+        self._used = np.array([*self._held], dtype=np.int64) if due else None
 
 
 class StreamBatches(Batches):
@@ -371,7 +378,7 @@ class StreamBatches(Batches):
         return np.zeros(0, np.int64) if found is None else found
 
     def trace(self, t: int) -> bytes:
-        return b"ended" if self._stream.used_in(t) is None else self._stream.digest()
+        return b"ended" if self._stream.used_in(t) is None else self._stream.digests[t]
 
     def size(self, t: int) -> int:
         return self._stream.batch_size

@@ -251,6 +251,11 @@ def check_ranks(setup: Setup, backend: str) -> None:
             "data_loader has a DistributedSampler, but each rank finds its rows of a batch by itself. Write"
             " shuffle=True in its place, and leave out set_epoch()."
         )
+    if isinstance(getattr(setup.data_loader, "dataset", None), RecordStream):
+        raise UnsupportedError(
+            "data_loader has a RecordStream, which each rank would read by itself, and nobody compares what"
+            " they read: an owner could take part on each. Train in one process."
+        )
 
 
 def check_stream(setup: Setup, mechanism: Mechanism, stream: RecordStream) -> None:
