@@ -15,7 +15,7 @@ from anechoic.accounting.accountant import (
     only_deterministic,
 )
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_event
-from anechoic.accounting.poisson.epsilon import INTERVALS, poisson_epsilon, taking_part
+from anechoic.accounting.poisson.epsilon import INTERVALS, sampled_epsilon, taking_part
 from anechoic.accounting.poisson.search import poisson_noise_multiplier
 from anechoic.accounting.terms import SampledGaussianTerm, Term
 from anechoic.errors import UnsupportedError
@@ -50,7 +50,12 @@ class PoissonAccountant(Accountant):
 
     @property
     def _compositions(self) -> int:
-        return -(-self.strategy.n // self.sampling.groups)
+        return -(-self.strategy.n // self.sampling.public_groups)
+
+    @property
+    def _law(self) -> str:
+        """The adjacency, as `sampled_gaussian_losses` names it."""
+        return self.adjacency
 
     @property
     def taking_part(self) -> float:
@@ -59,7 +64,7 @@ class PoissonAccountant(Accountant):
     def amplified_bound(self, delta: float, std: float) -> float:
         sigma = std / self.strategy.largest_column_norm()
         rate = self.sampling.rate
-        return poisson_epsilon(delta, sigma, rate, self._compositions, adjacency=self.adjacency)
+        return sampled_epsilon(delta, sigma, rate, self._compositions, adjacency=self._law)
 
     @property
     def hides(self) -> bool:
@@ -72,7 +77,7 @@ class PoissonAccountant(Accountant):
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate
         epsilon, count = self.bound(delta, std), self._compositions
-        return SampledGaussianTerm(epsilon, sigma, rate, self.adjacency, count, delta)
+        return SampledGaussianTerm(epsilon, sigma, rate, self._law, count, delta)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = poisson_noise_multiplier(
