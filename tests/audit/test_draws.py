@@ -36,7 +36,7 @@ SCHEMES = {
 
 
 def drawn(scheme, number):
-    """Participation of the first 240 examples as the library's own sampler draws it, and where it could be."""
+    """Participation of the first 240 examples as the library's own sampler draws it, and where it may be."""
     batches = batches_of(scheme, derive(bytes(32), "draws", number, size=32))
     part = np.zeros((scheme.steps, scheme.examples), bool)
     for t in range(scheme.steps):
