@@ -9,9 +9,8 @@ import pytest
 from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountant import Accountant, MonteCarloAccountant, accountant_of
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
-from anechoic.accounting.fixed_size import FixedSizeAccountant
 from anechoic.accounting.min_sep.accountant import MinSepAccountant
-from anechoic.accounting.poisson.accountant import PoissonAccountant
+from anechoic.accounting.poisson.accountant import FixedSizeAccountant, PoissonAccountant
 from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
 from anechoic.batches.base import batches_of

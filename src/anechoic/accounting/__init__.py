@@ -4,7 +4,6 @@ One accountant for each amplified sampling scheme, chosen by the scheme (`accoun
 """
 
 import anechoic.accounting.balls_in_bins.accountant
-import anechoic.accounting.fixed_size
 import anechoic.accounting.min_sep.accountant
 import anechoic.accounting.poisson.accountant
 import anechoic.accounting.random_allocation.accountant  # noqa: F401 - each registers its accountant

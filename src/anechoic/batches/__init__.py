@@ -12,7 +12,6 @@ to all who cannot break it.
 from anechoic.batches import (  # noqa: F401
     balls_in_bins,
     fixed_order,
-    fixed_size,
     min_sep,
     poisson,
     random_allocation,

@@ -10,9 +10,8 @@ Where a mechanism protects another unit than an example, read "unit" for "exampl
 from anechoic.sampling.balls_in_bins import BallsInBins
 from anechoic.sampling.external import External
 from anechoic.sampling.fixed_order import FixedOrder
-from anechoic.sampling.fixed_size import FixedSize
 from anechoic.sampling.min_sep import MinSepSampling
-from anechoic.sampling.poisson import CyclicPoisson, Poisson
+from anechoic.sampling.poisson import CyclicPoisson, FixedSize, Poisson
 from anechoic.sampling.random_allocation import RandomAllocation
 
 __all__ = [
