@@ -117,6 +117,9 @@ class FixedSize(SecretSampling):
         examples: N, >= 1, public.
         batch_size: B, 1 <= B <= N.
         steps: n, >= 1.
+
+    Raises:
+        ValueError: for an argument out of range, or B > N.
     """
 
     examples: int
