@@ -112,7 +112,7 @@ def loss_moments(
 
 
 def _relative(noise_multiplier: float, adjacency: str) -> float:
-    """The noise std over what the laws move by: against a unit in the same place it is twice the clip norm."""
+    """The noise std over what the laws move by: of a replaced unit that is twice the clip norm."""
     return noise_multiplier / 2 if adjacency == "replace_one_fixed_size" else noise_multiplier
 
 
