@@ -128,6 +128,7 @@ class Drawer:
         return self.of(
             lambda: sampling.Poisson(examples, self.whole(1, 1e4), n),
             lambda: sampling.CyclicPoisson(examples, self.whole(1, 1e4), self.size(n), n),
+            lambda: sampling.FixedSize(examples, self.whole(1, 1e4), n),
             lambda: sampling.BallsInBins(examples, self.whole(1, 50), n),
             lambda: sampling.RandomAllocation(examples, self.whole(1, 1e3), n),
         )()

@@ -55,7 +55,9 @@ PUBLIC = {
     """,
     "participation": "Cyclic FullBatch MinSep OncePerEpoch Patterns Single",
     "runs": "Journal conflicts digest_key_of identity_of",
-    "sampling": "BallsInBins CyclicPoisson External FixedOrder MinSepSampling Poisson RandomAllocation",
+    "sampling": """
+        BallsInBins CyclicPoisson External FixedOrder FixedSize MinSepSampling Poisson RandomAllocation
+    """,
     "strategies": """
         BLT Banded BandedInverse BandedToeplitz ColumnNormalized Dense FullTree Identity Output
         Restarted Toeplitz Tree endless from_factorization make_endless

@@ -60,7 +60,7 @@ def test_what_has_no_event_says_so():
     apart = an.compose(made("Poisson", "zero_out"), made("cyclic", "zero_out"), disjoint=True)
     with pytest.raises(UnsupportedError, match="disjoint"):
         apart.dp_event()
-    event = dp_accounting.SampledWithoutReplacementDpEvent(9, 3, dp_accounting.GaussianDpEvent(1.0))
+    event = dp_accounting.SampledWithReplacementDpEvent(9, 3, dp_accounting.GaussianDpEvent(1.0))
     with pytest.raises(UnsupportedError, match="no privacy loss distribution"):
         epsilon_of(event, DELTA)
     with pytest.raises(ValueError, match="adjacency='add'"):

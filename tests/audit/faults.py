@@ -28,6 +28,7 @@ from anechoic.sampling import (
     CyclicPoisson,
     External,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -69,6 +70,10 @@ def poisson() -> Mechanism:
     return calibrate(Identity(STEPS), sampling=Poisson(EXAMPLES, 80, STEPS), epsilon=8.0, delta=1e-5)
 
 
+def fixed_size() -> Mechanism:
+    return calibrate(Identity(STEPS), sampling=FixedSize(EXAMPLES, 80, STEPS), epsilon=8.0, delta=1e-5)
+
+
 def cyclic(strategy: SquareStrategy, examples: int = EXAMPLES, unit: str = "example") -> Mechanism:
     """Four groups, each sampled at rate 1/2."""
     sampling = CyclicPoisson(examples, examples // 8, 4, STEPS)
@@ -93,6 +98,7 @@ def separated() -> Mechanism:
 
 MECHANISMS: dict[str, Callable[[], Mechanism]] = {
     "identity, Poisson": poisson,
+    "identity, fixed size": fixed_size,
     "banded Toeplitz, fixed order": lambda: fixed(banded()),
     "banded Toeplitz normalised, cyclic Poisson": lambda: cyclic(ColumnNormalized(banded())),
     "dense, fixed order": lambda: fixed(Dense(root().to_dense())),

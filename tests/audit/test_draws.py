@@ -8,13 +8,22 @@ from anechoic.audit.draws import draw_test
 from anechoic.audit.participation_law import law_of
 from anechoic.batches.base import batches_of
 from anechoic.noise import derive
-from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedSize,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
 from tests.marks import in_turn, mostly_slow
 
 N, STEPS = 240, 14
 SCHEMES = {
     "Poisson": Poisson(N, 36, STEPS),
     "cyclic": CyclicPoisson(N, 24, 3, STEPS),
+    "fixed size": FixedSize(N, 36, STEPS),
+    "some of more": FixedSize(3 * N, 108, STEPS),
     "bins": BallsInBins(N, 4, STEPS),
     "more bins than steps": BallsInBins(N, 20, STEPS),
     "one bin": BallsInBins(N, 1, STEPS),
@@ -27,13 +36,13 @@ SCHEMES = {
 
 
 def drawn(scheme, number):
-    """Participation of all examples as the library's own sampler draws it, and where it was possible."""
+    """Participation of the first 240 examples as the library's own sampler draws it, and where it may be."""
     batches = batches_of(scheme, derive(bytes(32), "draws", number, size=32))
-    part = np.zeros((scheme.steps, N), bool)
+    part = np.zeros((scheme.steps, scheme.examples), bool)
     for t in range(scheme.steps):
         part[t, batches.batch(t)] = True
     if not isinstance(scheme, CyclicPoisson):
-        return part, None
+        return part[:, :N], None
     group = np.empty(N, dtype=int)
     for label, members in enumerate(batches.members):
         group[members] = label
@@ -42,6 +51,8 @@ def drawn(scheme, number):
 
 WRONG = {
     "Poisson at a higher rate": ("Poisson", Poisson(N, 50, STEPS)),
+    "sizes that vary": ("fixed size", Poisson(N, 36, STEPS)),
+    "one more": ("fixed size", FixedSize(N, 37, STEPS)),
     "allocation for bins": ("bins", RandomAllocation(N, 4, STEPS)),
     "bins for allocation": ("allocation", BallsInBins(N, 4, STEPS)),
     "Poisson for bins": ("bins", Poisson(N, 60, STEPS)),
@@ -111,10 +122,28 @@ def periodic(scheme, count, rng):
     return np.arange(len(part))[:, None] % period == rng.integers(period, size=count), possible
 
 
-EPOCH = {Poisson: 5, CyclicPoisson: 16, RandomAllocation: 4}
+def with_replacement(scheme, count, rng):
+    part, possible = units_of(scheme, count, rng)
+    for row in part:
+        row[:] = np.bincount(rng.integers(count, size=scheme.batch_size), minlength=count) > 0
+    return part, possible
+
+
+def first_in(scheme, count, rng):
+    """Record 0 is in every batch, in the place of another."""
+    part, possible = units_of(scheme, count, rng)
+    for row in part:
+        if not row[0]:
+            row[rng.choice(np.flatnonzero(row))], row[0] = False, True
+    return part, possible
+
+
+EPOCH = {Poisson: 5, FixedSize: 5, CyclicPoisson: 16, RandomAllocation: 4}
 FAULTS = {
     "Poisson": (Poisson(400, 80, 24), (one_coin, half_never, equal_epochs, fixed_sizes)),
     "cyclic": (CyclicPoisson(400, 25, 4, 48), (one_coin, half_never, equal_epochs, fixed_sizes)),
+    "fixed size": (FixedSize(400, 80, 24), (with_replacement, first_in, one_coin, half_never, equal_epochs)),
+    "some of more": (FixedSize(2000, 400, 24), (fixed_sizes, half_never, equal_epochs)),
     "bins": (BallsInBins(400, 4, 24), (fixed_sizes,)),
     "allocation": (RandomAllocation(400, 4, 24), (equal_epochs,)),
     "min-sep": (MinSepSampling(400, 50, 5, 24), (periodic,)),

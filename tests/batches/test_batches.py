@@ -8,12 +8,15 @@ from scipy import stats
 
 from anechoic.batches.base import batches_of
 from anechoic.errors import UnsupportedError
+from anechoic.keys import derive
+from anechoic.noise.keystream import Integers
 from anechoic.participation import Single
 from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
     External,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -26,6 +29,7 @@ SCHEMES = [
     CyclicPoisson(50, 8, 3, 30),
     BallsInBins(50, 7, 30),
     RandomAllocation(50, 7, 30),
+    FixedSize(50, 8, 30),
     MinSepSampling(50, 8, 4, 30),
     MinSepSampling(48, 8, 6, 30),
     MinSepSampling(50, 8, 1, 30),
@@ -57,7 +61,9 @@ class TestEveryScheme:
         for steps in table.T:
             taken = np.flatnonzero(steps)
             gaps = np.diff(taken)
-            if isinstance(scheme, MinSepSampling):
+            if isinstance(scheme, FixedSize):
+                assert (table.sum(axis=1) == 8).all()
+            elif isinstance(scheme, MinSepSampling):
                 assert (gaps >= scheme.separation).all()
             elif isinstance(scheme, BallsInBins):
                 assert (gaps == scheme.bins).all() and len(taken) >= 30 // scheme.bins
@@ -83,6 +89,22 @@ def test_bins_are_uniform_and_independent():
     assert stats.chisquare(pairs).pvalue > 1e-4
     # unlike a permutation dealt out evenly, sizes are multinomial
     assert np.ptp(table.sum(axis=1)) > 10
+
+
+def test_batches_of_a_fixed_size_are_uniform_and_independent():
+    """All pairs of 5, in two steps."""
+    table = np.stack([joined(FixedSize(5, 2, 2), derive(KEY, "run", i, size=32)) for i in range(4000)])
+    places = (table @ (1 << np.arange(5))).astype(int)  # (runs, steps)
+    sets, labels = np.unique(places, return_inverse=True)
+    labels = labels.reshape(places.shape)
+    assert len(sets) == 10
+    assert stats.chisquare(np.bincount(labels[:, 0] * 10 + labels[:, 1], minlength=100)).pvalue > 1e-4
+
+
+def test_equal_words_at_the_border_are_drawn_again(monkeypatch):
+    drawn = iter([[5, 1, 5, 9], [5, 1, 4, 9]])
+    monkeypatch.setattr(Integers, "raw", lambda self, count: np.array(next(drawn), np.uint64))
+    assert batches_of(FixedSize(4, 2, 1), KEY).batch(0).tolist() == [1, 2]
 
 
 def test_epochs_are_drawn_anew():

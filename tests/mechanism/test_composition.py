@@ -24,6 +24,7 @@ from anechoic.sampling import (
     CyclicPoisson,
     External,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -272,7 +273,8 @@ def test_report_in_every_format_carries_what_the_parts_assume(tmp_path):
 
 @pytest.mark.parametrize("noise", [1e-12, 1e12, *slow(1e-6, 0.1, 1.0, 1e6)])
 def test_any_noise_has_an_epsilon(noise):
-    for sampling in (Poisson(100, 10, 10), BallsInBins(100, 5, 10), RandomAllocation(100, 5, 10)):
+    drawn = (Poisson(100, 10, 10), FixedSize(100, 10, 10), FixedSize(100, 99, 10))
+    for sampling in (*drawn, BallsInBins(100, 5, 10), RandomAllocation(100, 5, 10)):
         part = Mechanism(Identity(10), sampling, noise, delta=1e-5)
         values = [compose(part, times=2).epsilon(delta) for delta in (1e-5, 0.5, 0.999999)]
         assert values == sorted(values, reverse=True)

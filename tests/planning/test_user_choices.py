@@ -66,6 +66,12 @@ def test_schemes_are_named():
     assert names(plan(**RUN, epsilon=2.0, strategy="identity", sampling="poisson")) == {"Poisson"}
     both = plan(**RUN, epsilon=2.0, strategy="identity", sampling=["poisson", "fixed_order"])
     assert names(both) == {"Poisson", "FixedOrder"}
+    both = plan(**RUN, epsilon=2.0, strategy="identity", sampling=["poisson", "fixed_size"])
+    assert names(both) == {"Poisson", "FixedSize"} and both.chosen.sampling == "Poisson"
+    assert all(row.mechanism.epsilon() <= 2.0 for row in both.rows)
+    assert "FixedSize" not in names(plan(**RUN, epsilon=2.0, strategy="identity"))
+    with pytest.raises(ValueError, match="no 'identity' strategy is covered under sampling='fixed_size'"):
+        plan(**RUN, epsilon=2.0, strategy="identity", sampling="fixed_size", random_sampling=False)
 
 
 def test_schemes_that_nobody_asked_for_are_not_computed(monkeypatch):

@@ -14,6 +14,7 @@ from anechoic.sampling import (
     CyclicPoisson,
     External,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -29,6 +30,7 @@ ALL = [
     CyclicPoisson(100, 10, 3, 40, "independent"),
     BallsInBins(100, 8, 40),
     RandomAllocation(100, 8, 40),
+    FixedSize(100, 12, 40),
     MinSepSampling(100, 12.5, 4, 40),
     External(MinSep(5, 3), 512, 40),
     External(Single(), 0.5, 1, 10),
@@ -83,6 +85,9 @@ class TestPoisson:
         assert scheme.amplified
         assert scheme.groups == 1
         assert Poisson(10, 10, 1).rate == 1.0
+        fixed = FixedSize(1000, 12, 40)
+        assert fixed.amplified and fixed.moves_others and fixed.participation == FullBatch()
+        assert fixed.rate == 0.012
 
     def test_cyclic_numbers(self):
         scheme = CyclicPoisson(1000, 12.5, 8, 41)
@@ -134,6 +139,8 @@ class TestExternal:
         (lambda: CyclicPoisson(100, 30, 4, 5), r"30 \* 4 / 100 = 1.2 .* at most 1: take at most 3 groups"),
         (lambda: CyclicPoisson(100, 30, 0, 5), "groups=0 must be at least 1"),
         (lambda: CyclicPoisson(100, 30, 2, 5, "random"), "grouping='random' is unknown: choose one of"),
+        (lambda: FixedSize(100, 101, 5), "batch_size=101 exceeds examples=100: take smaller"),
+        (lambda: FixedSize(100, 1.5, 5), "batch_size=1.5 must be an integer"),
         (lambda: BallsInBins(100, 101, 5), "bins=101 exceeds examples=100: .* at most 100 bins"),
         (lambda: RandomAllocation(100, 101, 5), "period=101 exceeds examples=100: .* at most 100 steps"),
         (lambda: MinSepSampling(100, 30, 4, 5), r"30 \* 4 exceeds examples=100: .* at most 3"),

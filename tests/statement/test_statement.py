@@ -20,6 +20,7 @@ from anechoic.sampling import (
     CyclicPoisson,
     External,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -46,6 +47,7 @@ MADE = {
     "cyclic poisson": lambda: an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), 3.0, clip_norm=0.1),
     "users": lambda: an.Mechanism(BANDED, CyclicPoisson(1000, 100, 4, 24), 3.0, unit="user"),
     "no sampling": lambda: an.Mechanism(BANDED, CyclicPoisson(1000, 250, 4, 24), 3.0),
+    "fixed size": lambda: an.Mechanism(Identity(24), FixedSize(1000, 100, 24), 2.0),
     "bins": lambda: an.Mechanism(BANDED, BallsInBins(1000, 6, 24), 5.0),
     "bins, verified": lambda: an.Mechanism(
         BANDED, BallsInBins(1000, 6, 24), 5.0, delta=1e-4, accounting=QUICK

@@ -10,7 +10,7 @@ from anechoic.accounting import Verified, gaussian_epsilon, gaussian_mu
 from anechoic.accounting.accountant import Accountant, MonteCarloAccountant, accountant_of
 from anechoic.accounting.balls_in_bins.accountant import BallsInBinsAccountant
 from anechoic.accounting.min_sep.accountant import MinSepAccountant
-from anechoic.accounting.poisson.accountant import PoissonAccountant
+from anechoic.accounting.poisson.accountant import FixedSizeAccountant, PoissonAccountant
 from anechoic.accounting.random_allocation.accountant import RandomAllocationAccountant
 from anechoic.accounting.terms import SampledGaussianTerm
 from anechoic.batches.base import batches_of
@@ -19,6 +19,7 @@ from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -44,9 +45,11 @@ CASES = {
     "bins, sampled": (BallsInBins(N, 3, 5), BANDED[5], "zero_out", SAMPLED),
     "allocation": (RandomAllocation(N, 3, 5), Identity(5), "zero_out", "deterministic"),
     "allocation, one step": (RandomAllocation(N, 1, 1), Identity(1), "zero_out", "deterministic"),
+    "fixed size": (FixedSize(N, 60, 4), Identity(4), "zero_out", "deterministic"),
+    "fixed size, replaced": (FixedSize(N, 60, 3), Identity(3), "replace_one", "deterministic"),
     "min-sep": (MinSepSampling(N, 50, 3, 6), BANDED[6], "zero_out", SAMPLED),
 }
-QUICK = {"everybody", "allocation", "allocation, one step"}
+QUICK = {"everybody", "fixed size", "fixed size, replaced", "allocation", "allocation, one step"}
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, quick=QUICK))
@@ -64,7 +67,13 @@ def test_every_accountant_is_among_them():
     ours = {cls for cls in all_of(Accountant) if cls.__module__.startswith("anechoic.")}
     tried = {type(accountant_of(*case)) for case in CASES.values()}
     assert tried == ours - {Accountant, MonteCarloAccountant}
-    assert tried == {BallsInBinsAccountant, MinSepAccountant, PoissonAccountant, RandomAllocationAccountant}
+    assert tried == {
+        BallsInBinsAccountant,
+        FixedSizeAccountant,
+        MinSepAccountant,
+        PoissonAccountant,
+        RandomAllocationAccountant,
+    }
 
 
 class TestAllocation(AccountantContract):

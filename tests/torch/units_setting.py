@@ -10,6 +10,7 @@ from anechoic.sampling import (
     BallsInBins,
     CyclicPoisson,
     FixedOrder,
+    FixedSize,
     MinSepSampling,
     Poisson,
     RandomAllocation,
@@ -31,15 +32,16 @@ def scheme(name, count, steps):
         "cyclic": CyclicPoisson(count, size, 2, steps),
         "bins": BallsInBins(count, count // size, steps),
         "allocation": RandomAllocation(count, count // size, steps),
+        "fixed_size": FixedSize(count, max(1, count // 2), steps),
         "min_sep": MinSepSampling(count, size, 2, steps),
     }[name]
 
 
-SCHEMES = ("fixed", "poisson", "cyclic", "bins", "allocation", "min_sep")
+SCHEMES = ("fixed", "poisson", "cyclic", "bins", "allocation", "fixed_size", "min_sep")
 
 
 def unit_mechanism(sampling, *, noise_std=TINY, unit="user", clip_norm=CLIP):
-    independent = isinstance(sampling, (Poisson, RandomAllocation, BallsInBins))
+    independent = isinstance(sampling, (Poisson, FixedSize, RandomAllocation, BallsInBins))
     n = sampling.steps
     strategy = Identity(n) if independent or n == 1 else BandedToeplitz(n, [1.0, 0.5])
     how = Verified(samples=100_000) if isinstance(sampling, MinSepSampling) else "deterministic"

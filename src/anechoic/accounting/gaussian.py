@@ -7,11 +7,12 @@ Adaptivity does not change it (Theorem 1.11).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scipy.special import log_ndtr
 
 from anechoic._validate import LARGEST, fraction, one_of, positive_float, real_number
+from anechoic.accounting.loss_distributions.sampled_gaussian import sampled_gaussian_pld
 from anechoic.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -145,13 +146,15 @@ def epsilon_of(event: DpEvent, delta: float, *, adjacency: str = "add_or_remove"
     """Bound epsilon of an event of `dp_accounting`, by its privacy loss distributions, rounded up.
 
     Args:
-        event: of Gaussian, Laplace, sampled and composed mechanisms, as `Mechanism.dp_event` returns.
+        event: of Gaussian, Laplace, sampled and composed mechanisms, as `Mechanism.dp_event` returns. In a
+            `SampledWithoutReplacementDpEvent` noise is over how far replacing one record moves the sum, as
+            `RdpAccountant` has it.
         delta: in (0, 1).
         adjacency: "zero_out", "replace_one" or "add_or_remove".
 
     Raises:
         ValueError: for an argument out of range.
-        UnsupportedError: for an event of which `dp_accounting` knows no privacy loss distribution.
+        UnsupportedError: for an event of which no privacy loss distribution is known.
 
     Example:
         >>> import dp_accounting
@@ -159,13 +162,32 @@ def epsilon_of(event: DpEvent, delta: float, *, adjacency: str = "add_or_remove"
         >>> epsilon_of(dp_accounting.GaussianDpEvent(1.0), 1e-5) < 4.38
         True
     """
-    from dp_accounting import NeighboringRelation, UnsupportedEventError
+    from dp_accounting import NeighboringRelation, UnsupportedEventError, dp_event
     from dp_accounting.pld import PLDAccountant
+
+    class WithFixedSize(PLDAccountant):  # type: ignore[misc]
+        def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
+            fixed = isinstance(event, dp_event.SampledWithoutReplacementDpEvent) and isinstance(
+                event.event, dp_event.GaussianDpEvent
+            )
+            if not fixed or adjacency == "add_or_remove":
+                return super()._maybe_compose(event, count, do_compose)
+            sigma, rate = 2.0 * event.event.noise_multiplier, event.sample_size / event.source_dataset_size
+            if sigma == 0.0 or not rate < 1.0:
+                return super()._maybe_compose(dp_event.GaussianDpEvent(sigma), count, do_compose)
+            if do_compose:
+                width = self._value_discretization_interval
+                one = sampled_gaussian_pld(sigma, rate, f"{adjacency}_fixed_size", width)
+                self._pld = self._pld.compose(one.self_compose(count))  # type: ignore[has-type]
+            return None
 
     delta = fraction("delta", delta)
     relation = RELATIONS[one_of("adjacency", adjacency, tuple(RELATIONS))]
-    accountant = PLDAccountant(NeighboringRelation[relation])
+    accountant = WithFixedSize(NeighboringRelation[relation])
     try:
         return float(accountant.compose(event).get_epsilon(delta))
     except UnsupportedEventError as error:
-        raise UnsupportedError(f"dp_accounting has no privacy loss distribution here: {error}") from error
+        raise UnsupportedError(
+            f"no privacy loss distribution is known here: {error}; batches without replacement have one under"
+            " adjacency='zero_out' and 'replace_one'."
+        ) from error

@@ -43,12 +43,12 @@ class Term(ABC):
 
 @dataclass(frozen=True)
 class SampledGaussianTerm(Term):
-    """Poisson-sampled Gaussians, which compose on any grid.
+    """Sampled Gaussians, which compose on any grid.
 
     Args:
         noise_multiplier: sigma > 0.
         rate: sampling probability, in (0, 1).
-        adjacency: as in `sampled_gaussian_pld`.
+        adjacency: as in `sampled_gaussian_losses`.
         compositions: of one run, >= 1.
         delta: the part of that of the composition that `epsilon` is for.
     """

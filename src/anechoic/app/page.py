@@ -11,6 +11,7 @@ from typing import Any, get_args
 from anechoic.app.plan_form import PlanForm
 from anechoic.app.plan_worker import PlanWorker
 from anechoic.planning.update import ScheduleName
+from anechoic.planning.user_choices import SCHEMES
 from anechoic.statement.page import style
 
 _CSS = """
@@ -32,7 +33,7 @@ body{--q-primary:var(--link)!important;--q-negative:var(--wrong)!important}
 @media(max-width:820px){.app{grid-template-columns:minmax(0,1fr);padding:16px}.app h1{font-size:23px}}
 @media(min-width:560px)and (max-width:820px){.app form{display:grid;grid-template-columns:1fr 1fr;gap:0 24px}}
 """
-_SAMPLINGS = ("any", "fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins")
+_SAMPLINGS = ("any", *SCHEMES)
 _CHOICES = {
     "order": {"passes": "Passes", "time": "Time order"},
     "sampling": {name: name.replace("_", " ").capitalize() for name in _SAMPLINGS},

@@ -86,7 +86,8 @@ def draw_test(
         found["units"], notes["units"] = _units(hazards)
         found["lags"], notes["lags"] = _lags(hazards)
     name = min(found, key=lambda name: found[name])
-    return DrawTest(min(1.0, len(found) * found[name]), f"least: {notes[name]}", found)
+    made = "" if hazards.part is part else ", where units are made independent"
+    return DrawTest(min(1.0, len(found) * found[name]), f"least: {notes[name]}{made}", found)
 
 
 def two_sided_binomial(counts: ArrayLike, trials: ArrayLike, rate: ArrayLike) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from scipy.special import logsumexp
 
 from anechoic._validate import Array
@@ -20,7 +21,14 @@ from anechoic.audit.participation_law import (
     law_of,
     log_mix,
 )
-from anechoic.sampling import BallsInBins, CyclicPoisson, MinSepSampling, Poisson, RandomAllocation
+from anechoic.sampling import (
+    BallsInBins,
+    CyclicPoisson,
+    FixedSize,
+    MinSepSampling,
+    Poisson,
+    RandomAllocation,
+)
 
 #: Most differences of places in two epochs that are counted.
 _MOST_LAGS = 2000
@@ -53,6 +61,41 @@ class PoissonLaw(ParticipationLaw):
         exponents = moved - columns.energy
         terms = log_mix(self.rate, np.zeros(exponents.shape), exponents)
         return np.asarray(np.where(columns.possible, terms, 0.0).sum(axis=0))
+
+
+@law_of.register(FixedSize)
+class FixedSizeLaw(PoissonLaw):
+    """A coin at every step, of probability q = B / N, but those of other units are not independent of it.
+
+    Of m of the N units as many are in a batch as a hypergeometric law says. To be tested, that number becomes
+    a binomial one of the same quantile: some leave, or others join, drawn uniformly. Where batches are drawn
+    as promised, units are independent then. Of more than N units each N have batches of their own.
+    """
+
+    sampling: FixedSize  # type: ignore[assignment]
+
+    def _blocks(self, table: Mask) -> list[Mask]:
+        return np.split(table, range(self.sampling.examples, table.shape[1], self.sampling.examples), axis=1)
+
+    def draw(self, possible: Mask, rng: np.random.Generator) -> Mask:
+        part = np.zeros(possible.shape, bool)
+        for block in self._blocks(part):
+            for row in block:
+                places = rng.permutation(self.sampling.examples)[: len(row)]
+                row[:] = places < self.sampling.batch_size
+        return part
+
+    def hazards(self, part: Mask, possible: Mask) -> Hazards:
+        rng, part = np.random.default_rng(0), part.copy()
+        for block in self._blocks(part):
+            drawn, most = block.sum(axis=1), block.shape[1]
+            law = scipy.stats.hypergeom(self.sampling.examples, most, self.sampling.batch_size)
+            quantiles = np.minimum(law.cdf(drawn - 1) + rng.random(len(drawn)) * law.pmf(drawn), 1.0)
+            wanted = np.maximum(scipy.stats.binom.ppf(quantiles, most, self.rate), 0.0).astype(int)
+            for row, now, then in zip(block, drawn.tolist(), wanted.tolist(), strict=True):
+                changed = np.flatnonzero(row if then < now else ~row)
+                row[rng.permutation(changed)[: abs(then - now)]] ^= True
+        return super().hazards(part, possible)
 
 
 @law_of.register(BallsInBins)

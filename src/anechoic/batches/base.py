@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anechoic.errors import UnsupportedError
 from anechoic.noise.keystream import Integers
-from anechoic.sampling import CyclicPoisson, MinSepSampling, Poisson
+from anechoic.sampling import CyclicPoisson, FixedSize, MinSepSampling, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.units.batch import Indices, UnitBatch
 from anechoic.units.ownership import Units
@@ -137,6 +137,8 @@ def batches_of(
     raise UnsupportedError(f"{type(sampling).__name__} sampling has no batches of its own.")
 
 
-def steps_of_a_pass(sampling: Poisson | CyclicPoisson | MinSepSampling, period: int | None) -> int:
+def steps_of_a_pass(
+    sampling: Poisson | CyclicPoisson | FixedSize | MinSepSampling, period: int | None
+) -> int:
     """Steps that count as one pass of the loader where every step draws by itself."""
     return period or max(1, round(sampling.examples / sampling.batch_size))

@@ -40,7 +40,7 @@ from anechoic.planning.result import Plan
 from anechoic.planning.run_shape import RunShape
 from anechoic.planning.update import Interval, update_of, with_schedule
 from anechoic.planning.user_choices import Restriction, SchemeName, amplified, under_sampling
-from anechoic.sampling import BallsInBins, Poisson
+from anechoic.sampling import BallsInBins, FixedSize, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
 from anechoic.strategies.base import Strategy
@@ -136,9 +136,10 @@ def plan(
             compared together), "blt", "dense", or one that `extend.register_strategies` knows; a Strategy,
             which competes as it is; or several of these.
         sampling: None for all schemes that are permitted, or names of some of them: "fixed_order",
-            "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins"; a Sampling, under
-            which independent noise, banded Toeplitz strategies and those given are calibrated (where its
-            accounting is slow, that takes minutes); or several of these.
+            "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins", and "fixed_size", which has
+            to be named, as Poisson sampling takes less noise; a Sampling, under which independent noise,
+            banded Toeplitz strategies and those given are calibrated (where its accounting is slow, that
+            takes minutes); or several of these.
         clip_norm, adjacency, unit: see `Mechanism`.
         accounting: of the choice, see `calibrate`. Rows are compared by bounds without sampling error; the
             choice then has the noise that Monte Carlo verifies, where that is less, after a minute or so.
@@ -274,7 +275,10 @@ def _candidates(
             made = calibrate_to_goal(goal, strategy, unsampled)
             found.append(Candidate(strategy, unsampled, made.noise_std, made=made))
     found, notes = [one for one in found if wanted.takes(type(one.sampling))], list[str]()
-    for sampling in wanted.samplings:
+    samplings: tuple[Sampling, ...] = wanted.samplings
+    if setting.sampled and wanted.schemes and wanted.takes(FixedSize):
+        samplings += (FixedSize(setting.examples, setting.batch_size, setting.fixed.steps),)
+    for sampling in samplings:
         own: Iterable[Strategy]
         if sampling.amplified:
             bands = [b for b in powers_of_two(setting.period) if b > 1 and "banded_toeplitz" in families]

@@ -25,10 +25,13 @@ _REGISTERED: dict[str, Maker] = {}
 #: Names that registered functions cannot have: those of `plan`, and of `plan_rounds` beside them.
 RESERVED = (*PLAN_CHOICES, "tree")
 #: Names of the schemes that a plan can be restricted to, and their classes.
-SchemeName = Literal["fixed_order", "poisson", "cyclic_poisson", "random_allocation", "balls_in_bins"]
+SchemeName = Literal[
+    "fixed_order", "poisson", "fixed_size", "cyclic_poisson", "random_allocation", "balls_in_bins"
+]
 SCHEMES: dict[SchemeName, tuple[str, ...]] = {
     "fixed_order": ("FixedOrder", "External"),
     "poisson": ("Poisson",),
+    "fixed_size": ("FixedSize",),
     "cyclic_poisson": ("CyclicPoisson",),
     "random_allocation": ("RandomAllocation",),
     "balls_in_bins": ("BallsInBins",),

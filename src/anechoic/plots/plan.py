@@ -30,6 +30,7 @@ _SCHEMES = {
     "FixedOrder": style.BLUE,
     "External": style.BLUE,
     "Poisson": style.ORANGE,
+    "FixedSize": "#5b7c99",
     "RandomAllocation": "#b8860b",
     "CyclicPoisson": style.GREEN,
     "BallsInBins": style.VIOLET,

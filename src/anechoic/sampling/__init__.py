@@ -11,7 +11,7 @@ from anechoic.sampling.balls_in_bins import BallsInBins
 from anechoic.sampling.external import External
 from anechoic.sampling.fixed_order import FixedOrder
 from anechoic.sampling.min_sep import MinSepSampling
-from anechoic.sampling.poisson import CyclicPoisson, Poisson
+from anechoic.sampling.poisson import CyclicPoisson, FixedSize, Poisson
 from anechoic.sampling.random_allocation import RandomAllocation
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "CyclicPoisson",
     "External",
     "FixedOrder",
+    "FixedSize",
     "MinSepSampling",
     "Poisson",
     "RandomAllocation",

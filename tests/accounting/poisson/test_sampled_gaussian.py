@@ -1,11 +1,18 @@
 """The vectorised distribution of one sampled Gaussian against dp-accounting's, point by point."""
 
+import math
+
 import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import norm
 
-from anechoic.accounting.loss_distributions.sampled_gaussian import loss_moments, sampled_gaussian_pld
+from anechoic.accounting.loss_distributions.sampled_gaussian import (
+    loss_moments,
+    sampled_gaussian_losses,
+    sampled_gaussian_pld,
+)
 from tests.marks import in_turn
 
 RELATIONS = {
@@ -73,6 +80,35 @@ def test_masses_out_of_range_move_up(sigma):
     top = 10.0 * (pld._pmf_remove._lower_loss + pld._pmf_remove.size - 1)
     assert top == pytest.approx(0.5 / sigma**2 + 9.86 / sigma, rel=0.1)
     assert pld.self_compose(10).get_epsilon_for_delta(1e-6) > 0.5 / sigma**2
+
+
+def divergence(epsilon, setting, shifts):
+    """H(P || Q) at any real epsilon, by integration: where the unit takes part they are moved by `shifts`."""
+    sigma, rate, _ = setting
+    x = np.linspace(-14 * sigma - 3, 14 * sigma + 3, 30_001)
+    p, q = ((1 - rate) * norm.pdf(x, 0, sigma) + rate * norm.pdf(x, shift, sigma) for shift in shifts)
+    return np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x)
+
+
+# how far taking part moves each of the two means from where another example takes part: u and v of the proof
+PAIRS = {
+    "zero_out_fixed_size": [(2, 1), (0, 1), (1, 1), (1, 0), (-1, -1), (2, 2), (1.5, 0.7)],
+    "replace_one_fixed_size": [(2, 0), (0, 2), (2, 1), (1, -1), (0, -2), (1, 2)],
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:4])
+@pytest.mark.parametrize("adjacency", PAIRS)
+def test_without_replacement_every_direction_is_the_largest_at_every_strike(setting, adjacency):
+    """At epsilons above 0 and below; two of the pairs attain it, so that nothing is added either."""
+    directions = sampled_gaussian_losses(*setting[:2], adjacency, setting[2] / 4)
+    for turned, (first, masses, infinite) in enumerate(directions):
+        losses = setting[2] / 4 * np.arange(first, first + len(masses))
+        assert masses.sum() + infinite == pytest.approx(1.0, abs=1e-14)
+        for epsilon in (-1.0, -0.05, 0.0, 0.05, 1.0):
+            ours = masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0)), 0) + infinite
+            pairs = [pair[::-1] if turned else pair for pair in PAIRS[adjacency]]
+            assert ours == pytest.approx(max(divergence(epsilon, setting, pair) for pair in pairs), rel=2e-3)
 
 
 def test_moments_of_the_loss():

@@ -45,6 +45,20 @@ def test_more_steps_by_monte_carlo(t, sigma, epsilon, made):
         )
 
 
+@pytest.mark.parametrize(
+    ("sigma", "t", "epochs", "delta"),
+    [(1.0, 2, 3, 1e-5), (3.0, 6, 4, 1e-6), (0.6, 5, 1, 1e-8), (1.5, 16, 2, 1e-5)],
+)
+@pytest.mark.slow
+def test_between_the_bounds_of_its_authors(sigma, t, epochs, delta):
+    """pld-accounting's own upper and lower bound, which lie within 5 % of one another."""
+    theirs = pytest.importorskip("PLD_accounting")
+    high, low = theirs.gaussian_allocation_epsilon_range(
+        delta=delta, sigma=sigma, num_steps=t, num_epochs=epochs
+    )
+    assert low <= random_allocation_epsilon(delta, sigma, t, t * epochs) <= high <= 1.05 * low
+
+
 @pytest.mark.slow
 def test_laws_keep_their_mean_and_refining_lowers_the_bound():
     ratio = gaussian_ratio(0.9)

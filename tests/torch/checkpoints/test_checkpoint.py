@@ -16,8 +16,8 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.torch_arrays import RowArrays
 from anechoic.runs import atomic_files
-from anechoic.sampling import FixedOrder
-from anechoic.strategies import BLT, BandedToeplitz
+from anechoic.sampling import FixedOrder, FixedSize
+from anechoic.strategies import BLT, BandedToeplitz, Identity
 from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.checkpoint import check_place, environment
@@ -69,12 +69,13 @@ CASES = {  # after how many releases a run is saved, and how it was made
     "ghost": (8, {"mode": "ghost", "optimizer": momentum}),
     "workers that read ahead": (7, {"workers": {"num_workers": 2}}),
     "workers that stay": (7, {"workers": {"num_workers": 2, "persistent_workers": True}}),
+    "without replacement": (6, {"mech": Mechanism(Identity(15), FixedSize(40, 8, 15), 0.5)}),
     "banded": (6, of(BandedToeplitz(15, [1.0, 0.5, 0.2]))),
     "blt": (6, of(BLT(15, scale=[0.2, 0.1], decay=[0.9, 0.5]))),
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, quick=("in an epoch",)))
+@pytest.mark.parametrize("name", mostly_slow(CASES, quick=("in an epoch", "without replacement")))
 def test_a_resumed_run_is_bit_identical(name, tmp_path, other_process):
     (at, options), path = CASES[name], tmp_path / "run.ckpt"
     scrambled()

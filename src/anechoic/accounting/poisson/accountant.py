@@ -1,4 +1,4 @@
-"""The accountant of (cyclic) Poisson sampling, by Theorem 3.21."""
+"""The accountants of (cyclic) Poisson sampling, by Theorem 3.21, and of batches of a fixed size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from anechoic.accounting.accountant import (
     only_deterministic,
 )
 from anechoic.accounting.gaussian import UNSAMPLED_FROM, gaussian_event
-from anechoic.accounting.poisson.epsilon import INTERVALS, poisson_epsilon, taking_part
+from anechoic.accounting.poisson.epsilon import (
+    INTERVALS,
+    least_noise_from,
+    noise_guess,
+    sampled_epsilon,
+    taking_part,
+)
 from anechoic.accounting.poisson.search import poisson_noise_multiplier
 from anechoic.accounting.terms import SampledGaussianTerm, Term
 from anechoic.errors import UnsupportedError
-from anechoic.sampling import CyclicPoisson, Poisson
+from anechoic.sampling import CyclicPoisson, FixedSize, Poisson
 from anechoic.statement.theorem import Theorem
 from anechoic.strategies.base import Strategy
 
@@ -50,7 +56,12 @@ class PoissonAccountant(Accountant):
 
     @property
     def _compositions(self) -> int:
-        return -(-self.strategy.n // self.sampling.groups)
+        return -(-self.strategy.n // self.sampling.public_groups)
+
+    @property
+    def _law(self) -> str:
+        """The adjacency, as `sampled_gaussian_losses` names it."""
+        return self.adjacency
 
     @property
     def taking_part(self) -> float:
@@ -59,7 +70,7 @@ class PoissonAccountant(Accountant):
     def amplified_bound(self, delta: float, std: float) -> float:
         sigma = std / self.strategy.largest_column_norm()
         rate = self.sampling.rate
-        return poisson_epsilon(delta, sigma, rate, self._compositions, adjacency=self.adjacency)
+        return sampled_epsilon(delta, sigma, rate, self._compositions, adjacency=self._law)
 
     @property
     def hides(self) -> bool:
@@ -72,7 +83,7 @@ class PoissonAccountant(Accountant):
     def term(self, delta: float, std: float, mu: float, *, verified: bool = True) -> Term:
         sigma, rate = std / self.strategy.largest_column_norm(), self.sampling.rate
         epsilon, count = self.bound(delta, std), self._compositions
-        return SampledGaussianTerm(epsilon, sigma, rate, self.adjacency, count, delta)
+        return SampledGaussianTerm(epsilon, sigma, rate, self._law, count, delta)
 
     def amplified_noise_std(self, epsilon: float, delta: float) -> float:
         sigma = poisson_noise_multiplier(
@@ -99,3 +110,53 @@ def _(
     sampling: Poisson | CyclicPoisson, strategy: Strategy, adjacency: str, accounting: Accounting
 ) -> Accountant:
     return PoissonAccountant(strategy, sampling, adjacency, accounting)
+
+
+@dataclass(frozen=True)
+class FixedSizeAccountant(PoissonAccountant):
+    """Batches of a fixed size with independent noise: who is not drawn leaves the place to another unit."""
+
+    theorem: ClassVar[Theorem] = Theorem(
+        "Batches of a fixed size (joint convexity and Kahane's inequality)",
+        "amplification.md#batches-of-a-fixed-size",
+    )
+
+    sampling: FixedSize  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        only_deterministic(self.sampling, self.accounting)
+        if self.strategy.structure.bands > 1:
+            raise UnsupportedError(
+                f"bands={self.strategy.structure.bands} under FixedSize: its amplification is proved for"
+                " independent noise (one band) only. Use Identity; or, for correlated noise, BallsInBins or"
+                " CyclicPoisson."
+            )
+
+    @property
+    def _law(self) -> str:
+        return f"{self.adjacency}_fixed_size"
+
+    def dp_event(self, std: float) -> DpEvent:
+        from dp_accounting import dp_event
+
+        # the sensitivity of this event is that of replacing
+        gaussian = gaussian_event(std / self.strategy.largest_column_norm() / 2.0)
+        size = self.sampling.examples, self.sampling.batch_size
+        one = dp_event.SampledWithoutReplacementDpEvent(*size, gaussian)
+        return dp_event.SelfComposedDpEvent(one, self._compositions)
+
+    def amplified_noise_std(self, epsilon: float, delta: float) -> float:
+        asked = epsilon, delta, self.sampling.rate, self._compositions
+        guess = noise_guess(*asked, adjacency=self._law)
+        return least_noise_from(guess, *asked, adjacency=self._law) * self.strategy.largest_column_norm()
+
+    def describe(self) -> str:
+        return (
+            "(epsilon, delta)-DP, amplified by secret batches of a fixed size, evaluated as a pessimistic"
+            " privacy loss distribution"
+        )
+
+
+@accountant_of.register
+def _(sampling: FixedSize, strategy: Strategy, adjacency: str, accounting: Accounting) -> Accountant:
+    return FixedSizeAccountant(strategy, sampling, adjacency, accounting)

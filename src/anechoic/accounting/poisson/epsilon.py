@@ -53,10 +53,17 @@ def poisson_epsilon(
     Raises:
         ValueError: if an argument is out of range.
     """
+    one_of("adjacency", adjacency, ADJACENCIES)
+    return sampled_epsilon(delta, noise_multiplier, rate, compositions, adjacency=adjacency)
+
+
+def sampled_epsilon(
+    delta: float, noise_multiplier: float, rate: float, compositions: int, *, adjacency: str
+) -> float:
+    """`poisson_epsilon`, also by the other adjacencies of `sampled_gaussian_losses`."""
     delta = fraction("delta", delta)
     noise_multiplier = positive_float("noise_multiplier", noise_multiplier)
     compositions, rate = positive_int("compositions", compositions), sampling_rate(rate)
-    one_of("adjacency", adjacency, ADJACENCIES)
     if taking_part(rate, compositions) <= delta:
         return 0.0  # who takes part in nothing is not seen: the two laws have that much in common
     unsampled = epsilon = gaussian_epsilon(delta, _unsampled_mu(noise_multiplier, compositions, adjacency))
@@ -90,8 +97,7 @@ def noise_guess(epsilon: float, delta: float, rate: float, compositions: int, *,
 
 def unsampled_noise(epsilon: float, delta: float, compositions: int, *, adjacency: str) -> float:
     """The noise multiplier that is enough at any rate."""
-    mu = gaussian_mu(epsilon, delta) / (2.0 if adjacency == "replace_one" else 1.0)
-    return math.sqrt(compositions) / mu
+    return _unsampled_mu(gaussian_mu(epsilon, delta), compositions, adjacency)
 
 
 def taking_part(rate: float, compositions: int) -> float:
@@ -102,7 +108,7 @@ def taking_part(rate: float, compositions: int) -> float:
 def least_noise_from(
     guess: float, epsilon: float, delta: float, rate: float, compositions: int, *, adjacency: str
 ) -> float:
-    """`poisson_noise_multiplier`, searched from a guess.
+    """A noise multiplier at which `sampled_epsilon` is at most epsilon, searched from a guess.
 
     Raises:
         ValueError: if delta is at least the probability of taking part at all.
@@ -116,7 +122,7 @@ def least_noise_from(
         )
 
     def epsilon_at(sigma: float) -> float:
-        return poisson_epsilon(delta, sigma, rate, compositions, adjacency=adjacency)
+        return sampled_epsilon(delta, sigma, rate, compositions, adjacency=adjacency)
 
     if epsilon >= UNSAMPLED_FROM:  # sampling is not accounted there
         unsampled = unsampled_noise(epsilon, delta, compositions, adjacency=adjacency)
@@ -144,7 +150,7 @@ def log_absent(rate: float) -> float:
 
 
 def _unsampled_mu(noise_multiplier: float, compositions: int, adjacency: str) -> float:
-    return (2.0 if adjacency == "replace_one" else 1.0) * math.sqrt(compositions) / noise_multiplier
+    return (2.0 if adjacency.startswith("replace_one") else 1.0) * math.sqrt(compositions) / noise_multiplier
 
 
 def _pld_epsilon(
