@@ -16,3 +16,11 @@ def processes_of_their_own(request, monkeypatch):
     """Let runs repeat each other's releases, unless the test asks for `one_process`."""
     if "one_process" not in request.fixturenames:
         monkeypatch.setattr(ledger, "_check_first", lambda key_hash, step: None)
+
+
+@pytest.fixture
+def other_process(monkeypatch):
+    """Forget what was released; called, it does so once more, as a new process would."""
+    made = {}
+    monkeypatch.setattr(ledger, "_MADE", made)
+    return made.clear

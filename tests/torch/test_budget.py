@@ -5,7 +5,6 @@ import torch
 
 from anechoic.budget import BudgetBook
 from anechoic.errors import GuaranteeError, ReplayError
-from anechoic.runs import ledger
 from tests.torch.setting import mechanism, start, step, train
 
 
@@ -35,11 +34,11 @@ def test_two_runs_that_began_to_look_cannot_both_step(book):
     assert second.engine.releases == 0
 
 
-def test_a_resumed_run_is_not_booked_again(book, tmp_path, monkeypatch):
+def test_a_resumed_run_is_not_booked_again(book, tmp_path, other_process):
     run = start(engine={"book": book}, keys=False)
     train(run, 4)
     run.engine.save_checkpoint(path=tmp_path / "checkpoint")
-    monkeypatch.setattr(ledger, "_MADE", {})  # as in another process
+    other_process()
     run.engine._run.recorder.journal.close()
     again = start(engine={"book": book}, keys=False)
     again.engine.load_checkpoint(path=tmp_path / "checkpoint")
@@ -47,55 +46,55 @@ def test_a_resumed_run_is_not_booked_again(book, tmp_path, monkeypatch):
     assert again.engine.releases == 15 and len(book.account().live) == 1
 
 
-def test_a_run_that_began_without_the_book_is_charged_when_it_goes_on(book, tmp_path, monkeypatch):
+def test_a_run_that_began_without_the_book_is_charged_when_it_goes_on(book, tmp_path, other_process):
     run = start(keys=False)
     train(run, 4)
     run.engine.save_checkpoint(path=tmp_path / "checkpoint")
-    monkeypatch.setattr(ledger, "_MADE", {})
+    other_process()
     run.engine._run.recorder.journal.close()
     again = start(engine={"book": book}, keys=False)
     again.engine.load_checkpoint(path=tmp_path / "checkpoint")
     assert [one.status for one in book.account().live] == ["spent"]
 
 
-def begun_again(book, monkeypatch, journal=None, rate=0.1):
+def begun_again(book, other_process, journal=None, rate=0.1):
     """The script of a run with fixed keys, from its first release on, as in another process."""
-    monkeypatch.setattr(ledger, "_MADE", {})
+    other_process()
     return start(
         engine={"book": book, "journal": journal},
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
     )
 
 
-def test_a_script_with_fixed_keys_that_runs_again_is_refused(book, monkeypatch, tmp_path):
+def test_a_script_with_fixed_keys_that_runs_again_is_refused(book, other_process, tmp_path):
     """The attack: the same keys with another learning rate, whose noise is the same and cancels."""
-    train(begun_again(book, monkeypatch), 4)
+    train(begun_again(book, other_process), 4)
     for journal in (None, tmp_path / "new", tmp_path / "new"):
-        again = begun_again(book, monkeypatch, journal, rate=0.2)
+        again = begun_again(book, other_process, journal, rate=0.2)
         with pytest.raises(GuaranteeError, match="one run was charged"):
             next(iter(again.loader))
         assert again.engine.releases == 0
-    run = begun_again(book, monkeypatch)
+    run = begun_again(book, other_process)
     with pytest.raises(GuaranteeError, match="one run was charged"):
         run.engine.save_checkpoint(path=tmp_path / "checkpoint")
         run.engine._run.recorder.journal.close()
-        begun_again(book, monkeypatch).engine.load_checkpoint(path=tmp_path / "checkpoint")
+        begun_again(book, other_process).engine.load_checkpoint(path=tmp_path / "checkpoint")
 
 
-def test_with_a_journal_it_goes_on_and_nothing_else_is_released(book, monkeypatch, tmp_path):
-    run = begun_again(book, monkeypatch, tmp_path / "journal")
+def test_with_a_journal_it_goes_on_and_nothing_else_is_released(book, other_process, tmp_path):
+    run = begun_again(book, other_process, tmp_path / "journal")
     train(run, 4)
     run.engine._run.recorder.journal.close()
-    again = begun_again(book, monkeypatch, tmp_path / "journal")
+    again = begun_again(book, other_process, tmp_path / "journal")
     train(again, 6)
     again.engine._run.recorder.journal.close()
-    other = begun_again(book, monkeypatch, tmp_path / "journal", rate=0.2)
+    other = begun_again(book, other_process, tmp_path / "journal", rate=0.2)
     with pytest.raises(ReplayError):
         train(other, 4)
     assert [one.status for one in book.account().live] == ["spent"]
 
 
-def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, monkeypatch, tmp_path):
+def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, other_process, tmp_path):
     """The attack: checkpoint and journal of an earlier step, and other data under the same rows of noise."""
     run, folder = start(engine={"book": book}, keys=False), tmp_path / "run"
     folder.mkdir()
@@ -105,7 +104,7 @@ def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, monkeypat
     files = {path: path.read_bytes() for path in folder.iterdir() if "checkpoint" in path.name}
     journal.close()
     files[journal.path] = journal.path.read_bytes()
-    monkeypatch.setattr(ledger, "_MADE", {})
+    other_process()
     again = start(engine={"book": book}, keys=False)
     again.engine.load_checkpoint(path=folder / "checkpoint")
     train(again, 8)
@@ -113,7 +112,7 @@ def test_a_journal_put_back_after_the_end_is_refused_on_any_word(book, monkeypat
     for path, content in files.items():
         path.write_bytes(content)
     for adopt in (False, True):
-        monkeypatch.setattr(ledger, "_MADE", {})
+        other_process()
         with pytest.raises(ReplayError, match="not its newest state: .*fresh keys"):
             start(engine={"book": book}, keys=False).engine.load_checkpoint(
                 path=folder / "checkpoint", adopt_journal=adopt

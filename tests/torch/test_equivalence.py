@@ -12,9 +12,9 @@ from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise import NoiseStream
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity
-from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.torch import PrivacyEngine
 from tests.marks import each_once
-from tests.torch.setting import MODES, NOISE_KEY, mechanism, network, start, step, train, weights
+from tests.torch.setting import MODES, NOISE_KEY, managed, mechanism, network, start, step, train, weights
 
 
 def opacus_run(mode, model, batches, *, clip_norm, divisor, reduction, optimizer):
@@ -79,9 +79,7 @@ def test_micro_batches_give_the_same_run(mode, kind, size):
     run, whole = start(mode, mech=mech, optimizer=momentum), start(mode, mech=mech, optimizer=momentum)
     sizes, updates = [], 0
     while run.engine.releases < mech.steps:
-        with BatchMemoryManager(
-            data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
-        ) as batches:
+        with managed(run, size) as batches:
             for batch in batches:
                 sizes.append(len(batch[0]))
                 before = weights(run.model)

@@ -16,7 +16,7 @@ from anechoic.torch.labels import _MARKED, LabelledBatch, LabelledTensor, OnAxis
 from anechoic.torch.sources.model_calls import undisturbed
 from tests.torch.label_fuzz import program
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH
-from tests.torch.setting import mechanism, start, step
+from tests.torch.setting import managed, mechanism, start, step
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 #: Losses that keep rows apart, and are refused all the same.
@@ -456,7 +456,7 @@ def test_marks_end_with_the_memory_that_rows_were_written_to():
 
 def test_empty_batches_of_the_data_go_through_the_model():
     run, sizes = start(mech=mechanism("poisson", batch_size=2, steps=40), keys=False), set()
-    manager = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=1, optimizer=run.optimizer)
+    manager = managed(run, 1)
     for batch in run.loader:
         sizes.add(len(batch[0]))
         step(run, batch)

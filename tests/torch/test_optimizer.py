@@ -9,7 +9,6 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from anechoic.errors import AnechoicError, DesynchronizedError, GuaranteeError, HorizonError, MismatchError
-from anechoic.torch import BatchMemoryManager
 from anechoic.torch.noise_adder import NoiseAdder
 from tests.floats import same_bits
 from tests.torch.setting import (
@@ -17,6 +16,7 @@ from tests.torch.setting import (
     ONE_MODE,
     backward,
     data,
+    managed,
     mechanism,
     network,
     start,
@@ -316,9 +316,7 @@ def test_an_update_that_failed_in_the_midst_is_not_repeated():
 @pytest.mark.slow
 def test_an_interrupted_partial_sum_is_refused_until_abandoned(monkeypatch):
     run, whole = start(), start()
-    with BatchMemoryManager(
-        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
-    ) as batches:
+    with managed(run, 3) as batches:
         iterator = iter(batches)
         step(run, next(iterator))
         batch = next(iterator)

@@ -15,22 +15,16 @@ from anechoic.errors import CheckpointError, DesynchronizedError, MismatchError,
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.noise.gaussian import AES, CHACHA
 from anechoic.noise.torch_arrays import RowArrays
-from anechoic.runs import atomic_files, ledger
+from anechoic.runs import atomic_files
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
-from anechoic.torch import BatchMemoryManager, CorrectedAdam, noise_adder, read_mechanism
+from anechoic.torch import CorrectedAdam, noise_adder, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
 from anechoic.torch.checkpoints.environment import check_place, environment
 from tests.marks import mostly_slow
-from tests.torch.setting import MODES, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import MODES, data, managed, mechanism, network, start, step, train, weights
 
-
-@pytest.fixture(autouse=True)
-def other_process(monkeypatch):
-    """Forget what was released; called, it does so once more, as a new process would."""
-    made = {}
-    monkeypatch.setattr(ledger, "_MADE", made)
-    return made.clear
+pytestmark = pytest.mark.usefixtures("other_process")
 
 
 def adam(parameters):
@@ -104,10 +98,8 @@ def test_a_resumed_run_is_bit_identical(name, tmp_path, other_process):
 def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
     path = tmp_path / "run.ckpt"
 
-    def managed(run, size, stop):
-        with BatchMemoryManager(
-            data_loader=run.loader, max_physical_batch_size=size, optimizer=run.optimizer
-        ) as batches:
+    def stepped(run, size, stop):
+        with managed(run, size) as batches:
             while run.engine.releases < stop:
                 for batch in batches:
                     step(run, batch)
@@ -117,17 +109,17 @@ def test_micro_batches_resume_with_the_same_size(tmp_path, other_process):
 
     torch.manual_seed(5)
     whole = lively()
-    managed(whole, 3, 6)
+    stepped(whole, 3, 6)
     whole.engine.save_checkpoint(path=path)
     with pytest.raises(ReplayError, match="max_physical_batch_size=None was 3"):
         iter(whole.loader)
-    end = managed(whole, 3, 15)
+    end = stepped(whole, 3, 15)
     other_process()
     resumed = lively(keys=False)
     resumed.engine.load_checkpoint(path=path)
     with pytest.raises(ReplayError, match="max_physical_batch_size=4 was 3"):
-        managed(resumed, 4, 15)
-    assert torch.equal(managed(resumed, 3, 15), end)
+        stepped(resumed, 4, 15)
+    assert torch.equal(stepped(resumed, 3, 15), end)
 
 
 def with_other_digits(mech):
@@ -163,9 +155,7 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
 def test_a_batch_in_hand_is_not_saved(mode, tmp_path):
     path = tmp_path / "run.ckpt"
     run = start(mode)
-    with BatchMemoryManager(
-        data_loader=run.loader, max_physical_batch_size=3, optimizer=run.optimizer
-    ) as batches:
+    with managed(run, 3) as batches:
         iterator = iter(batches)
         batch = next(iterator)
         with pytest.raises(DesynchronizedError, match="batch 0 was delivered"):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, MismatchError, ReplayError
-from anechoic.runs import ledger
 from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints.checkpoint import read
@@ -16,13 +15,7 @@ from anechoic.torch.run_journal import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, start, step, train, weights
 
-
-@pytest.fixture(autouse=True)
-def other_process(monkeypatch):
-    """Forget what was released; called, it does so once more, as a new process would."""
-    made = {}
-    monkeypatch.setattr(ledger, "_MADE", made)
-    return made.clear
+pytestmark = pytest.mark.usefixtures("other_process")
 
 
 @pytest.fixture

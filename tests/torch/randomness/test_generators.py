@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import Dataset
 
 from anechoic.errors import GuaranteeError, UnsupportedError
-from anechoic.torch import BatchMemoryManager, PrivacyEngine
+from anechoic.torch import PrivacyEngine
 from anechoic.torch import generators as randomness
-from tests.torch.setting import FEATURES, data, mechanism, network, start, step, train, weights
+from tests.torch.setting import FEATURES, data, managed, mechanism, network, start, step, train, weights
 
 
 def draw():
@@ -85,8 +85,7 @@ def test_micro_batches_draw_apart_and_are_given_back():
     outside = draw()
     scramble(3)
     drawn = []
-    manager = BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=4, optimizer=run.optimizer)
-    with manager as batches:
+    with managed(run, 4) as batches:
         for batch in batches:
             drawn.append(draw())
             step(run, batch)

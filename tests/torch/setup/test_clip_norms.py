@@ -8,14 +8,13 @@ import torch
 
 from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs import ledger
 from anechoic.sampling import FixedOrder
 from anechoic.strategies import Identity
 from anechoic.torch import PrivacyEngine
 from anechoic.torch.setup.clip_norms import GAMMA, fitted, flat_norm
 from anechoic.torch.sources.clipping import GridClipping
 from tests.marks import in_turn, slow
-from tests.torch.setting import data, mechanism, network, start, step
+from tests.torch.setting import data, mechanism, network, private, start, step
 
 SPLITS = {"per_layer": [0.3, 0.4, 0.5, 0.6], "per_group": {"0.*": 0.7, "*": 0.2}}
 
@@ -40,19 +39,10 @@ def test_the_flat_norm_is_never_less_than_the_root_of_the_squares(norms):
 def test_a_planned_mechanism_has_the_flat_norm_and_its_grid():
     run = start(mech=mechanism("poisson"), clipping="per_layer", max_grad_norm=[0.5] * 4, keys=False)
     assert run.mechanism.clip_norm == 1.0
-    model = network()
-    engine = PrivacyEngine()
-    engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=run.plain,
-        target_epsilon=8.0,
-        target_delta=1e-3,
-        epochs=1,
-        mechanism="identity",
-        clipping="per_group",
-        max_grad_norm={"*.weight": 3.0, "*.bias": 4.0},
-    )
+    private(
+        engine := PrivacyEngine(), loader=run.plain, to_epsilon=True, target_epsilon=8.0, target_delta=1e-3,
+        epochs=1, mechanism="identity", clipping="per_group", max_grad_norm={"*.weight": 3.0, "*.bias": 4.0},
+    )  # fmt: skip
     assert engine.mechanism.clip_norm == 5.0
     clipping = engine._run.source.clipping
     assert isinstance(clipping, GridClipping) and clipping.parts.places == (0, 1, 0, 1)
@@ -130,8 +120,8 @@ def test_a_release_keeps_every_bound(mode):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_the_clipping_that_it_began_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "_MADE", {})  # as in a process of its own
+@pytest.mark.usefixtures("other_process")
+def test_a_run_goes_on_with_the_clipping_that_it_began_with(tmp_path):
     path = tmp_path / "run.ckpt"
     for words in ({"clipping": "automatic"}, {"clipping": "per_layer", "max_grad_norm": 1.0}, {}):
         run = start(**words)
