@@ -14,7 +14,7 @@ from tests.torch.setting import ONE_MODE, backward, managed, start, step, train,
 def test_a_batch_left_half_summed_is_refused_until_abandoned(mode):
     run, whole = start(mode), start(mode)
     before = weights(run.model)
-    with managed(run) as batches:
+    with managed(run, 3) as batches:
         for batch in batches:
             step(run, batch)
             break
@@ -30,7 +30,7 @@ def test_a_batch_left_half_summed_is_refused_until_abandoned(mode):
 @pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_micro_batch_that_is_skipped_is_refused(mode):
     run = start(mode)
-    with managed(run) as batches:
+    with managed(run, 3) as batches:
         iterator = iter(batches)
         step(run, next(iterator))
         next(iterator)
@@ -41,7 +41,7 @@ def test_a_micro_batch_that_is_skipped_is_refused(mode):
 @pytest.mark.parametrize("mode", ONE_MODE)
 def test_a_micro_batch_that_is_stepped_twice_is_refused(mode):
     run = start(mode)
-    with managed(run) as batches:
+    with managed(run, 3) as batches:
         iterator = iter(batches)
         step(run, next(iterator))
         with pytest.raises(DesynchronizedError, match="no batch was delivered"):
