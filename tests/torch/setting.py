@@ -87,28 +87,15 @@ def start(
     engine = PrivacyEngine(**given, **(engine or {}))
     criterion = nn.CrossEntropyLoss(reduction=reduction)
     made = engine.make_private(
-        module=model,
-        optimizer=optimizer(model.parameters()),
-        criterion=criterion,
-        data_loader=plain,
-        mechanism=mech,
-        grad_sample_mode=mode,
-        loss_reduction=reduction,
-        **options,
-    )
+        module=model, optimizer=optimizer(model.parameters()), criterion=criterion, data_loader=plain,
+        mechanism=mech, grad_sample_mode=mode, loss_reduction=reduction, **options,
+    )  # fmt: skip
     if len(made) == 4:
         criterion = made[2]
     return SimpleNamespace(
-        engine=engine,
-        model=model,
-        module=made[0],
-        optimizer=made[1],
-        criterion=criterion,
-        loader=made[-1],
-        plain=plain,
-        mechanism=mech,
-        forward=made[0] if isinstance(made[0], nn.Module) else model,
-    )
+        engine=engine, model=model, module=made[0], optimizer=made[1], criterion=criterion, loader=made[-1],
+        plain=plain, mechanism=mech, forward=made[0] if isinstance(made[0], nn.Module) else model,
+    )  # fmt: skip
 
 
 def private(engine=None, *, model=None, loader=None, optimizer=None, to_epsilon=False, **options):

@@ -194,19 +194,12 @@ def private(
         noise_key=secrets.token_bytes(32), sampling_key=sampling_key or secrets.token_bytes(32)
     )
     return engine.make_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=lr),
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=lr),
         data_loader=torch.utils.data.DataLoader(Indexed(*tensors), batch_size=batch_size),
-        max_grad_norm=1.0,
-        mechanism=mechanism,
-        epochs=options.pop("epochs", 1),
-        target_delta=1e-3,
-        poisson_sampling=False,
-        grad_sample_mode="rows",
-        loss_reduction=reduction,
-        exact_sums=exact,
+        max_grad_norm=1.0, mechanism=mechanism, epochs=options.pop("epochs", 1), target_delta=1e-3,
+        poisson_sampling=False, grad_sample_mode="rows", loss_reduction=reduction, exact_sums=exact,
         **options,
-    )
+    )  # fmt: skip
 
 
 def clipped_sums(module, rows, loss):

@@ -246,13 +246,9 @@ class Positions(Language):
 @pytest.mark.parametrize("collate", [flattened, with_lengths, two_in_a_row])
 def test_packed_batches_are_refused_and_packing_named(collate, mode):
     run = start(
-        mode,
-        mech=Mechanism(Identity(2), FixedOrder(8, 4, steps=2), 1.0),
-        model=Positions(),
-        dataset=Sentences(),
-        loader={"collate_fn": collate},
-        keys=False,
-    )
+        mode, mech=Mechanism(Identity(2), FixedOrder(8, 4, steps=2), 1.0), model=Positions(),
+        dataset=Sentences(), loader={"collate_fn": collate}, keys=False,
+    )  # fmt: skip
     words, extra = next(iter(run.loader))
     with pytest.raises(
         (DesynchronizedError, GuaranteeError, UnsupportedError), match=r"Packing .*pad instead"

@@ -54,12 +54,9 @@ def private(stream, engine=None, **given):
     )
     engine = engine or PrivacyEngine()
     return engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-9),
-        data_loader=DataLoader(stream, batch_size=B, **given),
-        mechanism=mechanism,
-        max_grad_norm=1.0,
-    )
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-9),
+        data_loader=DataLoader(stream, batch_size=B, **given), mechanism=mechanism, max_grad_norm=1.0,
+    )  # fmt: skip
 
 
 def released(model, optimizer, loader, most=10**9):

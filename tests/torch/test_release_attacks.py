@@ -35,13 +35,10 @@ def run(mechanism, x, mode="rows"):
     torch.manual_seed(0)
     model = nn.Linear(x.shape[1], 10, bias=False)
     out = PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
         data_loader=DataLoader(TensorDataset(x, torch.arange(len(x)) % 10), batch_size=len(x)),
-        grad_sample_mode=mode,
-        poisson_sampling=False,
-        mechanism=mechanism,
-    )
+        grad_sample_mode=mode, poisson_sampling=False, mechanism=mechanism,
+    )  # fmt: skip
     module, optimizer, loader = out[0], out[1], out[-1]
     criterion = out[2] if len(out) == 4 else F.cross_entropy
     models, released = [model.weight.detach().clone()], []

@@ -89,20 +89,6 @@ def test_refusals():
             random_allocation_epsilon(*bad)
 
 
-@pytest.mark.parametrize(("noise", "count"), [(1.0, 7), (3.0, 13), (0.4, 5), (50.0, 3)])
-def test_a_sum_is_the_law_of_the_sum(noise, count):
-    """Second moments: E S^2 = count E R^2 + count (count - 1), and the sum's own law is a little wider."""
-    ratio = gaussian_ratio(noise)
-    total = sum_of(ratio, count)
-    variance = math.expm1(1 / noise**2)
-    found = float(np.square(np.exp(total.logs) / count - 1) @ total.mass) + total.zero
-    assert variance / count < found < variance / count * 1.02
-    split = total.coarsened()
-    assert split.mass.sum() + split.zero == pytest.approx(1, rel=1e-12)
-    coarse = float(np.square(np.exp(split.logs) / count - 1) @ split.mass) + split.zero
-    assert found < coarse < found * 1.02
-
-
 @pytest.mark.parametrize("count", [7, 120, 99_991])
 @pytest.mark.slow
 def test_counts_that_are_no_power_of_two_lie_between_their_neighbours(count):

@@ -39,15 +39,9 @@ def lively(mode="rows", *, keys=True, mech=None, optimizer=adam, workers=None, *
     """A run with dropout and augmentations, which draw from every generator."""
     mech = mech or mechanism("cyclic")
     return start(
-        mode,
-        mech=mech,
-        model=network(dropout=0.3),
-        dataset=data(mech.sampling.examples, augmented=True),
-        optimizer=optimizer,
-        keys=keys,
-        loader=workers or {},
-        **options,
-    )
+        mode, mech=mech, model=network(dropout=0.3), dataset=data(mech.sampling.examples, augmented=True),
+        optimizer=optimizer, keys=keys, loader=workers or {}, **options,
+    )  # fmt: skip
 
 
 def scrambled():

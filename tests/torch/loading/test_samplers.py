@@ -25,9 +25,6 @@ def cyclic(examples, batch_size, groups, *, key=KEY, grouping="balanced", steps=
     return PoissonBatches(CyclicPoisson(examples, batch_size, groups, steps, grouping), 10, key)
 
 
-# 1 / (1 / L) is not L in floating point for these L, and Opacus's int(N * (1 / L)) is off by one
-
-
 def test_one_permutation_is_uniform():
     # where example 0 lands, over keys: chi-square on 12 places
     places = np.zeros(12)

@@ -141,12 +141,8 @@ def test_layers_of_units_are_clipped_by_unit():
     """Two examples of one unit add up before they are clipped, part by part."""
     mech = Mechanism(Identity(1), FixedOrder(1, 1, 1), 1e-9, flat_norm([1e-3] * 4), unit="user")
     run = start(
-        mech=mech,
-        dataset=data(2),
-        unit_ids=["ann", "ann"],
-        clipping="per_layer",
-        max_grad_norm=[1e-3] * 4,
+        mech=mech, dataset=data(2), unit_ids=["ann", "ann"], clipping="per_layer", max_grad_norm=[1e-3] * 4,
         shuffle=False,
-    )
+    )  # fmt: skip
     step(run, next(iter(run.loader)))
     assert [float(p.grad.norm()) for p in run.model.parameters()] == pytest.approx([1e-3] * 4, rel=1e-4)

@@ -161,12 +161,9 @@ def test_noise_that_grows_late_gets_a_coarser_grid_before_the_run():
 
     def runs(mechanism, steps):
         stream = NoiseStream(
-            mechanism.strategy,
-            8,
-            std=3 * mechanism.noise_std,
-            key=bytes([7] * 32),
+            mechanism.strategy, 8, std=3 * mechanism.noise_std, key=bytes([7] * 32),
             grid=2.0**-mechanism.grid_bits,
-        )
+        )  # fmt: skip
         state = stream.init()
         for _ in range(steps):
             _, state = stream.next(state)

@@ -229,13 +229,9 @@ class InTime(BatchSampler):
 
 def external(ids, participation, *, batch_size=5, steps=8, sampler=None, unit="user"):
     mech = calibrate(
-        Identity(steps),
-        sampling=External(participation, batch_size, steps),
-        noise_multiplier=1.0,
-        delta=1e-3,
-        clip_norm=CLIP,
-        unit=unit,
-    )
+        Identity(steps), sampling=External(participation, batch_size, steps), noise_multiplier=1.0,
+        delta=1e-3, clip_norm=CLIP, unit=unit,
+    )  # fmt: skip
     loader = DataLoader(data(EXAMPLES), batch_sampler=InTime(EXAMPLES) if sampler is None else sampler)
     engine = PrivacyEngine(noise_key=NOISE_KEY, sampling_key=SAMPLING_KEY)
     return engine, made_private(engine, loader=loader, mechanism=mech, unit_ids=ids)

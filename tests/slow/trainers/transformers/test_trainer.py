@@ -162,14 +162,9 @@ def test_a_killed_trainer_goes_on_bit_for_bit(at, tmp_path):
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         return subprocess.Popen(
-            list(map(str, command)),
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
 
     def end(process):
         _, errors = process.communicate(timeout=200)
