@@ -249,20 +249,6 @@ def test_add_or_remove_draws_groups_independently():
     assert {s.grouping for s in schemes if isinstance(s, CyclicPoisson)} == {"independent"}
 
 
-@pytest.mark.slow
-def test_a_budget_may_take_more_groups_than_bands():
-    """Two bands, and a run that amplification hardly helps: whole passes in a fixed order are better."""
-    result = plan(
-        examples=640, batch_size=20, epochs=2, epsilon=60.0, delta=1e-5, dimension=1, memory_budget=8,
-        strategy="banded_toeplitz",
-    )  # fmt: skip
-    assert max(row.history for row in result.rows) == 2
-    assert result.mechanism.strategy.structure.bands == 2
-    designs = Designs(PlanObjective(workloads.prefix_sum(64)))
-    same = designs.error(2) * poisson_noise_multiplier_estimate(60.0, 1e-5, 2 / 32, 32) / 20
-    assert result.chosen.predicted < same
-
-
 @pytest.mark.parametrize("strategy", ["auto", "banded_toeplitz"])
 @pytest.mark.slow
 def test_a_noise_multiplier_is_that_of_independent_noise_and_every_row_has_its_epsilon(strategy):

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
+    RandomSampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -316,6 +317,9 @@ def test_external_batches_are_used_as_they_are():
 # What it refuses.
 
 
+DRAWN = mechanism("poisson")
+
+
 def test_a_second_run_needs_a_second_engine():
     run = start()
     with pytest.raises(GuaranteeError, match="make a new PrivacyEngine"):
@@ -344,11 +348,7 @@ def test_a_second_run_needs_a_second_engine():
         ({"participation": Single()}, MismatchError, "participation"),
         ({"mechanism": mechanism(examples=41)}, MismatchError, "40 examples, the mechanism's sampling 41"),
         ({"mechanism": mechanism(batch_size=10)}, MismatchError, "batch_size=8, the mechanism's is 10"),
-        (
-            {"mechanism": mechanism("poisson"), "poisson_sampling": False},
-            MismatchError,
-            "poisson_sampling=False, but the mechanism's guarantee rests on Poisson",
-        ),
+        ({"mechanism": DRAWN, "poisson_sampling": False}, MismatchError, "guarantee rests on Poisson"),
     ],
 )
 def test_options_that_are_refused(options, error, message):
@@ -387,30 +387,18 @@ def mixing():
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
 
-@pytest.mark.parametrize(
-    ("model", "error", "message"),
-    [
-        (
-            lambda: DistributedDataParallel(network()),
-            UnsupportedError,
-            "is DistributedDataParallel: pass the",
-        ),
-        (lambda: OptimizedModule(network()), UnsupportedError, "put its _orig_mod in its place"),
-        (lambda: torch.jit.script(network()), UnsupportedError, "ScriptModule: pass the plain module"),
-        (lambda: network().eval(), UnsupportedError, r"call model.train\(\)"),
-        (
-            lambda: nn.Sequential(nn.Embedding(9, 6, max_norm=1.0), network()),
-            UnsupportedError,
-            "leave max_norm out",
-        ),
-        (
-            lambda: nn.Sequential(nn.Embedding(9, 6, sparse=True), network()),
-            UnsupportedError,
-            "leave sparse out",
-        ),
-        (mixing, GuaranteeError, "get_compatible_module"),
-    ],
-)
+MODULES = [
+    (lambda: DistributedDataParallel(network()), UnsupportedError, "is DistributedDataParallel: pass the"),
+    (lambda: OptimizedModule(network()), UnsupportedError, "put its _orig_mod in its place"),
+    (lambda: torch.jit.script(network()), UnsupportedError, "ScriptModule: pass the plain module"),
+    (lambda: network().eval(), UnsupportedError, r"call model.train\(\)"),
+    (lambda: nn.Sequential(nn.Embedding(9, 6, max_norm=1.0)), UnsupportedError, "leave max_norm out"),
+    (lambda: nn.Sequential(nn.Embedding(9, 6, sparse=True)), UnsupportedError, "leave sparse out"),
+    (mixing, GuaranteeError, "get_compatible_module"),
+]
+
+
+@pytest.mark.parametrize(("model", "error", "message"), MODULES)
 def test_modules_that_do_not_fit_are_refused(model, error, message):
     with pytest.raises(error, match=message):
         private(model=model(), mechanism=mechanism())
@@ -460,12 +448,8 @@ def refused_loaders():
     return {
         "weighted": DataLoader(dataset, batch_size=8, sampler=weighted),
         "subset": DataLoader(dataset, batch_size=8, sampler=SubsetRandomSampler(range(20))),
-        "replacement": DataLoader(
-            dataset, batch_size=8, sampler=torch.utils.data.RandomSampler(dataset, True)
-        ),
-        "fewer": DataLoader(
-            dataset, batch_size=8, sampler=torch.utils.data.RandomSampler(dataset, num_samples=8)
-        ),
+        "replacement": DataLoader(dataset, batch_size=8, sampler=RandomSampler(dataset, True)),
+        "fewer": DataLoader(dataset, batch_size=8, sampler=RandomSampler(dataset, num_samples=8)),
         "batches": DataLoader(dataset, batch_sampler=[[1, 2], [3]]),
         "unbatched": DataLoader(dataset, batch_size=None),
         "iterable": DataLoader(Stream(), batch_size=8),
@@ -533,11 +517,7 @@ def test_double_precision_gets_double_noise():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (
-            {"accountant": "tcdp"},
-            ValueError,
-            "accountant='tcdp' is unknown: choose one of 'prv', 'rdp', 'gdp'",
-        ),
+        ({"accountant": "tcdp"}, ValueError, "='tcdp' is unknown: choose one of 'prv', 'rdp', 'gdp'"),
         ({"secure_mode": True}, UnsupportedError, "secure_mode=True"),
         ({"noise_key": 7}, ValueError, "noise_key"),
         ({"noise_key": b"short"}, ValueError, "noise_key has 5 bytes"),

@@ -14,7 +14,18 @@ from anechoic.sampling import CyclicPoisson, FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz, ColumnNormalized, Identity
 from anechoic.torch import PrivacyEngine
 from tests.marks import each_once
-from tests.torch.setting import MODES, NOISE_KEY, managed, mechanism, network, start, step, train, weights
+from tests.torch.setting import (
+    MODES,
+    NOISE_KEY,
+    managed,
+    mechanism,
+    network,
+    private,
+    start,
+    step,
+    train,
+    weights,
+)
 
 
 def opacus_run(mode, model, batches, *, clip_norm, divisor, reduction, optimizer):
@@ -111,11 +122,11 @@ def noise_of(strategy, mode, kind, *, learning_rate=0.5, std=0.7, clip_norm=2.0)
     mech = Mechanism(strategy, scheme, std, clip_norm)
     model = Silent()
     dataset = torch.utils.data.TensorDataset(torch.randn(40, 30))
-    plain = torch.utils.data.DataLoader(dataset, batch_size=mech.expected_batch_size)
-    engine = PrivacyEngine(noise_key=NOISE_KEY, sampling_key=bytes(32))
-    made = engine.make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=learning_rate),
-        criterion=nn.MSELoss(), data_loader=plain, mechanism=mech, grad_sample_mode=mode,
+    made = private(
+        engine := PrivacyEngine(noise_key=NOISE_KEY, sampling_key=bytes(32)), model=model, mechanism=mech,
+        optimizer=torch.optim.SGD(model.parameters(), lr=learning_rate), criterion=nn.MSELoss(),
+        loader=torch.utils.data.DataLoader(dataset, batch_size=mech.expected_batch_size),
+        grad_sample_mode=mode,
     )  # fmt: skip
     module, optimizer, loader = made[0], made[1], made[-1]
     criterion = made[2] if mode == "ghost" else nn.MSELoss()

@@ -49,47 +49,31 @@ def test_a_planned_mechanism_has_the_flat_norm_and_its_grid():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("word", "norm", "error", "message"),
     [
-        ({"clipping": "adaptive"}, UnsupportedError, "clipping='adaptive'.*'automatic'"),
-        ({"clipping": "per-layer"}, ValueError, "clipping='per-layer'"),
-        ({"max_grad_norm": [1.0]}, ValueError, "a list of norms is that of clipping='per_layer'"),
-        ({"max_grad_norm": {"*": 1.0}}, ValueError, "clipping='per_group'"),
-        ({"clipping": "per_layer", "max_grad_norm": {"*": 1.0}}, ValueError, "clipping='per_group'"),
-        ({"clipping": "per_group", "max_grad_norm": [1.0]}, ValueError, "clipping='per_layer'"),
-        ({"clipping": "per_group"}, ValueError, "give norms by patterns of names"),
-        ({"clipping": "per_group", "max_grad_norm": {}}, ValueError, "must map patterns"),
-        ({"clipping": "per_group", "max_grad_norm": {0: 1.0}}, ValueError, "must map patterns"),
-        ({"clipping": "per_group", "max_grad_norm": {"0.*": 1.0}}, ValueError, "no pattern for '2.weight'"),
-        (
-            {"clipping": "per_group", "max_grad_norm": {"*": 1.0, "0.*": 1.0}},
-            ValueError,
-            r"no trainable parameter is left for '0\.\*'",
-        ),
-        (
-            {"clipping": "per_layer", "max_grad_norm": [1.0] * 3},
-            ValueError,
-            "3 norms, and the optimizer has 4",
-        ),
-        (
-            {"clipping": "per_layer", "max_grad_norm": [1.0, 1.0, 0.0, 1.0]},
-            ValueError,
-            "a norm of max_grad_norm",
-        ),
-        (
-            {"clipping": "per_layer", "max_grad_norm": [float("nan")] * 4},
-            ValueError,
-            "a norm of max_grad_norm",
-        ),
-        ({"clipping": "per_layer", "max_grad_norm": "1111"}, ValueError, "max_grad_norm='1111'"),
-        ({"clipping": "per_layer", "max_grad_norm": [0.6] * 4}, MismatchError, "max_grad_norm=1.2"),
-        ({"clipping": "automatic", "max_grad_norm": 2.0}, MismatchError, "max_grad_norm=2.0"),
+        ("adaptive", 1.0, UnsupportedError, "clipping='adaptive'.*'automatic'"),
+        ("per-layer", 1.0, ValueError, "clipping='per-layer'"),
+        ("flat", [1.0], ValueError, "a list of norms is that of clipping='per_layer'"),
+        ("flat", {"*": 1.0}, ValueError, "clipping='per_group'"),
+        ("per_layer", {"*": 1.0}, ValueError, "clipping='per_group'"),
+        ("per_group", [1.0], ValueError, "clipping='per_layer'"),
+        ("per_group", None, ValueError, "give norms by patterns of names"),
+        ("per_group", {}, ValueError, "must map patterns"),
+        ("per_group", {0: 1.0}, ValueError, "must map patterns"),
+        ("per_group", {"0.*": 1.0}, ValueError, "no pattern for '2.weight'"),
+        ("per_group", {"*": 1.0, "0.*": 1.0}, ValueError, r"no trainable parameter is left for '0\.\*'"),
+        ("per_layer", [1.0] * 3, ValueError, "3 norms, and the optimizer has 4"),
+        ("per_layer", [1.0, 1.0, 0.0, 1.0], ValueError, "a norm of max_grad_norm"),
+        ("per_layer", [float("nan")] * 4, ValueError, "a norm of max_grad_norm"),
+        ("per_layer", "1111", ValueError, "max_grad_norm='1111'"),
+        ("per_layer", [0.6] * 4, MismatchError, "max_grad_norm=1.2"),
+        ("automatic", 2.0, MismatchError, "max_grad_norm=2.0"),
     ],
 )
-def test_what_means_nothing_is_refused(options, error, message):
-    model = network()
+def test_what_means_nothing_is_refused(word, norm, error, message):
+    model, given = network(), {} if norm is None else {"max_grad_norm": norm}
     with pytest.raises(error, match=message):
-        start(model=model, **options)
+        start(model=model, clipping=word, **given)
     assert "forward" not in model[0].__dict__
 
 

@@ -19,6 +19,7 @@ from anechoic.torch.sources.ghost.layer_calls import trainable_layers
 from tests.marks import each_once
 from tests.torch.setting import start, step, weights
 from tests.torch.sources.ghost_setting import clipped, delivered, flat, ghost, normal, single_rows
+from tests.torch.sums import check_release, release
 
 B, T = 8, 5
 
@@ -34,31 +35,12 @@ def private(model, x, y, criterion=None, *, clip=1.0, batches=1, **options):
     )  # fmt: skip
 
 
-def clipped_sum(make, x, y, criterion=None, *, loss=None, reduction="mean", **options):
-    """Minus the update, in units of the sum."""
-    torch.manual_seed(0)
-    model = make()
-    before = weights(model)
-    module, optimizer, own, loader = private(model, x, y, criterion, **options)
-    for batch, target in loader:
-        optimizer.zero_grad()
-        (own(module(batch), target) if loss is None else loss(own, module, batch, target)).backward()
-        optimizer.step()
-    moved = before - weights(model)
-    return moved * (len(x) if getattr(criterion, "reduction", "mean") == "mean" else 1)
+def square(model, x, y):
+    return F.mse_loss(model(x), y)
 
 
-def brute_force(make, x, y, criterion=None, *, clip=1.0):
-    """Example after example, with plain autograd."""
-    torch.manual_seed(0)
-    model, total = make(), 0
-    for i in range(len(x)):
-        model.zero_grad()
-        (criterion or nn.MSELoss())(model(x[i : i + 1]), y[i : i + 1]).backward()
-        made = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-        gradient = torch.cat([part.reshape(-1) for part in made])
-        total = total + gradient * (clip / (gradient.norm() + 1e-9)).clamp(max=1)
-    return total
+def released(make, x, y, loss=square):
+    return release(make, [x, y], loss, mode="ghost", noise=1e-9)
 
 
 X, Y = normal(B, 3), normal(B, 1, seed=2)
@@ -198,13 +180,11 @@ WORKS = {
 @pytest.mark.few(9)
 def test_the_sum_is_that_of_gradients_clipped_one_by_one(name, clip):
     make, x, y = WORKS[name]
-    got, expected = clipped_sum(make, x.clone(), y, clip=clip), brute_force(make, x, y, clip=clip)
-    assert torch.allclose(got, expected, atol=1e-4 * max(1, float(expected.norm())), rtol=1e-3)
+    check_release(make, [x, y], square, mode="ghost", noise=1e-9, clip=clip, bound=1e-3)
 
 
 CRITERIA = {
     "mean": nn.MSELoss(),
-    "sum": nn.MSELoss(reduction="sum"),
     "of classes": nn.CrossEntropyLoss(label_smoothing=0.1),
     "written out": lambda out, y: (out - y).square().sum(1).mean(),
     "of logits": lambda out, y: F.binary_cross_entropy_with_logits(out, y.sigmoid()),
@@ -218,8 +198,8 @@ def test_a_criterion_is_the_users_own(name):
     criterion, y = CRITERIA[name], normal(B, 4, seed=2)
     y = y.argmax(1) if name == "of classes" else y
     assert private(nn.Linear(3, 4), X, y, criterion)[2] is criterion
-    got, expected = (find(lambda: nn.Linear(3, 4), X, y, criterion) for find in (clipped_sum, brute_force))
-    assert torch.allclose(got, expected, atol=1e-4)
+    loss = lambda model, x, y: criterion(model(x), y)  # noqa: E731
+    check_release(lambda: nn.Linear(3, 4), [X, y], loss, mode="ghost", noise=1e-9, bound=1e-3)
 
 
 def over_batch(g):
@@ -324,7 +304,7 @@ def test_rows_as_features_are_refused():
     with pytest.raises(
         GuaranteeError, match=r"a \(Linear\) was called with an input of shape \(8,\) whose rows"
     ):
-        clipped_sum(Across, X, Y)
+        released(Across, X, Y)
 
 
 LOSSES = {
@@ -341,11 +321,11 @@ LOSSES = {
 def test_a_loss_that_would_not_be_clipped_is_refused(name):
     function, words = LOSSES[name]
 
-    def loss(criterion, module, x, y):
+    def loss(module, x, y):
         return function(module(x), y, dict(module.named_parameters()))
 
     with pytest.raises(GuaranteeError, match=words):
-        clipped_sum(lambda: nn.Linear(3, 1), X, Y, loss=loss)
+        released(lambda: nn.Linear(3, 1), X, Y, loss)
 
 
 class Scaled(nn.Module):
