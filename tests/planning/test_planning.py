@@ -11,7 +11,6 @@ from anechoic.accounting import Verified
 from anechoic.accounting.poisson.search import poisson_noise_multiplier_estimate
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.participation import MinSep
-from anechoic.planning.bands import ends
 from anechoic.planning.choice import ALIKE, least_error
 from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
@@ -192,13 +191,6 @@ def test_the_choice_is_as_good_as_a_search_over_all_bands(examples, batch_size, 
     )  # fmt: skip
     if min(found.values()) < found[1] * (1 - 1e-3):
         assert chosen.predicted < independent.predicted
-
-
-def test_ends_share_the_number_of_releases():
-    for bands in range(1, 101):
-        low, high = min(ends(bands, 100, 100)), max(ends(bands, 100, 100))
-        assert low <= bands
-        assert {-(-100 // low), -(-100 // high)} == {-(-100 // bands)}
 
 
 @pytest.mark.parametrize(

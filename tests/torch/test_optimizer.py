@@ -348,30 +348,6 @@ def test_a_noise_row_out_of_turn_is_refused():
 # What belongs to training and must work.
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-3),
-        lambda p: torch.optim.Adam(p, lr=0.01),
-        lambda p: torch.optim.AdamW(p, lr=0.01),
-        lambda p: torch.optim.RMSprop(p, lr=0.01),
-    ],
-    ids=["momentum", "adam", "adamw", "rmsprop"],
-)
-@pytest.mark.parametrize("mode", ("rows", "ghost"))
-@pytest.mark.few(3)
-def test_any_optimizer_sees_the_same_noisy_gradients(mode, optimizer):
-    run = start(mode, optimizer=optimizer)
-    twin = network()
-    plain = optimizer(twin.parameters())
-    for batch in run.loader:
-        step(run, batch)
-        for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
-            q.grad = p.grad.clone()
-        plain.step()
-    assert torch.equal(weights(run.model), weights(twin))
-
-
 def test_a_closure_is_evaluated_once():
     run, other = start(), start()
     calls = []

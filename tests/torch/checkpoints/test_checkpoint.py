@@ -369,6 +369,7 @@ def test_a_run_keeps_the_cipher_that_it_began_with(
     began, goes_on, keys, tmp_path, other_process, monkeypatch
 ):
     path = tmp_path / "run.ckpt"
+    assert [noise_adder.usual_cipher(torch.device(d)) for d in ("cpu", "cuda:1")] == [AES, CHACHA]
     monkeypatch.setattr(noise_adder, "usual_cipher", lambda device: began)  # as on a device, and on the CPU
     run = start()
     train(run, 2)
@@ -405,11 +406,6 @@ def test_a_run_moves_from_the_noise_of_a_device_to_the_cpu(grid_bits, tmp_path, 
     resumed = start(mech=mech, keys=False)
     resumed.engine.load_checkpoint(path=path)
     assert torch.equal(train(resumed, 5), expected)
-
-
-def test_a_run_draws_its_noise_where_its_parameters_are():
-    assert noise_adder.usual_cipher(torch.device("cpu")) == AES
-    assert noise_adder.usual_cipher(torch.device("cuda", 1)) == CHACHA
 
 
 @pytest.mark.slow

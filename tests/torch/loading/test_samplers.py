@@ -14,7 +14,7 @@ from anechoic.participation import Cyclic, FullBatch, MinSep, OncePerEpoch, Patt
 from anechoic.sampling import CyclicPoisson, FixedOrder
 from tests.marks import in_turn
 
-KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+KEY = bytes(range(32))
 
 
 def in_order(examples, batch_size, *, key=KEY, epochs=2, drop_last=False):

@@ -195,12 +195,3 @@ def test_functions_give_keys_when_the_run_begins():
         PrivacyEngine(noise_key=lambda: b"abc")._keys.draw()
     with pytest.raises(ValueError, match="two different keys"):
         PrivacyEngine(noise_key=lambda: bytes(32), sampling_key=lambda: bytes(32))._keys.draw()
-
-
-def test_states_as_data_go_on_where_they_were():
-    scramble(5)
-    saved = randomness.as_data(randomness.states(cuda=False))
-    expected = draw()
-    scramble(6)
-    randomness.restore(randomness.from_data(saved))
-    assert draw() == expected
