@@ -16,7 +16,7 @@ from anechoic.planning.compare import plan
 from anechoic.planning.designs import Designs, designs_of
 from anechoic.planning.families import PLAN_CHOICES, family, label
 from anechoic.planning.objective import PlanObjective
-from anechoic.planning.update import UpdateRule
+from anechoic.planning.update import UpdateRule, with_schedule
 from anechoic.sampling import BallsInBins, CyclicPoisson, External, FixedOrder, Poisson, RandomAllocation
 from anechoic.statement.rounding import round_up
 from anechoic.strategies import Identity
@@ -453,11 +453,14 @@ def test_batches_of_n_over_the_period_are_those_of_the_same_run():
     assert least_error([least, replace(taken, mechanism=other)]) is least
 
 
-def test_the_same_workload_has_the_same_designs_and_others_their_own():
-    designs = designs_of(PlanObjective(workloads.prefix_sum(30)))
-    assert designs_of(PlanObjective(workloads.prefix_sum(30))) is designs and designs.blt(2) is designs.blt(2)
-    others = [workloads.prefix_sum(31), workloads.momentum(30, 0.5), workloads.momentum(30, 0.6)]
-    assert len({id(designs_of(PlanObjective(other))) for other in (workloads.prefix_sum(30), *others)}) == 4
+def test_what_is_the_same_has_the_same_designs_and_all_else_its_own():
+    """A workload, what is kept, and the rates."""
+    rates = [with_schedule(UpdateRule("sgd", 0.5), name, "step") for name in ("constant", "cosine")]
+    made = [workloads.prefix_sum(30), workloads.prefix_sum(31), *(rule.workload(30, 30) for rule in rates)]
+    objectives = [PlanObjective.of(one, keep) for one in made for keep in ("all", "last", 0.5)]
+    found = [designs_of(one) for one in objectives for _ in range(2)]
+    assert found[::2] == found[1::2] and len(set(map(id, found))) == len(objectives)
+    assert found[0].blt(2) is found[1].blt(2)
 
 
 @pytest.mark.slow
