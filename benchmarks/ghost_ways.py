@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
 from anechoic.torch.sources.ghost.factored_gradients import (
+    CachedGradients,
     MemoryAllowance,
     NormStrategy,
     OuterProducts,

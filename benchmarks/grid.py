@@ -57,7 +57,7 @@ def group(
 
 def cells(results: Results) -> Iterator[Cell]:
     """The most telling ones first."""
-    for epsilon in (2.0, 3.0, 8.0, 0.5):
+    for epsilon in (2.0, 3.0, 8.0, 0.5, 1.0):
         yield from group("mlp", epsilon, *MOMENTUM, engine=epsilon == 2.0)
     for task, epsilon in product(("digits", "mlp"), (3.0, 2.0)):
         yield from group(task, epsilon, *ADAM, engine=True)
@@ -68,11 +68,9 @@ def cells(results: Results) -> Iterator[Cell]:
     small = ("digits", "table", "softmax")
     for task, epsilon, way in product(small, EPSILONS, (MOMENTUM, ADAM)):
         yield from group(task, epsilon, *way)
-    for task, way in product(("digits", "softmax"), LATER):
-        yield from group(task, 3.0, *way)
-    for task in ("cnn", "transformer"):
-        yield from group(task, 3.0, *MOMENTUM)
-    for way, task, epsilon in product(LATER, (*small, "mlp", "cnn", "transformer"), EPSILONS):
+    for epsilon, task, way in product((3.0, 1.0), ("lora", "transformer", "cnn"), (MOMENTUM, ADAM)):
+        yield from group(task, epsilon, *way)
+    for epsilon, task, way in product((3.0, 8.0), (*small, "mlp", "lora", "cnn", "transformer"), LATER):
         yield from group(task, epsilon, *way)
 
 
@@ -106,7 +104,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, default=Path("data/fashion-mnist"))
     parser.add_argument("--out", type=Path, help="a file in a temporary folder if not given")
-    parser.add_argument("--minutes", type=float, default=480.0, help="begin no cell after so many")
+    parser.add_argument("--minutes", type=float, default=480.0, help="in all; the rest is for the next run")
+    parser.add_argument("--cell-minutes", type=float, default=10.0, help="for each arm of a cell")
     parser.add_argument("--quick", action="store_true", help="one cell of all arms")
     parser.add_argument("--tables", action="store_true", help="of what is in --out, without training")
     parser.add_argument("--claim", type=int, metavar="SETTINGS", help="banded, amplified, beside DP-SGD")
@@ -120,9 +119,13 @@ def main() -> int:
     results = Results(options.out or Path(tempfile.mkdtemp()) / "grid.jsonl", options.data_dir)
     began = time.monotonic()
     for cell in [] if options.tables else QUICK if options.quick else cells(results):
-        if cell.task in options.tasks and time.monotonic() - began < 60.0 * options.minutes:
-            at = time.monotonic()
-            results.complete(cell, options.seeds, alike(results, cell))
+        at = time.monotonic()
+        if cell.task in options.tasks and at < (end := began + 60.0 * options.minutes):
+            results.until = min(end, at + 60.0 * options.cell_minutes)
+            try:
+                results.complete(cell, options.seeds, alike(results, cell))
+            except TimeoutError as left:
+                print(f"{cell}: {left}", file=sys.stderr)
             print(f"{cell}: {time.monotonic() - at:.0f} s", file=sys.stderr, flush=True)
     print(tables(results))
     return 0

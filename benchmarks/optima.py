@@ -46,7 +46,6 @@ def classes(separation: int, n: int) -> dict[str, Callable[..., object]]:
     return {
         **free,
         "banded Toeplitz": lambda *a, **k: optimize.banded_toeplitz(*a, bands=wide, **k),
-        "column-normalised": lambda *a, **k: optimize.column_normalized(*a, bands=bands, **k),
         "BLT": lambda *a, **k: optimize.blt(*a, buffers=4, **k),
         "banded inverse": lambda *a, **k: optimize.banded_inverse(*a, bands=8, **k),
     }

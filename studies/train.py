@@ -9,15 +9,14 @@ from typing import Any
 
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.optimize import damped as damped_root
 from anechoic.planning.families import StrategyName
-from anechoic.workloads import prefix_sum
 from studies.aircraft import QUICK_PASSES, aircraft_study, sampled_study
 from studies.comparison.runner import plain_arms, private_arms, run_study
 from studies.comparison.study import Arm, Study, load
 from studies.comparison.task import Flights
 from studies.keeping import check_empty
 from studies.owners import owner_lines
+from studies.roots import damped as damped_root
 from studies.tasks import FashionMNIST
 from studies.training import execute
 
@@ -115,7 +114,7 @@ def with_damped(study: Study) -> Study:
         planned = Mechanism.from_json(arm.mechanism) if arm.mechanism and arm.kind == "planned" else None
         if planned is not None and not planned.amplified:
             made = calibrate(
-                damped_root(prefix_sum(planned.steps), participation=planned.sampling.participation).strategy,
+                damped_root(planned.steps, planned.sampling.participation),
                 sampling=planned.sampling,
                 epsilon=arm.epsilon,
                 delta=planned.delta,

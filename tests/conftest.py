@@ -32,6 +32,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(1800))
 
 
+@pytest.fixture(autouse=True)
+def other_process(monkeypatch):
+    """Forget what other tests released under the same keys; called, it does so once more."""
+    monkeypatch.setattr("anechoic.runs.ledger._MADE", made := {})
+    return made.clear
+
+
 def pytest_collection_finish():
     """Imports and collection leave a million objects: let the collector pass them by, test after test."""
     gc.collect()

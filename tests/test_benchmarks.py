@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,21 +63,45 @@ def test_clipped_gradients_of_layers_are_those_of_single_examples(adaptive, widt
     assert torch.allclose(found, each, atol=1e-5) and found.norm(dim=-1).max() > 1.0
 
 
-def test_a_grid_that_was_stopped_goes_on_and_grows_until_the_best_rate_is_inside(adaptive, tmp_path):
-    cells, path = adaptive("cells"), tmp_path / "grid.jsonl"
-    cell = cells.Cell("digits", 3.0, "fixed", "SGD", "constant", "no noise")
+@pytest.fixture
+def grid(adaptive, tmp_path):
+    """Results that train nothing: the best rate is 64; and what was asked for."""
+    cells, asked = adaptive("cells"), []
 
-    def results():
+    def results(path=tmp_path / "grid.jsonl"):
+        def train(cell, rates, seeds):
+            asked.append((cell.arm, len(rates), seeds))
+            made._record(cell, rates, seeds, -abs(np.array([rates] * len(seeds)) - 64.0))
+
         made = cells.Results(path, tmp_path)
-        made._train = lambda cell, rates, seeds: made._write(
-            {**vars(cell), "plan": {"advised": 0.0}, "rates": rates, "seeds": seeds}
-            | {"metrics": [[-abs(rate - 64.0)] * len(seeds) for rate in rates]}
-        )
-        made.complete(cell, 2)
+        made._train = train
         return made
 
-    found = results()
+    return cells.Cell("digits", 0.3, "drawn", "momentum", "cooldown", "independent"), results, asked
+
+
+def test_a_grid_that_was_stopped_goes_on_and_grows_until_the_best_rate_is_inside(grid, tmp_path):
+    cell, results, asked = grid
+    found, path = results(), tmp_path / "grid.jsonl"
+    found.complete(cell, 2)
     assert found.best(cell) == pytest.approx(64.0) and not found.at_end(cell)
-    before = path.read_text()
+    before, trained = path.read_text(), len(asked)
     path.write_text(before + '{"cut')
-    assert results().of(cell).keys() == found.of(cell).keys() and path.read_text() == before
+    again = results()
+    again.complete(cell, 2)
+    assert again.of(cell).keys() == found.of(cell).keys() and path.read_text() == before
+    again.complete(replace(cell, arm="default"), 2)  # the plan takes the same mechanism
+    assert len(asked) == trained and again.of(replace(cell, arm="default")).keys() == found.of(cell).keys()
+
+
+def test_seeds_of_the_grid_are_trained_once_and_those_of_all_rates_count(grid):
+    cell, results, asked = grid
+    found = results()
+    found.train(cell, [1.0, 2.0], 2)
+    found.train(cell, [1.0, 2.0, 4.0], 3)
+    assert asked == [("independent", 2, [0, 1]), ("independent", 2, [2]), ("independent", 1, [0, 1, 2])]
+    found.train(cell, [8.0], 1)
+    assert {rate: len(metrics) for rate, metrics in found.of(cell).items()} == dict.fromkeys((1, 2, 4, 8), 1)
+    found.until = 0.0
+    with pytest.raises(TimeoutError, match="left for the next run"):
+        found.train(cell, [8.0], 2)

@@ -193,17 +193,13 @@ class Drawer:
             ("banded_inverse", {"bands": self.count(n), "family": self.of("free", "fractional")}),
             ("banded_toeplitz", {"bands": self.count(n)}),
             ("blt", {"buffers": self.odd(self.of(None, 1, 2))}),
-            ("column_normalized", {"bands": self.count(n)}),
-            ("damped", {}),
             ("dense", {"gap": self.odd(self.of(None, 1e-3))}),
             ("toeplitz", {}),
-            ("restarted", {"strategy": s.Identity, "restarts": self.odd(self.of(1, "choose"))}),
             ("dense_bound", {"gap": self.odd(1e-4)}),
         )
         if name == "dense_bound":
             how.pop("participation", None)
-        made = [options.pop("strategy")] if "strategy" in options else []
-        return getattr(optimize, name)(workload, *made, **options, **how)
+        return getattr(optimize, name)(workload, **options, **how)
 
     def bins(self):
         n = self.size(8)

@@ -51,8 +51,7 @@ PUBLIC = {
     "lower_bounds": "lower_bound prefix_sum_lower_bound",
     "noise": "NoiseStream derive new_key",
     "optimize": """
-        balls_in_bins banded banded_inverse banded_toeplitz blt column_normalized damped dense
-        dense_bound restarted toeplitz
+        balls_in_bins banded banded_inverse banded_toeplitz blt dense dense_bound toeplitz
     """,
     "participation": "Cyclic FullBatch MinSep OncePerEpoch Patterns Single",
     "runs": "Journal conflicts digest_key_of identity_of",

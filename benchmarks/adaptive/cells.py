@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import subprocess
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from adaptive.tasks import TASKS, Task
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 import anechoic as an
@@ -32,15 +35,13 @@ Order = Literal["fixed", "drawn"]
 Arm = Literal["DP-SGD", "banded", "independent", "default", "engine", "no noise"]
 #: Arms that may have the mechanism of another one.
 PARTNERS: dict[Arm, Arm] = {"banded": "DP-SGD", "default": "independent"}
-FIRST, SECOND, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01
-OPTIMIZERS: dict[str, Any] = {
-    "SGD": "sgd",
-    "momentum": UpdateRule("sgd", FIRST),
-    "Adam": "adam",
-    "AdamW": "adam",
+#: What the plan is told, where the rates of what has no advice begin, and how it is made.
+OPTIMIZERS: dict[str, tuple[Any, float, Callable[..., torch.optim.Optimizer]]] = {
+    "SGD": ("sgd", 1.0, torch.optim.SGD),
+    "momentum": (UpdateRule("sgd", 0.9), 0.25, partial(torch.optim.SGD, momentum=0.9)),
+    "Adam": ("adam", 2.0**-6, torch.optim.Adam),
+    "AdamW": ("adam", 2.0**-6, torch.optim.AdamW),
 }
-#: Where the rates of what has no advice begin.
-GUESSES = {"SGD": 1.0, "momentum": 0.25, "Adam": 2.0**-6, "AdamW": 2.0**-6}
 OCTAVES = 10  # that a grid of rates may grow by
 
 
@@ -68,15 +69,10 @@ class Cell:
         if self.arm in ("DP-SGD", "no noise"):
             object.__setattr__(self, "order", "drawn" if self.arm == "DP-SGD" else "fixed")
 
-    @property
-    def by_engine(self) -> bool:
-        return self.arm == "engine"
-
     def plan(self, task: Task) -> Plan:
         """What the arm is planned by; without noise as independent noise, by the engine as the plan."""
-        return planned(
-            task, replace(self, clip=1.0, scale=1.0, arm="default" if self.by_engine else self.arm)
-        )
+        arm: Arm = "default" if self.arm == "engine" else self.arm
+        return planned(task, replace(self, clip=1.0, scale=1.0, arm=arm))
 
 
 @cache
@@ -91,7 +87,7 @@ def planned(task: Task, cell: Cell) -> Plan:
     return an.plan(
         examples=task.examples, batch_size=task.batch_size, epochs=task.epochs, dimension=task.dimension,
         epsilon=cell.epsilon or 1.0, delta=task.delta, random_sampling=cell.order == "drawn",
-        optimizer=OPTIMIZERS[cell.optimizer], scheduler=cell.schedule, **told,
+        optimizer=OPTIMIZERS[cell.optimizer][0], scheduler=cell.schedule, **told,
     )  # fmt: skip
 
 
@@ -109,71 +105,35 @@ def trained(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) ->
         std = cell.scale * mechanism.noise_std
         noise[:, place] = torch.from_numpy(np.asarray(std * mechanism.strategy.correlate(fresh), np.float32))
     theta = torch.stack([task.start(seed) for seed in seeds])[:, None].repeat(1, len(rates), 1)
-    rate = torch.tensor(rates, dtype=torch.float32)[:, None]
-    schedule = named_rates(cell.schedule, n)  # type: ignore[arg-type]
-    step = Direction(cell.optimizer)
+    parts = theta.unbind(1)
+    groups = [{"params": [part], "lr": rate} for part, rate in zip(parts, rates, strict=True)]
+    optimizer = OPTIMIZERS[cell.optimizer][2](groups)
+    factors = named_rates(cell.schedule, n)  # type: ignore[arg-type]
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: float(factors[min(t, n - 1)]))
     x, y = task.data[:2]
     for t in range(n):
-        index, there = padded([order.batch(t) for order in orders])
+        batches = [torch.from_numpy(np.asarray(order.batch(t), dtype=np.int64)) for order in orders]
+        index = pad_sequence(batches, batch_first=True)
+        there = pad_sequence([torch.ones(len(batch)) for batch in batches], batch_first=True)
         released = task.clipped_sum(theta, x[index], y[index], there, cell.clip) + noise[t][:, None]
-        now = float(schedule[t]) * rate
-        if cell.optimizer == "AdamW":
-            theta *= 1.0 - DECAY * now
-        theta -= now * step(t, released / float(mechanism.expected_batch_size))
+        for part, sums in zip(parts, released.unbind(1), strict=True):
+            part.grad = sums / float(mechanism.expected_batch_size)
+        optimizer.step()
+        scheduler.step()
     return np.array([[task.metric(model) for model in models] for models in theta])
 
 
-class Direction:
-    """The step of an optimizer at learning rate 1, as torch has it."""
-
-    def __init__(self, optimizer: str) -> None:
-        self.optimizer = optimizer
-        self.mean: Tensor | float = 0.0
-        self.square: Tensor | float = 0.0
-
-    def __call__(self, t: int, released: Tensor) -> Tensor:
-        if self.optimizer == "SGD":
-            return released
-        if self.optimizer == "momentum":
-            self.mean = FIRST * self.mean + released
-            return self.mean
-        self.mean = FIRST * self.mean + (1 - FIRST) * released
-        self.square = SECOND * self.square + (1 - SECOND) * released.square()
-        root = (self.square / (1 - SECOND ** (t + 1))).sqrt()
-        return self.mean / (1 - FIRST ** (t + 1)) / (root + EPS)
-
-
-def padded(batches: list[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Indices of batches of different sizes, shape (seeds, largest), and 1 where there is one."""
-    width = max(1, *(len(batch) for batch in batches))
-    index, there = torch.zeros(len(batches), width, dtype=torch.long), torch.zeros(len(batches), width)
-    for row, batch in enumerate(batches):
-        index[row, : len(batch)] = torch.from_numpy(np.asarray(batch, dtype=np.int64))
-        there[row, : len(batch)] = 1.0
-    return index, there
-
-
-def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) -> tuple[np.ndarray, Plan]:
-    """The same by `make_private_with_epsilon`; a rate of 0 stands for the advised one."""
+def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) -> np.ndarray:
+    """The same by `make_private_with_epsilon`, at the advised rate: that of `rates` stands for it."""
     x, y, other, labels = task.data
-    makers: dict[str, Any] = {
-        "SGD": lambda p: torch.optim.SGD(p, lr=1.0),
-        "momentum": lambda p: torch.optim.SGD(p, lr=1.0, momentum=FIRST),
-        "Adam": lambda p: torch.optim.Adam(p, lr=1.0),
-        "AdamW": lambda p: torch.optim.AdamW(p, lr=1.0, weight_decay=DECAY),
-    }
-    found = np.zeros((len(seeds), len(rates)))
-    for i, j in np.ndindex(found.shape):
-        torch.manual_seed(seeds[i])
-        layers = [
-            layer
-            for shape in task.shapes[::2]
-            for layer in (nn.Linear(*shape), nn.ReLU())  # type: ignore[misc]
-        ]
+    found = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        layers = [layer for shape in task.shapes[::2] for layer in (nn.Linear(*shape), nn.ReLU())]  # type: ignore[misc]
         model = nn.Sequential(*layers[:-1])
-        optimizer = makers[cell.optimizer](model.parameters())
+        optimizer = OPTIMIZERS[cell.optimizer][2](model.parameters(), lr=1.0)
         # keys follow from the seed, so that figures can be reproduced: a run that protects anyone passes none
-        keys = [hashlib.sha256(f"{kind} {cell} {seeds[i]}".encode()).digest() for kind in ("noise", "order")]
+        keys = [hashlib.sha256(f"{kind} {cell} {seed}".encode()).digest() for kind in ("noise", "order")]
         engine = PrivacyEngine(noise_key=keys[0], sampling_key=keys[1])
         private, released, loader = engine.make_private_with_epsilon(
             module=model,
@@ -187,7 +147,7 @@ def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) 
             scheduler=cell.schedule,
         )
         for group in optimizer.param_groups:
-            group["lr"] = rates[j] or engine.plan.advice.rate
+            group["lr"] = engine.plan.advice.rate
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, engine.plan.advice.factor)
         for _ in range(task.epochs):
             for rows, targets in loader:
@@ -196,8 +156,8 @@ def by_engine(cell: Cell, task: Task, rates: list[float], seeds: Sequence[int]) 
                 released.step()
                 scheduler.step()
         with torch.no_grad():
-            found[i, j] = float((model(other).argmax(-1) == labels).float().mean())
-    return found, engine.plan
+            found.append([float((model(other).argmax(-1) == labels).float().mean())])
+    return np.array(found)
 
 
 class Results:
@@ -214,6 +174,7 @@ class Results:
         self.plans: dict[Cell, dict[str, Any]] = {}
         self.norms: dict[str, list[float]] = {}
         self._began = False
+        self.until = math.inf  # by the clock of `time.monotonic`: nothing is begun after it
         for line in text.splitlines():
             self._read(json.loads(line))
 
@@ -236,11 +197,10 @@ class Results:
         self._read(line)
 
     def of(self, cell: Cell) -> dict[float, np.ndarray]:
-        """Metrics of all seeds by rate, in increasing order: of the rates with the most seeds."""
+        """Metrics by rate, in increasing order, of the seeds that all rates have."""
         found = self.cells.get(cell, {})
-        most = max((len(each) for each in found.values()), default=0)
-        full = {rate: np.array([*each.values()]) for rate, each in found.items() if len(each) == most}
-        return dict(sorted(full.items()))
+        seeds = sorted(set.intersection(*map(set, found.values()))) if found else []
+        return {rate: np.array([found[rate][seed] for seed in seeds]) for rate in sorted(found)}
 
     def predicted(self, cell: Cell) -> float:
         """Of the arm's plan, times the scale of the noise."""
@@ -252,74 +212,69 @@ class Results:
         return max(found, key=lambda rate: float(found[rate].mean()))
 
     def at_end(self, cell: Cell) -> bool:
-        """Whether the best rate has no worse one, trained with as many seeds or fewer, to both sides."""
-        rates, best = self.cells[cell], self.best(cell)
-        return best in (min(rates), max(rates))
+        """Whether the best rate has no worse one to both sides."""
+        return self.best(cell) in (min(self.cells[cell]), max(self.cells[cell]))
 
     def train(self, cell: Cell, rates: Sequence[float], seeds: int) -> None:
         """At those rates and seeds that are missing."""
         known = self.cells.get(cell, {})
-        for missing in sorted({s for rate in rates for s in range(seeds) if s not in known.get(rate, {})}):
-            group = list(range(missing, seeds))
-            wanted = [rate for rate in rates if not known.get(rate, {}).keys() >= {*group}]
-            if wanted:
-                self._train(cell, wanted, group)
-            known = self.cells[cell]
+        lacking = defaultdict(list)
+        for rate in rates:
+            lacking[tuple(seed for seed in range(seeds) if seed not in known.get(rate, {}))].append(rate)
+        for missing in filter(None, lacking):
+            if time.monotonic() > self.until:
+                raise TimeoutError("what is missing is left for the next run")
+            self._train(cell, lacking[missing], [*missing])
 
     def _train(self, cell: Cell, rates: list[float], seeds: list[int]) -> None:
         task = task_of(cell.task, self._data)
-        metrics, plan = (
-            by_engine(cell, task, rates, seeds)
-            if cell.by_engine
-            else (trained(cell, task, rates, seeds), cell.plan(task))
-        )
-        self._record(cell, plan, rates, seeds, metrics)
+        made = by_engine if cell.arm == "engine" else trained
+        self._record(cell, rates, seeds, made(cell, task, rates, seeds))
 
-    def _record(
-        self, cell: Cell, plan: Plan, rates: list[float], seeds: list[int], metrics: np.ndarray
-    ) -> None:
+    def _facts(self, cell: Cell) -> dict[str, Any]:
+        row = cell.plan(task_of(cell.task, self._data)).chosen
+        facts = {"name": row.name, "sampling": row.sampling, "predicted": round(row.predicted, 6)}
+        return facts | {"step": round(row.step_noise, 6), "advised": self._advised(cell)}
+
+    def _record(self, cell: Cell, rates: list[float], seeds: list[int], metrics: np.ndarray) -> None:
         if not self._began:
             self._began = True
             self._write(here())
-        row, advised = plan.chosen, self._advised(cell)
-        facts = {"name": row.name, "sampling": row.sampling, "predicted": round(row.predicted, 6)}
-        facts |= {"step": round(row.step_noise, 6), "advised": advised}
         if cell.task not in self.norms:
             task = task_of(cell.task, self._data)
             few = np.quantile(task.norms().numpy(), [0.1, 0.5, 0.9])
             self._write({"task": task.name, "norms": [round(float(norm), 3) for norm in few]})
         short = {k: v for k, v in asdict(cell).items() if (k, v) not in (("clip", 1.0), ("scale", 1.0))}
         columns = [[round(float(v), 5) for v in column] for column in metrics.T]
-        self._write({**short, "plan": facts, "seeds": seeds, "rates": rates, "metrics": columns})
+        self._write({**short, "plan": self._facts(cell), "seeds": seeds, "rates": rates, "metrics": columns})
 
     def complete(self, cell: Cell, seeds: int, also: Sequence[float] = ()) -> None:
-        """At six rates around the advised one, two apart, at that one, and beyond until no best is at an end.
-
-        With more than three seeds, the rates around the best one have those beyond the third.
-        """
-        if cell.by_engine:
+        """At six rates around the advised one, two apart, at it, and beyond until the best is at no end."""
+        if cell.arm == "engine":
             self.train(cell, [0.0], seeds)
             return
-        other = replace(cell, arm=PARTNERS.get(cell.arm, cell.arm))
-        if other != cell and self.of(other) and not self.of(cell):
-            task = task_of(cell.task, self._data)
-            if cell.plan(task).mechanism == other.plan(task).mechanism:  # the same runs
-                for rate, each in [*self.cells[other].items()]:
-                    self._record(cell, cell.plan(task), [rate], [*each], np.array([*each.values()])[:, None])
-        few = min(seeds, 3)
+        self._share(cell, replace(cell, arm=PARTNERS.get(cell.arm, cell.arm)))
         rate = self._advised(cell)
-        middle = rate / cell.scale if rate else GUESSES[cell.optimizer] * max(1.0, cell.clip)
-        rates = [2.0 ** (round(np.log2(middle)) + k) for k in range(-3, 3)]
-        self.train(cell, sorted({*rates, *([rate] if rate else []), *also}), few)
+        middle = rate / cell.scale if rate else OPTIMIZERS[cell.optimizer][1] * max(1.0, cell.clip)
+        rates = {2.0 ** (round(np.log2(middle)) + k) for k in range(-3, 3)}
+        rates |= {*([rate] if rate else []), *also, *self.cells.get(cell, {})}
+        self.train(cell, sorted(rates), seeds)
         for _ in range(OCTAVES):
             if not self.at_end(cell):
                 break
             best = self.best(cell)
             down = best == min(self.cells[cell])
-            self.train(cell, [best / 2, best / 4] if down else [2 * best, 4 * best], few)
-        if seeds > few:
-            best = self.best(cell)
-            self.train(cell, [best / 2, best, 2 * best], seeds)
+            self.train(cell, [best / 2, best / 4] if down else [2 * best, 4 * best], seeds)
+
+    def _share(self, cell: Cell, other: Cell) -> None:
+        """Take over the runs of another arm that has the same mechanism."""
+        theirs, mine = self.cells.get(other, {}), self.cells.get(cell, {})
+        plan = self.plans.get(cell) or (self._facts(cell) if theirs and other != cell else {})
+        if other == cell or not theirs or any(plan[k] != self.plans[other][k] for k in ("name", "sampling")):
+            return
+        for rate, each in [*theirs.items()]:
+            if fresh := [seed for seed in each if seed not in mine.get(rate, {})]:
+                self._record(cell, [rate], fresh, np.array([[each[seed]] for seed in fresh]))
 
     def _advised(self, cell: Cell) -> float:
         """The rate of the plan's advice; 0 without noise."""

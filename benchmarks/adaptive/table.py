@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
-from adaptive.cells import Cell, Results
+from adaptive.cells import Arm, Cell, Order, Results
 
 HEAD = ["task", "ε", "optimizer, schedule"]
+ORDERS: tuple[Order, ...] = ("fixed", "drawn")
 
 
 def rows(*lines: Iterable[str]) -> str:
@@ -25,19 +26,21 @@ def named(cell: Cell) -> list[str]:
     return [cell.task, f"{cell.epsilon:g}", f"{cell.optimizer}, {cell.schedule}"]
 
 
-def best(results: Results, cell: Cell) -> str:
-    """The metric at the best rate, standard error in thousandths, and a star if the rate is at an end."""
+def shown(values: np.ndarray) -> str:
+    """Mean, and standard error in thousandths."""
+    return f"{values.mean():.3f} ({1000 * error(values):.0f})"
+
+
+def best(results: Results, cell: Cell, advised: bool = False) -> str:
+    """The metric at the best rate, with a star if that is at an end, and the mean at the advised one."""
     found = results.of(cell)
     if not found:
         return ""
-    values = found[results.best(cell)]
-    return f"{values.mean():.3f} ({1000 * error(values):.0f}){'*' if results.at_end(cell) else ''}"
-
-
-def at_advised(results: Results, cell: Cell) -> str:
+    text = shown(found[results.best(cell)]) + ("*" if results.at_end(cell) else "")
+    if cell.arm == "DP-SGD" and cell.task == "flights":
+        text = f"not permitted ({text})"
     rate = results.plans[cell]["advised"]
-    found = results.cells[cell].get(rate)
-    return f", {np.mean([*found.values()]):.3f}" if found else ""
+    return f"{text}, {found[rate].mean():.3f}" if advised and rate in found else text
 
 
 def settings(results: Results) -> list[Cell]:
@@ -50,83 +53,80 @@ def settings(results: Results) -> list[Cell]:
     return sorted(found, key=lambda cell: (cell.task, cell.optimizer, cell.schedule, cell.epsilon))
 
 
-def pair(results: Results, cell: Cell) -> list[str]:
-    """Independent noise, the plan and its metric at the advised rate, predicted error over DP-SGD's."""
-    if not results.of(cell):
-        return [best(results, replace(cell, arm="independent")), "", ""]
-    plan, alone = results.plans[cell], results.plans.get(replace(cell, arm="DP-SGD"))
-    ratio = f"{plan['predicted'] / alone['predicted']:.2f}" if alone else ""
-    mine = best(results, cell) + at_advised(results, cell)
-    return [best(results, replace(cell, arm="independent")), mine, ratio]
-
-
 def grid(results: Results) -> str:
-    lines = [[*HEAD, "DP-SGD", "DP-SGD or banded, amplified"]]
-    lines[0] += [
-        f"{order}: {arm}" for order in ("fixed", "drawn") for arm in ("independent", "plan", "ratio")
-    ]
-    lines[0] += ["no noise"]
+    """Every cell; *ratio* is the plan's predicted error over that of DP-SGD."""
+    pairs = [f"{order}: {what}" for order in ORDERS for what in ("independent", "plan", "ratio")]
+    lines = [[*HEAD, "seeds", "DP-SGD", "DP-SGD or banded, amplified", *pairs, "no noise"]]
     for cell in settings(results):
-        banded = best(results, replace(cell, arm="banded", order="drawn"))
-        line = [*named(cell), best(results, replace(cell, arm="DP-SGD")), banded]
-        line += pair(results, cell) + pair(results, replace(cell, order="drawn"))
-        lines.append([*line, best(results, replace(cell, arm="no noise"))])
+        alone, silent = replace(cell, arm="DP-SGD"), replace(cell, arm="no noise")
+        arms = [alone, replace(cell, arm="banded", order="drawn")]
+        line = [best(results, arm) for arm in arms]
+        for mine in (replace(cell, order=order) for order in ORDERS):
+            known = {"predicted"} if mine in results.plans and alone in results.plans else ()
+            ratio = [f"{results.predicted(mine) / results.predicted(alone):.2f}" for _ in known] or [""]
+            arms += [replace(mine, arm="independent"), mine]
+            line += [best(results, arms[-2]), best(results, mine, advised=True), *ratio]
+        counts = {len(metrics) for arm in (*arms, silent) for metrics in results.of(arm).values()}
+        seeds = "–".join(str(count) for count in sorted(counts))
+        lines.append([*named(cell), seeds, *line, best(results, silent)])
     return rows(*lines)
 
 
-def compared(results: Results, cell: Cell, other: Cell, rate: float | None = None) -> tuple[float, float]:
-    """Metric less that of another cell, each at its best rate or the first at `rate`, and standard error."""
+def compared(results: Results, cell: Cell, other: Cell, rate: float | None = None) -> tuple[float, int]:
+    """Metric less that of another cell, each at its best rate or the first at `rate`.
+
+    And 1 or -1 if that is more than two standard errors, else 0.
+    """
     mine = results.of(cell)[results.best(cell) if rate is None else rate]
     theirs = results.of(other)[results.best(other)]
-    return float(mine.mean() - theirs.mean()), float(np.hypot(error(mine), error(theirs)))
+    gain, off = float(mine.mean() - theirs.mean()), 2.0 * float(np.hypot(error(mine), error(theirs)))
+    return gain, int(gain > off) - int(gain < -off)
 
 
 def summary(results: Results) -> str:
-    """Cells in which the plan is above or below others by more than two standard errors.
+    """Cells in which an arm is above or below another one by two standard errors, and the gain where below.
 
-    Each at its own best rate; "at its rate": the plan too at the best rate of the other.
+    Each at its own best rate; "at its rate": the first too at the best rate of the other.
     """
     head = ["batches", "arm", "less", "cells", "median", "above by 2 s.e.", "below by 2 s.e.", "at its rate"]
     lines, lost = [head], []
-    pairs = [*product(("fixed", "drawn"), ("default",), ("independent", "DP-SGD"))]
-    for order, arm, less in [*pairs, ("drawn", "banded", "DP-SGD")]:
-        gains, above, below, there = [], 0, 0, []
-        for cell in (replace(one, order=order, arm=arm) for one in settings(results)):  # type: ignore[arg-type]
-            other = replace(cell, arm=less)  # type: ignore[arg-type]
-            if not results.of(cell) or not results.of(other):
-                continue
-            gain, off = compared(results, cell, other)
-            gains.append(gain)
-            above, below = above + (gain > 2.0 * off), below + (gain < -2.0 * off)
-            if gain < -2.0 * off:
-                lost.append(f"{order}, {' '.join(named(cell))}, {arm} less {less}: {gain:+.3f}")
-            if (rate := results.best(other)) in results.of(cell):
-                same, off = compared(results, cell, other, rate)
-                there.append(cell.optimizer if same < -2.0 * off else "")
-        known = [one for one in there if one]
-        counts = [str(len(gains)), f"{np.median(gains):+.3f}" if gains else "", str(above), str(below)]
-        where = f" ({', '.join(sorted({*known}))})" if known else ""
-        lines.append([order, arm, less, *counts, f"below in {len(known)} of {len(there)}{where}"])
-    return "\n".join([rows(*lines), "", *(f"- {line}" for line in lost)])
+    pairs: list[tuple[Order, Arm, Arm]] = [("drawn", "banded", "DP-SGD")]
+    for order in ORDERS[::-1]:
+        pairs = [(order, "default", "independent"), (order, "default", "DP-SGD"), *pairs]
+    for order, arm, less in pairs:
+        found, there = [], []
+        for cell in (replace(one, order=order, arm=arm) for one in settings(results)):
+            other = replace(cell, arm=less)
+            if results.of(cell) and results.of(other):
+                found.append(compared(results, cell, other))
+                rate = results.best(other)
+                same = [compared(results, cell, other, rate)] if rate in results.of(cell) else []
+                there += same
+                kinds = [("", found[-1]), *((" at its rate", one) for one in same if less != "DP-SGD")]
+                text = f"{order}, {' '.join(named(cell))}, {arm} less {less}"
+                lost += [f"- {text}{kind}: {gain:+.3f}" for kind, (gain, sign) in kinds if sign < 0]
+        if found:
+            gains, signs = zip(*found, strict=True)
+            counts = [len(gains), f"{np.median(gains):+.3f}", signs.count(1), signs.count(-1)]
+            below = sum(sign < 0 for _, sign in there)
+            lines.append([order, arm, less, *map(str, counts), f"below in {below} of {len(there)}"])
+    return "\n".join([rows(*lines), "", *lost])
 
 
 def at_first(results: Results) -> str:
     """The plan at the advised rate: what it loses to its best rate, and beside DP-SGD at its best one."""
     lines = [["batches", "cells", "median loss", "largest loss", "above DP-SGD", "within 2 s.e.", "below"]]
-    for order in ("fixed", "drawn"):
+    for order in ORDERS:
         lost, signs = [], []
-        for cell in (replace(one, order=order) for one in settings(results)):  # type: ignore[arg-type]
-            if not (advised := results.plans.get(cell, {}).get("advised")) or advised not in results.of(cell):
-                continue
-            loss = -compared(results, cell, cell, advised)[0]
-            lost.append((loss, f"{cell.task}, {cell.epsilon:g}"))
-            if results.of(alone := replace(cell, arm="DP-SGD")):
-                gain, off = compared(results, cell, alone, advised)
-                signs.append(int(gain > 2.0 * off) - int(gain < -2.0 * off))
+        for cell in (replace(one, order=order) for one in settings(results)):
+            if (advised := results.plans.get(cell, {}).get("advised")) in results.of(cell):
+                lost.append((-compared(results, cell, cell, advised)[0], f"{cell.task}, {cell.epsilon:g}"))
+                if results.of(alone := replace(cell, arm="DP-SGD")):
+                    signs.append(compared(results, cell, alone, advised)[1])
         if lost:
             most, where = max(lost)
-            counts = [str(signs.count(sign)) for sign in (1, 0, -1)]
             median = f"{np.median([loss for loss, _ in lost]):.3f}"
+            counts = [str(signs.count(sign)) for sign in (1, 0, -1)]
             lines.append([order, str(len(lost)), median, f"{most:.3f} ({where})", *counts])
     return rows(*lines)
 
@@ -135,10 +135,9 @@ def engine(results: Results) -> str:
     """`make_private_with_epsilon` at the advised rate, beside tuned arms."""
     lines = [[*HEAD, "batches", "advice alone", "rate", "plan, tuned", "independent, tuned", "DP-SGD"]]
     for cell in (one for one in results.cells if one.arm == "engine"):
-        values = np.array([*results.cells[cell][0.0].values()])
-        text = f"{values.mean():.3f} ({1000 * error(values):.0f})"
-        others = [best(results, replace(cell, arm=arm)) for arm in ("default", "independent", "DP-SGD")]  # type: ignore[arg-type]
-        lines.append([*named(cell), cell.order, text, f"{results.plans[cell]['advised']:.2g}", *others])
+        found = [cell.order, shown(results.of(cell)[0.0]), f"{results.plans[cell]['advised']:.2g}"]
+        arms: tuple[Arm, ...] = ("default", "independent", "DP-SGD")
+        lines.append([*named(cell), *found, *(best(results, replace(cell, arm=arm)) for arm in arms)])
     return rows(*lines)
 
 
@@ -181,7 +180,10 @@ def slopes(results: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    parts = ["; ".join(f"{name} {value}" for name, value in run.items()) for run in results.runs]
+    runs: dict[str, dict[str, None]] = defaultdict(dict)
+    for run in results.runs:
+        runs[f"{run['machine']}, torch {run['torch']}, {run['date']}, commits"][run["commit"]] = None
+    parts = [f"{run} {', '.join(commits)}." for run, commits in runs.items()]
     count = sum(len(each) for rates in results.cells.values() for each in rates.values())
     parts.append(f"{len(results.cells)} arms in {len(settings(results))} cells, {count} runs.")
     for title, made in (

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anechoic.demo.flights import flights_design
@@ -91,8 +91,8 @@ class Task:
             return self._sum_of_layers(theta, x.flatten(2), y, there, clip)
         of_examples = torch.func.vmap(torch.func.grad(self.loss), in_dims=(None, 0, 0))
         each = torch.func.vmap(torch.func.vmap(of_examples, in_dims=(0, None, None)))(theta, x, y)
-        norms = each.norm(dim=-1, keepdim=True).clamp(min=clip)
-        return torch.nan_to_num(each / norms * there[:, None, :, None]).sum(-2)
+        factors = there[:, None] / each.norm(dim=-1).clamp(min=clip)
+        return torch.nan_to_num(torch.einsum("srbm,srb->srm", each, factors))
 
     def norms(self, count: int = 1000) -> Tensor:
         """Of the gradients of so many examples at the start, in increasing order."""
@@ -181,16 +181,10 @@ def _transformer(p: tuple[Tensor, ...], x: Tensor) -> Tensor:
 # -- tasks ----------------------------------------------------------------------------------------
 
 
-def _pictures(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """6000 images of Fashion-MNIST and 3000 test images, averaged over squares of four pixels."""
-    x, y, test_x, test_y = fashion_mnist(directory)
-
-    def small(pixels: np.ndarray) -> Tensor:
-        averaged = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4))
-        return torch.from_numpy(((averaged - 0.286) / 0.35).astype(np.float32))
-
-    labels = torch.from_numpy(y[:6000]), torch.from_numpy(test_y[:3000])
-    return small(x[:6000]), labels[0], small(test_x[:3000]), labels[1]
+def _small(pixels: np.ndarray) -> Tensor:
+    """Averaged over squares of four pixels, 14 x 14."""
+    averaged = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4))
+    return torch.from_numpy(((averaged - 0.286) / 0.35).astype(np.float32))
 
 
 def _rows(directory: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -227,9 +221,12 @@ def mlp(directory: Path) -> Task:
 
 
 def cnn(directory: Path) -> Task:
-    """Fashion-MNIST by two convolutions of 8 and 12 channels."""
+    """6,000 images of Fashion-MNIST, made small, by two convolutions of 8 and 12 channels; 3,000 test."""
+    x, y, test_x, test_y = fashion_mnist(directory)
+    split = (_small(x[:6000]), torch.from_numpy(y[:6000]))
+    split += (_small(test_x[:3000]), torch.from_numpy(test_y[:3000]))
     shapes = ((16, 8), (8,), (72, 12), (12,), (48, 10), (10,))
-    return Task("cnn", _pictures(directory), shapes, _cnn, 150, 3)
+    return Task("cnn", split, shapes, _cnn, 150, 3)
 
 
 def transformer(directory: Path) -> Task:
@@ -240,12 +237,48 @@ def transformer(directory: Path) -> Task:
     letters = " abcdefghijklmnopqrstuvwxyz.,'"  # all others are one more
     codes = np.array([letters.find(letter) % (len(letters) + 1) for letter in text.lower()])
     windows = codes[: len(codes) // (CONTEXT + 1) * (CONTEXT + 1)].reshape(-1, CONTEXT + 1)
-    some = torch.from_numpy(windows[np.random.default_rng(0).permutation(len(windows))[:8000]])
+    some = torch.from_numpy(windows[np.random.default_rng(0).permutation(len(windows))[:5000]])
     x, y = some[:, :-1], some[:, 1:]
     classes, d = len(letters) + 1, WIDTH
     shapes = ((classes, d), (CONTEXT, d), (d, 3 * d), (d, d), (d, 2 * d), (2 * d,), (2 * d, d))
     shapes += ((d, classes), (classes,))
-    return Task("transformer", (x[:6000], y[:6000], x[6000:], y[6000:]), shapes, _transformer, 150, 3)
+    return Task("transformer", (x[:3000], y[:3000], x[3000:], y[3000:]), shapes, _transformer, 100, 3)
+
+
+HIDDEN, RANK = (64, 32), 4
+
+
+def lora(directory: Path) -> Task:
+    """A network that knows five classes of Fashion-MNIST learns the other five.
+
+    The 30,000 rows of the known ones count as public; 5,000 others train a new last layer, and matrices of
+    low rank that are added to the frozen ones.
+    """
+    pixels, labels, test_pixels, test_labels = fashion_mnist(directory)
+    x, test_x = (_small(part).flatten(1) for part in (pixels, test_pixels))
+    y, test_y = torch.from_numpy(labels), torch.from_numpy(test_labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Linear(196, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], 5)]
+        model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+        optimizer = torch.optim.Adam(model.parameters())
+        known = torch.where(y < 5)[0]
+        for some in (part for _ in range(3) for part in known[torch.randperm(len(known))].split(100)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[some]), y[some]).backward()
+            optimizer.step()
+    frozen = [(layer.weight.detach().T, layer.bias.detach()) for layer in layers[:2]]
+
+    def logits(p: tuple[Tensor, ...], row: Tensor) -> Tensor:
+        for (weight, bias), down, up in zip(frozen, p[:4:2], p[1:4:2], strict=True):
+            row = torch.relu(row @ weight + row @ down @ up.view(RANK, -1) + bias)
+        return row @ p[4] + p[5]
+
+    # the second factors are flat, so that they start at 0
+    shapes: tuple[Shape, ...] = ((196, RANK), (RANK * HIDDEN[0],), (HIDDEN[0], RANK), (RANK * HIDDEN[1],))
+    new, other = torch.where(y >= 5)[0][:5000], test_y >= 5
+    split = (x[new], y[new] - 5, test_x[other], test_y[other] - 5)
+    return Task("lora", split, (*shapes, (HIDDEN[1], 5), (5,)), logits, 100, 3)
 
 
 def table(directory: Path) -> Task:
@@ -274,6 +307,7 @@ TASKS: dict[str, Callable[[Path], Task]] = {
     "softmax": softmax,
     "cnn": cnn,
     "transformer": transformer,
+    "lora": lora,
     "table": table,
     "flights": flights,
 }

@@ -17,7 +17,7 @@ import numpy as np
 
 from anechoic.mechanism.calibrate import calibrate
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.optimize import damped, dense, restarted
+from anechoic.optimize import dense
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity, Toeplitz, Tree
@@ -32,6 +32,7 @@ from studies.published.descent import PAPER as DESCENT
 from studies.published.exhibit import Curve, Exhibit, Panel
 from studies.published.together import Floats, accuracies, train_together
 from studies.published.training import images_in
+from studies.roots import damped, restarted
 
 SGD, TREE, ROOT, NU, ME = "DP-SGD, sampled", "tree × S", "root × S (optimal CC)", "ν-DP-FTRL", "ME (dense)"
 ARMS = (SGD, TREE, ROOT, NU, ME)
@@ -99,13 +100,11 @@ def strategies(arm: str, steps: int, order: FixedOrder) -> Strategy:
     if arm == SGD:
         return Identity(steps)
     if arm == TREE:
-        return restarted(sums, Tree, participation=participation).strategy
+        return restarted(Tree, steps, participation)
     if arm == ROOT:
-        return restarted(
-            sums, lambda n: Toeplitz.square_root(prefix_sum(n)), participation=participation
-        ).strategy
+        return restarted(lambda n: Toeplitz.square_root(prefix_sum(n)), steps, participation)
     if arm == NU:
-        return damped(sums, participation=participation).strategy
+        return damped(steps, participation)
     if arm == ME:
         return dense(sums, participation=participation).strategy
     period = {f"DP-MF⁺, τ = {steps}": steps, "DP-MF": None}[arm]

@@ -185,7 +185,7 @@ def clipped_by_example(_: Mechanism | None = None) -> Iterator[None]:
     from anechoic.torch.sources.rows import RowsSource
 
     def contributions(self: Any, rows: Any, found: Any, delivery: Any) -> Any:
-        yield found, None
+        return found, None
 
     with patch.object(RowsSource, "_contributions", contributions):
         yield

@@ -27,7 +27,7 @@ def recipe():
 def setting(monkeypatch):
     # the audit may be wrong in one of twenty runs: its tests repeat one of them
     number = itertools.count()
-    monkeypatch.setattr("anechoic.torch.keys.new_key", lambda: next(number).to_bytes(32, "big"))
+    monkeypatch.setattr("anechoic.torch.run.new_key", lambda: next(number).to_bytes(32, "big"))
     torch.manual_seed(0)
     strategy = Toeplitz.square_root(prefix_sum(12))
     sampling = FixedOrder(600, 200, steps=12)

@@ -77,7 +77,7 @@ def test_who_is_not_there_any_more_makes_room():
 
 @pytest.mark.parametrize(("clients", "tight"), [(1000, True), (1199, True), (1200, False), (5000, False)])
 def test_a_plan_without_slack_is_called_out(clients, tight):
-    found = federated.MinSeparation(20).tight(rounds=100, clients=clients, per_round=50)
+    found = federated.MinSeparation(20).check_supply(rounds=100, clients=clients, per_round=50)
     assert (found is not None) == tight and SPARE == 1.2
     if tight:
         assert "1000 are needed at least" in found and "Plan for 1200 clients" in found

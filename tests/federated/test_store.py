@@ -1,6 +1,5 @@
 """The state directory: what is on disk goes on bit for bit, and what could use noise twice is refused."""
 
-import sqlite3
 import stat
 
 import numpy as np
@@ -167,33 +166,6 @@ def test_vectors_that_are_damaged_are_refused(tmp_path, kind, how):
     small_server(state=state).shut()
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM clients WHERE id = (SELECT id FROM clients LIMIT 1)",
-        "UPDATE clients SET content = zeroblob(length(content))",
-        "DELETE FROM clients",
-        "DELETE FROM state",
-        "UPDATE state SET content = zeroblob(length(content))",
-        "UPDATE meta SET value = x'00' WHERE name = 'tag'",
-        "DELETE FROM meta WHERE name = 'tag'",
-        "DELETE FROM meta WHERE name = 'salt'",
-        "UPDATE meta SET value = x'00' WHERE name = 'salt'",
-        "DELETE FROM openings",
-    ],
-)
-def test_a_ledger_or_standing_that_was_changed_is_refused(tmp_path, statement):
-    state = tmp_path / "run"
-    with small_server(state=state) as server:
-        for _ in range(2):
-            run_round(server, range(20))
-    with sqlite3.connect(state / "state.db") as database:
-        assert database.execute(statement).rowcount
-    database.close()
-    with pytest.raises(CheckpointError):
-        small_server(state=state)
-
-
 def test_a_state_that_cannot_be_a_directory_is_refused(tmp_path):
     file = tmp_path / "file"
     file.write_text("something")
@@ -206,30 +178,6 @@ def test_a_state_that_cannot_be_a_directory_is_refused(tmp_path):
         with pytest.raises(ValueError, match=words):
             small_server(state=state)
     assert file.read_text() == "something" and list(tmp_path.iterdir()) == [file]
-
-
-@pytest.mark.parametrize("setting", [{"who": object()}, {"who": {1, 2}}, {b"who": 1}, ["who"], "who"])
-def test_a_setting_that_no_file_can_hold_is_refused(tmp_path, setting):
-    for state in (None, tmp_path / "run"):
-        with pytest.raises(ValueError, match=r"setting=.* must be plain data"):
-            small_server(state=state, setting=setting)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("adopt", ["no", "yes", 1, None])
-def test_whether_to_adopt_is_true_or_false(tmp_path, adopt):
-    for state in (None, tmp_path / "run"):
-        with pytest.raises(ValueError, match=r"adopt=.* must be True or False.* write adopt=True"):
-            small_server(state=state, adopt=adopt)
-    assert not list(tmp_path.iterdir())
-    assert small_server(adopt=np.False_).step == 0
-
-
-def test_something_else_is_refused(tmp_path):
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "state.db").write_text("x" * 5000)
-    with pytest.raises(CheckpointError, match="damaged, or no such file"):
-        small_server(state=tmp_path / "odd")
 
 
 def test_files_of_others_in_the_directory_stay(tmp_path):

@@ -109,14 +109,12 @@ def test_the_log_begins_with_what_is_guaranteed(caplog):
     assert "partition-id" in found.statement()
     text = "\n".join(record.message for record in caplog.records)
     head = text[: text.index("[ROUND 1/1]")]
-    mechanism = found.server.mechanism
+    epsilon = round_up(found.server.mechanism.epsilon())
     for words in (
-        f"({round_up(mechanism.epsilon())}, 1e-05)-differential privacy for one client, of 6 rounds together",
-        f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g}",
-        "Policy: MinSeparation(separation=3, max_participations=None)",
-        "at most 3 clients each, and every sum is divided by 3; 1 answer at least",
-        "Noise: ",
-        "Horizon: 0 of 6 rounds released, 7 parameters; no state directory",
+        f"({epsilon}, 1e-05)-differential privacy for one client, of 6 rounds together",
+        "Policy: MinSeparation(separation=3, max_participations=None); at most 3 clients a round, and",
+        "every sum is divided by 3; 1 answer at least",
+        "Horizon: 0 of 6 rounds released; no state directory",
     ):
         assert words in head, words
 
@@ -212,7 +210,7 @@ MADE = small.mechanism()
         ({"mechanism": MADE, "delta": 1e-5}, "mechanism"),
         ({**PLAN, "mechanism": "best"}, "mechanism='best' is unknown"),
         (PLAN, r"50.*Give delta= yourself"),
-        ({**PLAN, "epsilon": 0.0}, "epsilon=0.0"),
+        ({**PLAN, "epsilon": 0.0, "delta": 1e-5}, "epsilon=0.0"),
         ({**PLAN, "delta": 0.0}, "delta"),
         ({**PLAN, "population": 3, "delta": 1e-5, "clients_per_round": 4}, "different ones, but there are 3"),
         ({"state": "run"}, r"state='run' is relative, and a ServerApp.*here '/"),
@@ -236,7 +234,7 @@ MADE = small.mechanism()
 )
 def test_refuses(options, what):
     with pytest.raises(ValueError, match=what):
-        small.strategy(**options)
+        small.strategy(**options).open(record_of(small.initial()))
 
 
 def test_plans_a_mechanism_of_the_model():
@@ -262,7 +260,7 @@ def test_rounds_ask_more_than_they_need_and_wait_for_nobody(caplog):
     assert len(models) == 3 and report.replies == 9
     assert len(answered) == small.CLIENTS + 9, "who each is, and three a round; a fourth is not fetched"
     assert report.ledger.participations >= 12 and report.ledger.nearest in (None, 3)
-    assert "Rounds: at most 4 clients each, and every sum is divided by 3" in caplog.text
+    assert "at most 4 clients a round, and every sum is divided by 3" in caplog.text
 
 
 def test_a_population_that_is_used_up_ends_the_run_at_once(caplog):

@@ -8,8 +8,8 @@ import threadpoolctl
 from scipy.special import expit
 
 from anechoic.linear import integer_rows, moments
-from anechoic.linear.fitting import class_residuals, row_bits, softmax
-from anechoic.linear.integer_rows import IntegerRows
+from anechoic.linear.fitting import class_residuals, softmax
+from anechoic.linear.integer_rows import MOST_BITS, IntegerRows
 from anechoic.linear.moments import MomentSums
 from anechoic.linear.scaling import FeatureScale
 from anechoic.linear.sums import RankOneSums
@@ -24,7 +24,7 @@ def data(count=60, features=5, seed=0):
 
 def sums(features, outputs=1, clip_norm=0.3, bits=30, seed=1):
     codes = np.random.default_rng(seed).integers(0, max(2, outputs), len(features))
-    rows = IntegerRows.of(features, row_bits(bits), lambda block: block)
+    rows = IntegerRows.of(features, min(bits // 2, MOST_BITS), lambda block: block)
     residuals = class_residuals(codes, outputs)
     return RankOneSums(rows, residuals, clip_norm, bits), codes
 

@@ -8,21 +8,20 @@ import pytest
 from anechoic.errors import CheckpointError, HorizonError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.rounding import base
-from anechoic.strategies import BLT, BandedInverse, ColumnNormalized, Identity, Restarted, Toeplitz, Tree
+from anechoic.strategies import BLT, BandedInverse, ColumnNormalized, Identity, Restarted, Tree
 from anechoic.workloads import prefix_sum
-from tests.marks import each_once, each_pair, in_turn
+from tests.marks import each_pair, in_turn
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
 from tests.zoo import STRATEGIES
 
 SIGNED = BandedInverse(11, [1.3, -0.6, 0.0, 0.2, -0.1])
-ROOT = Toeplitz.square_root(prefix_sum(11))
 DENSE = STRATEGIES["dense"]
-WRAPPED = (ColumnNormalized(SIGNED), Restarted(SIGNED, 2, 19), Restarted(DENSE, 2, 16))
+WRAPPED = (ColumnNormalized(SIGNED), Restarted(SIGNED, 2, 19))
 
 
 @pytest.mark.parametrize(
     ("strategy", "dimension", "precision", "backend"),
-    each_pair([SIGNED, ROOT, DENSE, *WRAPPED], [1, 7, 16, 33, 3 * 64 + 5], ["float32", "float64"], BACKENDS),
+    each_pair([SIGNED, *WRAPPED], [1, 7, 16, 33, 3 * 64 + 5], ["float32", "float64"], BACKENDS),
 )
 def test_rows_differ_from_stored_ones_by_rounding(strategy, dimension, precision, backend, monkeypatch):
     monkeypatch.setattr("anechoic.noise.gaussian.BLOCK", 64)
@@ -40,22 +39,6 @@ def test_rows_differ_from_stored_ones_by_rounding(strategy, dimension, precision
         stream.next(state)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "backend"), each_once([SIGNED, *WRAPPED, Toeplitz.square_root(prefix_sum(70))], BACKENDS)
-)
-@pytest.mark.few(2)
-def test_a_restored_stream_continues_bit_for_bit(strategy, backend):
-    options = {"precision": "float32", "memory": "regenerate"}
-    whole, _ = emit(make_stream(strategy, 40, backend, **options))
-    for stop in (0, 1, 3, 12, strategy.n) if strategy.n < 65 else (65,):
-        if stop > strategy.n:
-            continue
-        _, state = emit(make_stream(strategy, 40, backend, **options), count=stop)
-        again = make_stream(strategy, 40, backend, **options)
-        rest, _ = emit(again, again.restore(state.state_dict()))
-        np.testing.assert_array_equal(rest, whole[stop:])
-
-
 def test_neither_way_resumes_the_other():
     stored, made = (make_stream(SIGNED, 5, "numpy", memory=memory) for memory in ("store", "regenerate"))
     _, state = emit(stored, count=3)
@@ -64,11 +47,6 @@ def test_neither_way_resumes_the_other():
     _, state = emit(made, count=3)
     with pytest.raises(MismatchError, match="regenerated"):
         stored.restore(state.state_dict())
-    for strategy in (ROOT, DENSE):
-        stored, again = (make_stream(strategy, 5, "numpy", memory=way) for way in ("store", "regenerate"))
-        _, past = emit(stored, count=3)
-        with pytest.raises(MismatchError, match="kind='Autoregressive', but"):
-            again.restore(past.state_dict())
     broken = state.state_dict() | {"rows": np.zeros((2, 5))}
     with pytest.raises(CheckpointError, match="damaged"):
         made.restore(broken)
@@ -173,10 +151,10 @@ def test_a_number_of_bytes_chooses(grid):
         (SIGNED, {"memory": "disk"}, "memory='disk' is unknown: choose"),
         (SIGNED, {"memory": 0}, "memory=0"),
         (SIGNED, {"memory": "3 XB"}, "is not a size"),
-        (BLT(5, [0.5], [0.5]), {"memory": "regenerate"}, "makes rows from.*use memory='store'"),
-        (ColumnNormalized(Tree(5)), {"memory": "regenerate"}, "makes rows from.*use memory='store'"),
-        (DENSE, {"memory": "regenerate", "grid": 2.0**-20}, "on a grid makes rows of fresh ones"),
-        (BLT(9, [0.2], [0.9]), {"memory": "regenerate", "grid": 2.0**-20}, "on a grid makes rows of fresh"),
+        (BLT(5, [0.5], [0.5]), {"memory": "regenerate"}, "rows of few fresh ones.*use memory='store'"),
+        (ColumnNormalized(Tree(5)), {"memory": "regenerate"}, "rows of few fresh ones.*use memory='store'"),
+        (DENSE, {"memory": "regenerate"}, "Autoregressive, and follows from 9 earlier rows"),
+        (DENSE, {"memory": "regenerate", "grid": 2.0**-20}, "rows of few fresh ones"),
         (Tree(9), {"memory": 10}, "follows from take 144 bytes"),
         (DENSE, {"memory": 10, "grid": 2.0**-20}, "follows from take"),
     ],

@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 
 from anechoic import strategies as s
 from anechoic.noise import gaussian, numpy_arrays
@@ -32,60 +33,39 @@ SLICES = [(0, 1), (0, 63), (1, 64), (7, 65), (63, 2), (100, 200), (255, 45), (29
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
-    """Blocks and chunks of a few columns, so that slices meet all of their boundaries."""
-    monkeypatch.setattr(gaussian, "BLOCK", 96)
-    monkeypatch.setattr(numpy_arrays, "_CHUNK", 80)
-    monkeypatch.setattr(numpy_arrays, "_TILE", 70)
+def threads_of_torch():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("name", "precision"), each_once(KINDS, ["float32", "float64"]))
 @pytest.mark.few(8)
-def test_a_slice_of_a_row_is_that_of_the_whole(name, precision, small_pieces):
-    strategy = STRATEGIES[name]
-    whole, _ = emit(make_stream(strategy, 300, "numpy", precision=precision, std=0.7))
-    for offset, length in SLICES:
-        stream = make_stream(
-            strategy, 300, "numpy", precision=precision, std=0.7, offset=offset, length=length
-        )
-        rows, state = emit(stream)
-        assert rows.tobytes() == whole[:, offset : offset + length].tobytes()
-        assert state.state_dict()["rows"].shape[1:] == (length,)
+def test_nothing_but_addresses_decides_about_bits(name, precision, threads_of_torch, monkeypatch):
+    """Slices, blocks and chunks, backends, threads, and sums by single operations leave no trace."""
 
+    def rows(backend="numpy", **part):
+        return emit(make_stream(STRATEGIES[name], 300, backend, precision=precision, std=0.7, **part))
 
-def test_where_the_pieces_end_leaves_no_trace(monkeypatch):
-    expected = [emit(make_stream(STRATEGIES[name], 300, "numpy"))[0].tobytes() for name in KINDS]
+    whole = rows()[0].tobytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(gaussian, "_CHUNK", 50)
+        assert rows()[0].tobytes() == whole
+        patched.setattr(numpy_arrays, "einsum_is_plain", lambda _: False)
+        assert rows()[0].tobytes() == whole
     monkeypatch.setattr(gaussian, "BLOCK", 96)
     monkeypatch.setattr(numpy_arrays, "_CHUNK", 80)
-    monkeypatch.setattr(gaussian, "_CHUNK", 50)
-    found = [emit(make_stream(STRATEGIES[name], 300, "numpy"))[0].tobytes() for name in KINDS]
-    assert found == expected
-
-
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.few(6)
-def test_backends_emit_the_same_bits(name, small_pieces):
-    for precision in ("float32", "float64"):
-        rows = [
-            emit(make_stream(STRATEGIES[name], 300, backend, precision=precision))[0] for backend in BACKENDS
-        ]
-        assert rows[0].tobytes() == rows[1].tobytes()
-
-
-@pytest.mark.parametrize(("name", "backend"), each_once(KINDS, BACKENDS))
-@pytest.mark.few(7)
-def test_the_number_of_threads_leaves_no_trace(name, backend, small_pieces, monkeypatch):
-    import torch
-
-    rows, before = [], torch.get_num_threads()
-    try:
-        for threads in (1, 3):
-            monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-            torch.set_num_threads(threads)
-            rows.append(emit(make_stream(STRATEGIES[name], 300, backend, precision="float32"))[0])
-    finally:
-        torch.set_num_threads(before)
-    assert rows[0].tobytes() == rows[1].tobytes()
+    monkeypatch.setattr(numpy_arrays, "_TILE", 70)
+    for threads in (1, 3):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+        torch.set_num_threads(threads)
+        for backend in BACKENDS:
+            assert rows(backend)[0].tobytes() == whole, (threads, backend)
+    expected = rows()[0]
+    for offset, length in SLICES:
+        found, state = rows(offset=offset, length=length)
+        assert found.tobytes() == expected[:, offset : offset + length].tobytes()
+        assert state.state_dict()["rows"].shape[1:] == (length,)
 
 
 def test_fresh_slices_are_those_of_the_row():
@@ -98,14 +78,6 @@ def test_fresh_slices_are_those_of_the_row():
 
 
 # The arithmetic
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_rows_are_the_same_where_einsum_is_not_plain(name, monkeypatch):
-    expected, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32"))
-    monkeypatch.setattr(numpy_arrays, "einsum_is_plain", lambda _: False)
-    found, _ = emit(make_stream(STRATEGIES[name], 300, "numpy", precision="float32"))
-    assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

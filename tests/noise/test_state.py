@@ -9,34 +9,72 @@ from anechoic.errors import CheckpointError, MismatchError
 from anechoic.noise import NoiseStream
 from anechoic.noise.fresh import FreshRows, RowKeys
 from anechoic.noise.gaussian import FreshRow
-from anechoic.strategies import Banded, BandedToeplitz, ColumnNormalized, Dense, FullTree, Tree
+from anechoic.noise.recurrence import MovingAverage
+from anechoic.strategies import (
+    Banded,
+    BandedInverse,
+    BandedToeplitz,
+    ColumnNormalized,
+    Dense,
+    FullTree,
+    Restarted,
+    Toeplitz,
+    Tree,
+)
 from anechoic.strategies.constant_recurrent import ConstantRecurrent
 from anechoic.strategies.tree_aggregation import TreeAggregation
+from anechoic.workloads import prefix_sum
 from tests.marks import in_turn
 from tests.noise.streams import BACKENDS, KEY, emit, make_stream
 from tests.zoo import ONE_OF_EACH, STRATEGIES
 
+ROOT = Toeplitz.square_root(prefix_sum(64)).coefficients
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(10)
-def test_a_restored_stream_continues_bit_for_bit(name):
-    n = STRATEGIES[name].n
-    for backend, precision in (("numpy", "float64"), ("torch", "float32")):
-        stream = make_stream(STRATEGIES[name], 19, backend, precision=precision, std=0.4)
-        state, rows, saved = stream.init(), [], {}
-        for step in range(n + 1):
-            if step in (0, 1, 2, 3, n // 2, n - 1, n):
-                saved[step] = state.state_dict()
-            if step < n:
-                row, state = stream.next(state)
-                rows.append(np.asarray(row, dtype=np.float64))
-        whole = np.array(rows)
-        for cut, content in saved.items():
-            again = make_stream(STRATEGIES[name], 19, backend, precision=precision, std=0.4)
-            restored = again.restore(content)
-            assert restored.step == cut
-            rest, _ = emit(again, restored)
-            np.testing.assert_array_equal(rest, whole[cut:], err_msg=f"{backend} {precision} {cut}")
+
+def free(n, bands):
+    columns = np.random.default_rng(bands).uniform(-0.2, 0.2, (n, bands))
+    columns[:, 0] = np.linspace(0.7, 1.5, n)
+    for j in range(n):
+        columns[j, max(1, n - j) :] = 0
+    return Banded(n, columns)
+
+
+#: Windows of which sums are made ahead for several steps, with ends and restarts in the midst.
+LONG = {
+    "8 bands": BandedToeplitz(41, ROOT[:8]),
+    "64 bands": BandedToeplitz(150, ROOT),
+    "free": free(45, 11),
+    "normalised": ColumnNormalized(BandedToeplitz(43, ROOT[:9])),
+    "restarted, cut": Restarted(BandedToeplitz(21, ROOT[:10]), 3, 50),
+    "normalised restarts, cut": Restarted(ColumnNormalized(free(22, 12)), 3, 47),
+    "gains over restarts": ColumnNormalized(Restarted(BandedToeplitz(21, ROOT[:10]), 3, 50)),
+    "inverse": BandedInverse(60, ROOT[:20] * (-1.0) ** np.arange(20)),
+    "inverse restarted": Restarted(ColumnNormalized(BandedInverse(19, ROOT[:13])), 3, 45),
+}
+WAYS = (
+    *({"dtype": np.float64}, {"backend": "torch"}),
+    *({"grid": 2.0**-30}, {"grid": 2.0**-30, "backend": "torch"}),
+)
+
+
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, *LONG])
+@pytest.mark.few(14)
+def test_a_stream_restored_at_every_step_goes_on_bit_for_bit(name):
+    """In another process's stream, and nothing but what was saved is read."""
+    strategy = (STRATEGIES | LONG)[name]
+    again = isinstance(strategy.recurrence(), MovingAverage)
+    for way in (*WAYS, *({**way, "memory": "regenerate"} for way in WAYS if again)):
+        whole, other = (NoiseStream(strategy, 19, std=0.4, key=KEY, **way) for _ in range(2))
+        expected, _ = emit(whole)
+        state, rows = whole.init(), []
+        for _ in range(strategy.n):
+            saved = state.state_dict()
+            state = other.restore(saved)
+            assert state.step == saved["step"]
+            state._memory[len(saved["rows"]) :] = np.nan
+            row, state = other.next(state)
+            rows.append(np.asarray(row, dtype=np.float64))
+        np.testing.assert_array_equal(np.array(rows), expected, err_msg=str(way))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

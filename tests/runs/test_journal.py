@@ -127,20 +127,6 @@ def test_a_worker_that_outlives_a_killed_run_does_not_hold_its_journal(path):
         os.kill(worker, signal.SIGKILL)
 
 
-def test_a_fork_cannot_record(path):
-    book = opened(path)
-    child = os.fork()
-    if not child:
-        try:
-            book.record(0, a_digest(0))
-        except GuaranteeError as error:
-            os._exit(7 if "is a fork" in str(error) else 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    book.record(0, a_digest(0))
-    assert read_journal(path).end == 1
-
-
 def test_two_engines_of_one_process_share_it(path):
     one, other = opened(path), opened(path)
     one.record(0, a_digest(0))

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from anechoic import _serialize, lower_bounds, optimize, workloads
+from anechoic import _serialize, lower_bounds, workloads
 from anechoic.errors import UnsupportedError
 from anechoic.participation import Single
 from anechoic.strategies import (
@@ -130,8 +130,6 @@ BAD = [
     (Tree(4).multiply, (np.zeros(5),), "n=4"),
     (Tree(4).correlate, (np.zeros(4),), "n=7"),
     (FullTree, (4, 2, 3), "horizon=3 must be at least 4. The tree has at least n=4 steps"),
-    (optimize.damped, ("x",), "must be|needed"),
-    (optimize.restarted, (prefix_sum(4), None), "must be|needed"),
     (lower_bounds.lower_bound, (Single(), prefix_sum(4), "rms"), "must be|needed"),
 ]
 

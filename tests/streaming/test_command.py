@@ -198,26 +198,6 @@ def test_a_file_becomes_a_table(table, tmp_path, capsys):
     assert {row["time"] for row in rows} == {f"2013-01-01T0{h}:00:00+00:00" for h in (6, 7, 8)}
 
 
-@pytest.mark.parametrize(
-    ("fares", "given", "asked"),
-    [
-        (("1,234", "1,234,567.5", "12"), [], "2 numbers ask for --thousands ','."),
-        (("1.234.567", "1.234", "12"), [], "1 numbers ask for --thousands '.' --decimal ','."),
-        (("1.234,5", "1.234.567", "12"), ["--decimal", ","], "2 numbers ask for --thousands '.'."),
-        (("1 234", "x", "12"), [], "1 numbers ask for --thousands ' '."),
-        (("1234x", "12,34", "1,2345"), [], "--decimal and --thousands.\n"),
-    ],
-)
-def test_numbers_with_marks_between_thousands_name_the_option_that_reads_them(
-    tmp_path, capsys, fares, given, asked
-):
-    file = tmp_path / "fares.csv"
-    file.write_text("when;fare\n" + "".join(f"2013-01-01T05:00;{fare}\n" for fare in fares))
-    way = ["--input", file, "--time", "when", "--every", "1h", "--sum", "fare:9", "--epsilon", 1, *given]
-    code, _, error = run(capsys, *way)
-    assert code == 3 and asked in error and fares[0] not in error
-
-
 def test_every_form_of_a_statement_is_written_for_the_reviewer(table, tmp_path, capsys):
     forms = [f"--statement={name}={tmp_path / name}" for name in FORMATS]
     given = ["--input", table, *WHEN, "--count", "--epsilon", "1", "--unit", "tail"]

@@ -25,14 +25,8 @@ def range_error(matrix):
     return math.sqrt(np.mean(np.square(ranges).sum(axis=1)))
 
 
-def of_noise(statistic, noise):
-    statistic.noise = noise
-    return statistic
-
-
-@pytest.mark.parametrize("noise", ["buckets", "domain"])
-def test_cumulative_counts_without_noise_are_exact(noise):
-    stream = quiet(of_noise(streaming.Distribution(EDGES), noise))
+def test_cumulative_counts_without_noise_are_exact():
+    stream = quiet(streaming.Distribution(EDGES))
     stream.update([0.5, 0.0, 1.0, 2.9, 7.5, 99.0, -math.inf, math.nan, 2.5])
     assert np.allclose(stream.release().estimate, [3, 4, 6, 6, 8], atol=1e-9)
     stream.update([3.0, 8.0])
@@ -40,10 +34,8 @@ def test_cumulative_counts_without_noise_are_exact(noise):
     assert stream.diagnostics() == {"d: not a number": 1, "d: beyond the edges": 3}
 
 
-@pytest.mark.parametrize("noise", ["buckets", "domain"])
-def test_quantiles_without_noise(noise):
-    statistic = of_noise(streaming.Quantiles(range(101), [0.1, 0.5, 0.9]), noise)
-    stream = quiet(statistic)
+def test_quantiles_without_noise():
+    stream = quiet(streaming.Quantiles(range(101), [0.1, 0.5, 0.9]))
     stream.update(np.arange(0, 100, 0.01))
     found = stream.release().only
     assert np.allclose(found.value, [10, 50, 90], atol=0.1)
@@ -63,10 +55,10 @@ def test_columns_of_the_encoder_are_no_longer_than_one(buckets):
     assert range_error(matrix) <= min(range_error(square_root), range_error(np.eye(buckets))) * (1 + 1e-6)
 
 
-def test_correlated_over_the_domain_from_two_buckets_on():
-    assert streaming.Distribution([0, 1]).noise == "buckets"
-    assert streaming.Distribution(range(25)).noise == "domain"
-    assert streaming.Distribution(range(1026)).noise == "buckets"
+def test_noise_is_correlated_over_the_domain():
+    assert streaming.Distribution([0, 1])._fine == FINE
+    with pytest.raises(ValueError, match="1025 buckets: give at most 1,024"):
+        streaming.Distribution(range(1026))
     assert 5.3 < range_error(np.eye(84)) < 5.4 and 2.41 < range_error(range_encoder(84)) < 2.42
 
 
@@ -100,6 +92,14 @@ def test_monotone_is_the_nearest_of_all_monotone_sequences():
     for _ in range(300):
         other = np.sort(best + rng.normal(0, 0.3, 6))
         assert distance(np.maximum(other, 0)) >= distance(best) - 1e-9
+
+
+def test_errors_are_the_standard_errors():
+    statistic, rng = streaming.Distribution(EDGES), np.random.default_rng(0)
+    totals = statistic._fine @ np.array([90.0, 70, 50, 30, 10]) / FINE
+    found = [statistic.decode(totals + rng.normal(0, 2.0, 5), 2.0, 1.96) for _ in range(4000)]
+    scores = np.array([(one.raw - [90, 160, 210, 240, 250]) / one.standard_error for one in found])
+    assert np.allclose(np.square(scores).mean(axis=0), 1.0, atol=0.12)
 
 
 def test_quantiles_of_nothing_are_anywhere():

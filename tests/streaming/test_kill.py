@@ -1,9 +1,6 @@
 """kill -9 between any two instructions: the state is that of before or after, and no row is used twice."""
 
 import os
-import shutil
-import signal
-import subprocess
 
 import pytest
 
@@ -102,44 +99,6 @@ def test_killed_at_some_places(tmp_path, run):
 @pytest.mark.parametrize("run", [run, run_in_groups, run_with_sums])
 def test_killed_at_many_places(tmp_path, run):
     assert try_kills(tmp_path, 60, run) >= 55
-
-
-def killed_at_sync(run, number, *given):
-    """Call `run` in a child process that dies as it asks for so many-th sync, whose bytes it has written."""
-    ready, go = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.read(ready, 1)
-            run(*given)
-        finally:
-            os._exit(0)
-    command = ["strace", "-p", f"{child}", "-o", os.devnull, "-e", "trace=fdatasync"]
-    command += ["-e", f"inject=fdatasync:signal=KILL:when={number}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
-        attached = "attached" in tracer.stderr.readline()
-        os.write(go, b".")
-        status = os.waitpid(child, 0)[1]
-    os.close(ready)
-    os.close(go)
-    if not attached:
-        pytest.skip("processes cannot be traced here")
-    return status == signal.SIGKILL
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize("run", [run, run_with_sums])
-@pytest.mark.slow
-def test_killed_between_write_and_sync(tmp_path, run):
-    whole, deaths = feed(board(key=KEY), STEPS), 0
-    for number in range(1, 30, 2):
-        path, published = tmp_path / f"{number}.db", tmp_path / f"{number}.log"
-        deaths += killed_at_sync(run, number, path, published)
-        run(path, published)
-        assert all(made == whole[step] for step, made in log_of(published))
-        with board(path, key=KEY) as stream:
-            assert [*map(bytes_of, stream.releases())] == whole
-    assert deaths >= 8
 
 
 def test_a_look_at_what_a_killed_file_shows_leaves_its_log_as_it_was(tmp_path):

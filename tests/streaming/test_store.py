@@ -104,12 +104,6 @@ def test_a_plan_made_again_with_other_digits_goes_on_with_the_mechanism_of_the_r
     assert found == expected
 
 
-def test_commits_wait_for_the_disk(tmp_path):
-    with board(tmp_path / "s") as stream:
-        ask = stream._state._database.run
-        assert ask("PRAGMA synchronous") == [(2,)] and ask("PRAGMA journal_mode") == [("wal",)]
-
-
 def test_a_batch_that_was_released_gives_the_stored_release(tmp_path):
     with board(tmp_path / "s") as stream:
         first = stream.steps([{"x": [1.0]}], unit_ids=[["a"]], batch_ids=["one"])
@@ -190,58 +184,11 @@ def test_every_name_of_the_file_is_the_same_file(tmp_path):
             stream.release()
 
 
-def test_a_file_that_was_not_closed_is_refused_without_its_log(tmp_path):
-    """As after kill -9, moved without what SQLite keeps beside it: the last releases are in there."""
-    with board(tmp_path / "s", key=KEY) as stream:
-        found = feed(stream, range(3))
-        left = {name: (tmp_path / name).read_bytes() for name in ("s", "s-wal")}
-    assert set(os.listdir(tmp_path)) == {"s", "s.lock"}  # closed, it is one file
-    for log in (None, b""):
-        (tmp_path / "s").write_bytes(left["s"])
-        if log is not None:
-            (tmp_path / "s-wal").write_bytes(log)
-        with pytest.raises(CheckpointError, match="not closed, and its log s-wal is missing"):
-            board(tmp_path / "s", key=KEY)
-    for name, content in left.items():
-        (tmp_path / name).write_bytes(content)
-    with board(tmp_path / "s", key=KEY) as stream:
-        assert [*map(bytes_of, stream.releases())] == found
-
-
 def test_a_stream_that_nobody_closes_is_closed(tmp_path):
     board(tmp_path / "s", key=KEY).release()
     assert set(os.listdir(tmp_path)) == {"s", "s.lock"}
     with board(tmp_path / "s", key=KEY) as stream:
         assert stream.step == 1
-
-
-@pytest.mark.parametrize("table", ["state", "meta", "units", "batches", "releases"])
-def test_a_commit_cut_short_without_its_journal_is_seen(tmp_path, table):
-    """One table as it was before an update, all others as after it."""
-    with board(tmp_path / "s", key=KEY) as stream:
-        feed(stream, range(2))
-    shutil.copy(tmp_path / "s", tmp_path / "before")
-    with board(tmp_path / "s", key=KEY) as stream:
-        stream.update({"x": [0.5]}, unit_ids=["new"], batch_id="new")
-        if table == "releases":
-            stream.release()
-    database = sqlite3.connect(tmp_path / "s", isolation_level=None)
-    database.execute("ATTACH ? AS old", (str(tmp_path / "before"),))
-    database.execute(f"DELETE FROM {table}")
-    database.execute(f"INSERT INTO {table} SELECT * FROM old.{table}")
-    database.close()
-    with pytest.raises(CheckpointError, match="two states|damaged|another time"):
-        board(tmp_path / "s", key=KEY)
-
-
-def test_a_copy_is_refused_until_somebody_vouches_for_it(tmp_path):
-    with board(tmp_path / "s") as stream:
-        feed(stream, range(3))
-    shutil.copy(tmp_path / "s", tmp_path / "t")
-    with pytest.raises(ReplayError, match="copied or moved"):
-        board(tmp_path / "t")
-    board(tmp_path / "t", adopt=True).close()
-    board(tmp_path / "t").close()
 
 
 @pytest.mark.parametrize(
@@ -300,18 +247,6 @@ def test_damage_is_seen(tmp_path, statement, words):
     database.close()
     with pytest.raises((CheckpointError, MismatchError, ReplayError), match=words):
         board(tmp_path / "s")
-
-
-@pytest.mark.parametrize("page", range(1, 6))
-def test_a_damaged_page_is_seen(tmp_path, page):
-    path = tmp_path / "s"
-    with board(path) as stream:
-        feed(stream, range(12))
-    content = bytearray(path.read_bytes())
-    content[4096 * page : 4096 * (page + 1)] = bytes(4096)
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError):
-        board(path)
 
 
 def test_something_else_is_refused(tmp_path):
@@ -461,24 +396,6 @@ def test_a_reader_that_holds_a_transaction_does_not_stop_the_stream(tmp_path):
         assert stream.step == 22
 
 
-@pytest.mark.slow
-def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
-    path = tmp_path / "s"
-    with count_at(path) as stream:
-        stream.steps([1] * 3)
-        pages = stream._state._database.run("PRAGMA page_count")[0][0]
-        stream._state._database.run(f"PRAGMA max_page_count={pages}")
-        with pytest.raises(CheckpointError, match="full: make room on the disk"):
-            for step in range(35):
-                stream.release(f"{step:099}" * 20)
-        with pytest.raises(GuaranteeError, match="open the file again"):
-            stream.release()
-        made = [*map(bytes_of, stream.releases())]
-    with count_at(path) as stream:
-        assert [*map(bytes_of, stream.releases())] == made
-        assert stream.release().step == len(made)
-
-
 def test_another_writer_is_said_and_waited_for(tmp_path):
     with count_at(tmp_path / "s") as stream:
         stream._state._database.run("PRAGMA busy_timeout=20")
@@ -488,15 +405,6 @@ def test_another_writer_is_said_and_waited_for(tmp_path):
             stream.release()
         other.close()
         assert stream.release().step == 0  # nothing was changed: it goes on
-
-
-@pytest.mark.slow
-def test_a_file_that_cannot_be_opened_is_said(tmp_path):
-    with pytest.raises(CheckpointError, match="cannot be opened .*folder"):
-        count_at(tmp_path / "missing" / "s")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(CheckpointError, match="cannot be opened"):
-        count_at(tmp_path / "folder")
 
 
 def test_one_wait_for_the_disk_a_commit(tmp_path):

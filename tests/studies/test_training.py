@@ -76,20 +76,12 @@ class Stop(Exception):
     pass
 
 
-@pytest.fixture
-def fresh(monkeypatch):
-    """What a new process starts with: no release made under any key."""
-    from anechoic.runs import ledger
-
-    return lambda: monkeypatch.setattr(ledger, "_MADE", {})
-
-
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, other_process, monkeypatch):
     arm = arms_of()[1]
     whole = training.execute(TrainingRun(TASK, arm, 1.0, 103, STEPS))
 
-    fresh()
+    other_process()
     run = TrainingRun(TASK, arm, 1.0, 103, STEPS, checkpoint=str(tmp_path), checkpoint_every=5, resume=True)
     with monkeypatch.context() as patch:
         patch.setattr(training, "prepare", stopping(training.prepare, after=13))
@@ -97,7 +89,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, fresh, monkeypatch):
             training.execute(run)
     assert keeping.begun(run)
 
-    fresh()
+    other_process()
     with monkeypatch.context() as patch:  # from the checkpoint at step 10, not from the start
         patch.setattr(training, "prepare", stopping(training.prepare, after=STEPS - 10))
         resumed = training.execute(run)

@@ -8,7 +8,6 @@ from anechoic.runs import ledger
 @pytest.fixture
 def one_process():
     """Ask for this where a test is about two runs in one process."""
-    ledger._MADE.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -16,11 +15,3 @@ def processes_of_their_own(request, monkeypatch):
     """Let runs repeat each other's releases, unless the test asks for `one_process`."""
     if "one_process" not in request.fixturenames:
         monkeypatch.setattr(ledger, "_check_first", lambda key_hash, step: None)
-
-
-@pytest.fixture
-def other_process(monkeypatch):
-    """Forget what was released; called, it does so once more, as a new process would."""
-    made = {}
-    monkeypatch.setattr(ledger, "_MADE", made)
-    return made.clear

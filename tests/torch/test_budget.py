@@ -38,7 +38,7 @@ def test_a_resumed_run_is_not_booked_again(book, tmp_path, other_process):
     run = start(engine={"book": book}, keys=False)
     train(run, 4)
     run.engine.save_checkpoint(path=tmp_path / "checkpoint")
-    other_process()
+    other_process()  # as in another process
     run.engine._run.recorder.journal.close()
     again = start(engine={"book": book}, keys=False)
     again.engine.load_checkpoint(path=tmp_path / "checkpoint")

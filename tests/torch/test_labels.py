@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from anechoic.errors import GuaranteeError
 from anechoic.torch import BatchMemoryManager, PrivacyEngine, label_rules  # noqa: F401
-from anechoic.torch.labels import _MARKED, LabelledBatch, LabelledTensor, OnAxis, OverRows, plain
-from anechoic.torch.sources.model_calls import undisturbed
+from anechoic.torch.labels import MARKED, LabelledBatch, LabelledTensor, OnAxis, OverRows, plain
+from anechoic.torch.sources.row_model import undisturbed
 from tests.torch.label_fuzz import program
 from tests.torch.label_programs import APART, DIVIDED, MIXED, ROWS, WIDTH
 from tests.torch.setting import managed, mechanism, start, step
@@ -410,19 +410,19 @@ def test_statistics_of_earlier_batches_are_refused(how):
 def test_marks_end_with_the_memory_that_rows_were_written_to():
     model, optimizer, loader = linear(6)
     gc.collect()
-    queue, before = torch.zeros(6, 4), len(_MARKED)
+    queue, before = torch.zeros(6, 4), len(MARKED)
     for number, (a, y, x) in enumerate(loader):
         optimizer.zero_grad()
         hot = torch.zeros(6, 4).scatter_(1, y[:, None], 1)
-        assert len(_MARKED) > before
+        assert len(MARKED) > before
         (model(a) - hot).square().mean().backward()
         optimizer.step()
         del hot
-        assert len(_MARKED) - before == (number > 1)
+        assert len(MARKED) - before == (number > 1)
         if number == 1:
             queue[:] = x  # what is kept is remembered
     del queue
-    assert len(_MARKED) == before
+    assert len(MARKED) == before
 
 
 def test_empty_batches_of_the_data_go_through_the_model():

@@ -7,8 +7,8 @@ from anechoic.batches.of_units import UnitBatches
 from anechoic.errors import MismatchError
 from anechoic.runs.ledger import ReleaseLedger
 from anechoic.sampling import FixedOrder, Poisson
+from anechoic.torch.loading.fetching import BatchPartition
 from anechoic.torch.loading.loader import BatchSource, RequestSampler
-from anechoic.torch.partition import BatchPartition
 from anechoic.units.ownership import Units
 from tests.marks import slow
 from tests.torch.ranks.setting import begun

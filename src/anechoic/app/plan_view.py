@@ -22,9 +22,6 @@ def parts(question: PlanForm) -> Iterator[tuple[str, str]]:
 
     The names are "facts", "table" and "pictures" (HTML), "code" (Python), "mechanism" and
     "statement.json" (JSON), "statement.txt", and at the end "done".
-
-    Raises:
-        ValueError, AnechoicError: what `plan` raises.
     """
     yield "doing", f"Comparing mechanisms for N = {question.examples}, B = {question.batch_size}"
     given = question.arguments()

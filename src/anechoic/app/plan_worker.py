@@ -1,10 +1,9 @@
-"""Plan for one tab in a process, which a newer question ends; answers are cached."""
+"""Plan for one tab in a process, which a newer question ends."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -13,10 +12,6 @@ from typing import Any, cast
 
 from anechoic.app.plan_form import PlanForm
 from anechoic.app.plan_view import work
-
-#: Answers that are remembered, about 300 kB each.
-REMEMBERED = 64
-_answers: OrderedDict[PlanForm, list[tuple[str, str]]] = OrderedDict()
 
 
 class PlanWorker:
@@ -36,19 +31,13 @@ class PlanWorker:
         """
         self.cancel()
         mine = self._asked
-        if question in _answers:
-            _answers.move_to_end(question)
-            for part in _answers[question]:
-                yield part
-            return
         async with self._starting:
             pipe = await asyncio.to_thread(self._ready)
         if mine != self._asked:
             return
         self._busy = True
         pipe.send(question)
-        known: list[tuple[str, str]] = []
-        while True:
+        while self._busy:
             try:
                 part = await asyncio.to_thread(pipe.recv)
             except (EOFError, OSError):  # ended by `cancel`, or by the system
@@ -58,15 +47,9 @@ class PlanWorker:
                 return
             if mine != self._asked:
                 return
-            known.append(part)
-            if last := part[0] == "done" or part[0].startswith("error"):
-                self._busy = False
-            if part[0] == "done":
-                _answers[question] = known
-                while len(_answers) > REMEMBERED:
-                    _answers.popitem(last=False)
+            self._busy = not part[0].startswith(("done", "error"))
             yield part
-            if last:
+            if mine != self._asked:
                 return
 
     def cancel(self) -> None:

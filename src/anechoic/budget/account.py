@@ -85,11 +85,7 @@ class Cost:
 
 
 def charges_of(what: Chargeable) -> list[Cost]:
-    """Return valid costs of it, from which one is chosen.
-
-    Raises:
-        ValueError: for something else than a mechanism, or a pair out of range.
-    """
+    """Return valid costs of it, from which one is chosen."""
     if isinstance(what, tuple):
         if len(what) != 2:
             raise ValueError(f"{what!r} must be an (epsilon, delta), or a Mechanism.")
@@ -314,11 +310,7 @@ def _down(value: Fraction) -> float:
 
 
 def account_of(accounts: dict[str, Account], data: str) -> Account:
-    """Read the account of a data set.
-
-    Raises:
-        GuaranteeError: where nothing was granted.
-    """
+    """Read the account of a data set."""
     if data not in accounts:
         raise GuaranteeError(
             f"nothing was granted for {data!r}: the operator grants a budget, by BudgetBook.grant or anechoic"
@@ -328,11 +320,7 @@ def account_of(accounts: dict[str, Account], data: str) -> Account:
 
 
 def changed(accounts: dict[str, Account], entry: dict[str, Any]) -> None:
-    """Apply one entry of the book.
-
-    Raises:
-        KeyError, TypeError, ValueError: for an entry that is none.
-    """
+    """Apply one entry of the book."""
     kind = entry["kind"]
     if kind == "grant":
         given = {name: entry[name] for name in ("data", "epsilon", "delta", "unit", "adjacency")}

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from anechoic.budget.account import Account, Chargeable, Grant, account_of, changed, charges_of
-from anechoic.budget.entries import BookEntries, BookLocation
+from anechoic.budget.entries import BookEntries, BookLocation, RunProgress
 from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
 from anechoic.mechanism.composition import Composition
-from anechoic.runs.run_progress import RunProgress
 from anechoic.runs.state_file import StateFile
 
 _ONE = (

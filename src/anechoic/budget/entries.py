@@ -12,13 +12,13 @@ import hmac
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from anechoic.errors import AnechoicError, CheckpointError
 from anechoic.runs.database import Database
-from anechoic.runs.run_progress import RunProgress
+from anechoic.runs.state_file import StateFile
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS budget (place INTEGER PRIMARY KEY, body TEXT NOT NULL, link TEXT NOT NULL)",
@@ -34,6 +34,38 @@ _LOCK = 6_022_140_760  # of PostgreSQL's advisory locks: the book's
 
 #: A statement with ? for its values, to the rows of its answer.
 Run = Callable[..., list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Highest step of a run, and the opening of its state that goes on.
+
+    Attributes:
+        opening: see `StateFile.opened_by`; "" for a run without a state.
+        begun: releases that were about to be made.
+        done: releases that the state holds, at most `begun`; none is seen before.
+    """
+
+    opening: str = ""
+    begun: int = 0
+    done: int = 0
+
+    def fault(self, state: StateFile | None) -> str:
+        """Say why an open state, or none, is not the newest of this run, or "".
+
+        A state that lacks releases that were begun and not done goes on: the process was ended in between,
+        and nobody saw them. One that is adopted may be older.
+        """
+        if state is None:
+            return "" if self == RunProgress() else "spent"
+        if self.opening not in state.opened_by():
+            if not self.begun:
+                return ""  # nothing was released
+            return "this is not its newest state: another opening of it, or of a copy, went on"
+        least = self.begun if state.adopted else self.done
+        if state.steps < least:
+            return f"this is not its newest state: {least} releases were made, and it holds {state.steps}"
+        return ""
 
 
 class BookLocation:

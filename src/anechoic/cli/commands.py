@@ -9,6 +9,9 @@ from anechoic._patience import patience
 from anechoic.cli.progress import naming, need, text_of
 from anechoic.runs.atomic_files import check_writable
 
+#: Candidates that a table of a plan shows.
+ROWS = 12
+
 
 def demo(options: argparse.Namespace) -> None:
     need("torch", "rich", "matplotlib", "jinja2", extras="demo")
@@ -24,11 +27,12 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def plan(options: argparse.Namespace) -> None:
-    from anechoic.cli.plan_table import print_plan
     from anechoic.mechanism.weak_delta import odd_epsilon, weak_delta
     from anechoic.participation import MinSep
     from anechoic.planning.compare import plan
+    from anechoic.planning.families import family
     from anechoic.planning.page import checked_kind, write_plan
+    from anechoic.planning.table import paragraphs, table
     from anechoic.planning.update import UpdateRule
 
     if options.max_participations is not None and options.min_sep is None:
@@ -65,9 +69,16 @@ def plan(options: argparse.Namespace) -> None:
         clip_norm=options.clip_norm,
         adjacency=options.adjacency,
         unit=options.unit,
-        drop_last=options.drop_last,
     )
-    print_plan(found, rows=None if options.all else 12, why=options.why)
+    lines = found.lines
+    if not options.all:  # the first ones, the chosen one, and the best with independent noise
+        plain = next((row for row in found.rows if family(row.mechanism.strategy) == "identity"), None)
+        always = [id(row) for row in (plain, found.drawn)]
+        lines = [row for i, row in enumerate(lines) if i < ROWS or row.chosen or id(row) in always]
+    left = len(found.lines) - len(lines)
+    more = [f"{left} more candidates, ranked below those shown: --all shows them."] * (left > 0)
+    said = found.why() if options.why else paragraphs(found.sentences("--why"), "\n")
+    print("\n".join([*table(lines), *more, "", said]))
     if options.json is not None:
         options.json.write_text(found.mechanism.to_json(), encoding="utf-8")
         print(f"\nSaved: {options.json} (anechoic explain {options.json})")
@@ -110,7 +121,7 @@ def audit(options: argparse.Namespace) -> int:
         check_writable(options.json)
     with naming(options.file), patience(f"computing the guarantee of {options.file} again"):
         mechanism = Mechanism.from_json(text)
-    given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "factor", "seed")}
+    given = {name: getattr(options, name) for name in ("canaries", "confidence", "delta", "seed")}
     if options.training:
         need("torch", extras="torch")
         from anechoic.torch import audit_training

@@ -61,8 +61,9 @@ def _add_plan(commands: Any) -> None:
         description="Compare mechanisms for a training setting, and choose one.",
         usage="anechoic plan --examples 60000 --batch-size 512 --epochs 10 --epsilon 2 --delta 1e-6",
     )
-    plan.add_argument("--examples", type=count, required=True)
-    plan.add_argument("--batch-size", type=count, nargs="+", required=True, help="several are compared")
+    add = plan.add_argument
+    add("--examples", type=count, required=True)
+    add("--batch-size", type=count, nargs="+", required=True, help="several are compared")
     length = plan.add_mutually_exclusive_group(required=True)
     length.add_argument("--epochs", type=count, nargs="+", help="several are compared")
     length.add_argument("--steps", type=count)
@@ -71,46 +72,35 @@ def _add_plan(commands: Any) -> None:
     noise.add_argument(
         "--noise-multiplier", type=float, help="of independent noise, whose epsilon every candidate keeps"
     )
-    plan.add_argument("--delta", type=float, required=True)
-    plan.add_argument("--dimension", type=count, help="trainable parameters, for the memory of the noise")
-    plan.add_argument(
-        "--memory-budget", type=size, metavar="BYTES", help="for the noise, such as 2GB or 512MiB"
-    )
-    plan.add_argument("--no-random-sampling", action="store_true", help="batches come in a fixed order")
-    plan.add_argument(
-        "--min-sep", type=count, metavar="STEPS", help="promised: steps between two participations"
-    )
-    plan.add_argument("--max-participations", type=count, help="promised, with --min-sep")
-    plan.add_argument("--mechanism", choices=STRATEGIES, default="auto", help="compare this class only")
-    plan.add_argument(
-        "--optimizer", choices=("sgd", "adam"), default="sgd", help="adam: it divides by the noise of a step"
-    )
-    plan.add_argument(
-        "--momentum", type=float, default=0.0, help="of SGD: what its steps add up to is planned for"
-    )
-    plan.add_argument(
+    add("--delta", type=float, required=True)
+    add("--dimension", type=count, help="trainable parameters, for the memory of the noise")
+    add("--memory-budget", type=size, metavar="BYTES", help="for the noise, such as 2GB or 512MiB")
+    add("--no-random-sampling", action="store_true", help="batches come in a fixed order")
+    add("--min-sep", type=count, metavar="STEPS", help="promised: steps between two participations")
+    add("--max-participations", type=count, help="promised, with --min-sep")
+    add("--mechanism", choices=STRATEGIES, default="auto", help="compare this class only")
+    add("--optimizer", choices=("sgd", "adam"), default="sgd", help="adam: it divides by the noise of a step")
+    add("--momentum", type=float, default=0.0, help="of SGD: what its steps add up to is planned for")
+    add(
         "--schedule",
         choices=("constant", "cooldown", "cosine", "linear"),
         default="constant",
         help="of the learning rate, over the run",
     )
-    plan.add_argument(
+    add(
         "--keep",
         type=kept,
         default="last",
         metavar="WHAT",
         help="last (default), all, average, or the weight of the last iterate",
     )
-    plan.add_argument("--clip-norm", type=float, default=1.0)
-    plan.add_argument("--adjacency", choices=_ADJACENCIES, default="zero_out")
-    plan.add_argument("--unit", default="example", help="what is protected (default: example)")
-    plan.add_argument("--drop-last", action="store_true", help="a pass drops its incomplete last batch")
-    plan.add_argument("--all", action="store_true", help="show every candidate")
-    plan.add_argument("--why", action="store_true", help="show the reasons, and what the columns mean")
-    plan.add_argument("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
-    plan.add_argument(
-        "--out", type=Path, metavar="FILE", help="a page about the plan (.html), or its chart (.svg, .png)"
-    )
+    add("--clip-norm", type=float, default=1.0)
+    add("--adjacency", choices=_ADJACENCIES, default="zero_out")
+    add("--unit", default="example", help="what is protected (default: example)")
+    add("--all", action="store_true", help="show every candidate")
+    add("--why", action="store_true", help="show the reasons, and what the columns mean")
+    add("--json", type=Path, metavar="FILE", help="save the chosen mechanism")
+    add("--out", type=Path, metavar="FILE", help="a page about the plan (.html), or its chart (.svg, .png)")
     plan.set_defaults(run=do.plan)
 
 
@@ -121,37 +111,28 @@ def _add_stream(commands: Any) -> None:
         description="Release running statistics of a file, step by step.",
         usage="anechoic stream --input visits.csv --time when --every day --count --epsilon 1",
     )
-    stream.add_argument(
-        "--input", required=True, metavar="FILE", help=".csv, .jsonl (or .gz), .parquet, or -"
-    )
-    stream.add_argument("--encoding", default="utf-8", metavar="NAME", help="of text, such as latin-1")
-    stream.add_argument("--separator", metavar="MARK", help="of fields (default: that of the head)")
-    stream.add_argument(
-        "--decimal", default=".", choices=(".", ","), metavar="MARK", help="before tenths: . (default) or ,"
-    )
-    stream.add_argument("--thousands", default="", metavar="MARK", help="between groups of three digits")
-    stream.add_argument("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
-    stream.add_argument(
-        "--time-format", metavar="FORM", help="s, ms, us, ns, excel, or as %%d.%%m.%%Y %%H:%%M"
-    )
-    stream.add_argument(
-        "--every", required=True, metavar="STEP", help="day, week, month, quarter, year; or 15min, 1h"
-    )
-    stream.add_argument("--over", type=steps_over, metavar="STEPS", help="1, the last 24, … or all (default)")
-    stream.add_argument("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
-    stream.add_argument("--until", metavar="TIME", help="steps that end by then are released")
-    stream.add_argument("--force", action="store_true", help="steps that end after now by this clock, too")
-    stream.add_argument(
+    add = stream.add_argument
+    add("--input", required=True, metavar="FILE", help=".csv, .jsonl (or .gz), .parquet, or -")
+    add("--encoding", default="utf-8", metavar="NAME", help="of text, such as latin-1")
+    add("--separator", metavar="MARK", help="of fields (default: that of the head)")
+    add("--decimal", default=".", choices=(".", ","), metavar="MARK", help="before tenths: . (default) or ,")
+    add("--thousands", default="", metavar="MARK", help="between groups of three digits")
+    add("--time", required=True, metavar="COLUMN", help="ISO 8601, or seconds since 1970")
+    add("--time-format", metavar="FORM", help="s, ms, us, ns, excel, or as %%d.%%m.%%Y %%H:%%M")
+    add("--every", required=True, metavar="STEP", help="day, week, month, quarter, year; or 15min, 1h")
+    add("--over", type=steps_over, metavar="STEPS", help="1, the last 24, … or all (default)")
+    add("--start", metavar="TIME", help="of step 0; public (default: from the first record)")
+    add("--until", metavar="TIME", help="steps that end by then are released")
+    add("--force", action="store_true", help="steps that end after now by this clock, too")
+    add(
         "--bad-share",
         type=float,
         default=0.01,
         metavar="SHARE",
         help="of records that may be left out (default: .01); above it the exit code is 3",
     )
-    stream.add_argument(
-        "--timezone", default="UTC", metavar="ZONE", help="of times without offset, and of days"
-    )
-    stream.add_argument("--count", action="store_true", help="how many records")
+    add("--timezone", default="UTC", metavar="ZONE", help="of times without offset, and of days")
+    add("--count", action="store_true", help="how many records")
     for name, form in (
         ("sum", "COLUMN:BOUND"),
         ("mean", "COLUMN:LOW:HIGH"),
@@ -159,24 +140,22 @@ def _add_stream(commands: Any) -> None:
         ("quantiles", "COLUMN:LOW:HIGH:WIDTH"),
         ("distribution", "COLUMN:LOW:HIGH:WIDTH"),
     ):
-        stream.add_argument(f"--{name}", action="append", default=[], metavar=form)
-    stream.add_argument("--by", metavar="COLUMN:A,B,…", help="each of these by groups, at the noise of one")
-    stream.add_argument("--epsilon", type=float, required=True)
-    stream.add_argument("--delta", type=float, default=1e-6, help="default: 1e-6")
-    stream.add_argument("--horizon", type=count, metavar="STEPS", help="default: none")
-    stream.add_argument("--unit", metavar="COLUMN", help="ids of what is protected (default: each record)")
-    stream.add_argument("--max-participations", type=count, help="of one unit, with --unit (default: 1)")
-    stream.add_argument("--min-sep", type=count, metavar="STEPS", help="between two of them (default: 1)")
-    stream.add_argument("--per-step", type=count, default=1, help="records of a unit in a step (default: 1)")
-    stream.add_argument("--state", type=Path, metavar="FILE", help="goes on where it stopped")
-    stream.add_argument("--adopt", action="store_true", help="take a state file that was moved or copied")
-    stream.add_argument(
-        "--book", metavar="BOOK", help="a budget book, file or postgresql://…, that is charged"
-    )
-    stream.add_argument("--data", metavar="NAME", help="of the data in --book")
-    stream.add_argument("--book-key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
-    stream.add_argument("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
-    stream.add_argument(
+        add(f"--{name}", action="append", default=[], metavar=form)
+    add("--by", metavar="COLUMN:A,B,…", help="each of these by groups, at the noise of one")
+    add("--epsilon", type=float, required=True)
+    add("--delta", type=float, default=1e-6, help="default: 1e-6")
+    add("--horizon", type=count, metavar="STEPS", help="default: none")
+    add("--unit", metavar="COLUMN", help="ids of what is protected (default: each record)")
+    add("--max-participations", type=count, help="of one unit, with --unit (default: 1)")
+    add("--min-sep", type=count, metavar="STEPS", help="between two of them (default: 1)")
+    add("--per-step", type=count, default=1, help="records of a unit in a step (default: 1)")
+    add("--state", type=Path, metavar="FILE", help="goes on where it stopped")
+    add("--adopt", action="store_true", help="take a state file that was moved or copied")
+    add("--book", metavar="BOOK", help="a budget book, file or postgresql://…, that is charged")
+    add("--data", metavar="NAME", help="of the data in --book")
+    add("--book-key-env", metavar="NAME", help="variable with the book's key, 64 hex digits")
+    add("--out", type=Path, metavar="FILE", help="all releases: .csv, .jsonl or .parquet")
+    add(
         "--statement",
         type=format_and_file,
         action="append",
@@ -222,16 +201,12 @@ def _add_audit(commands: Any) -> None:
     audit = commands.add_parser(
         "audit", help="try to refute the guarantee of a mechanism file; exit code 1 if it is refuted"
     )
-    audit.add_argument("file", type=Path, metavar="MECHANISM.json")
-    audit.add_argument(
-        "--training", action="store_true", help="through PrivacyEngine, instead of the noise stream alone"
-    )
-    audit.add_argument("--canaries", type=count, default=1000, help="default: 1000")
-    audit.add_argument("--confidence", type=float, default=0.95, help="default: 0.95")
-    audit.add_argument("--delta", type=float, help="default: the mechanism's own")
-    audit.add_argument(
-        "--factor", type=float, default=1.2, help="lack of noise for which powers are stated (default: 1.2)"
-    )
-    audit.add_argument("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
-    audit.add_argument("--json", type=Path, metavar="FILE", help="save the report")
+    add = audit.add_argument
+    add("file", type=Path, metavar="MECHANISM.json")
+    add("--training", action="store_true", help="through PrivacyEngine, instead of the noise stream alone")
+    add("--canaries", type=count, default=1000, help="default: 1000")
+    add("--confidence", type=float, default=0.95, help="default: 0.95")
+    add("--delta", type=float, help="default: the mechanism's own")
+    add("--seed", type=int, help="of canaries and who is put in; the noise has a fresh key")
+    add("--json", type=Path, metavar="FILE", help="save the report")
     audit.set_defaults(run=do.audit)

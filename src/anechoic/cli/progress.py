@@ -33,11 +33,7 @@ def text_of(file: Path) -> str:
 
 
 def need(*modules: str, extras: str) -> None:
-    """Refuse to start without the packages of the extras.
-
-    Raises:
-        AnechoicError: naming what to install.
-    """
+    """Refuse to start without the packages of the extras."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise AnechoicError(

@@ -45,15 +45,8 @@ def flights_design() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Features and target of the question "will this flight arrive more than 15 minutes late?".
 
     All features are known before departure, and in time order, so that one pass over the rows
-    is the stream an analyst would see. The columns are
-
-    | columns | feature                                        |
-    |---------|------------------------------------------------|
-    | 0–18    | one-hot scheduled hour, 5 to 23                |
-    | 19–34   | one-hot carrier, in the order of carrier_names |
-    | 35–37   | one-hot origin, in the order of origin_names   |
-    | 38–44   | one-hot weekday, Monday first                  |
-    | 45      | distance, in thousands of miles                |
+    is the stream an analyst would see: one-hot scheduled hour from 5 to 23, carrier, origin and
+    weekday from Monday on, and the distance in thousands of miles.
 
     Returns:
         Features of shape (327346, 46), and the target of shape (327346,): 1 where `arr_delay`

@@ -113,11 +113,7 @@ def _plain(column: Any, kinds: Iterable[bool | None]) -> Any:
 
 
 def _steps(column: Any) -> NDArray[np.int64]:
-    """Steps as integers; -1 for none.
-
-    Raises:
-        ValueError: for something else than integers.
-    """
+    """Steps as integers; -1 for none."""
     found = np.asarray(column)
     kind = getattr(column, "type", getattr(column, "dtype", found.dtype))  # Arrow's, Polars' or NumPy's
     if not re.fullmatch(r"u?int\d+", str(kind).lower()):

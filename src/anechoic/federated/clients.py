@@ -70,11 +70,7 @@ class Clients:
 
 
 def listed(available: Any) -> list[Any]:
-    """The ids one by one; a list is never made an array, which would change some of them.
-
-    Raises:
-        ValueError: for something else than a list of ids.
-    """
+    """The ids one by one; a list is never made an array, which would change some of them."""
     if isinstance(available, np.ndarray):
         if np.ma.is_masked(available) or available.ndim != 1 or available.dtype.kind not in "iuUO":
             raise ValueError(

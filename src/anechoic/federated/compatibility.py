@@ -7,7 +7,7 @@ from typing import Any
 
 from anechoic._validate import positive_float, positive_int
 from anechoic.errors import MismatchError
-from anechoic.federated.participation_policy import ParticipationPolicy
+from anechoic.federated.participation_policy import checked_policy
 from anechoic.mechanism.mechanism import Mechanism
 
 
@@ -23,8 +23,7 @@ def check_fits(mechanism: Any, policy: Any, clients_per_round: int, clip_norm: f
             f"mechanism is a {type(mechanism).__name__}; it must be an anechoic.Mechanism, as"
             " federated.plan_rounds makes one; of a plan it is plan.mechanism."
         )
-    if not isinstance(policy, ParticipationPolicy):
-        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
+    checked_policy(policy)
     positive_int("clients_per_round", clients_per_round)
     check_rounds(mechanism)
     sampling = mechanism.sampling
@@ -47,21 +46,13 @@ def check_fits(mechanism: Any, policy: Any, clients_per_round: int, clip_norm: f
 
 
 def asked_per_round(clients_per_round: int, over_selection: float) -> int:
-    """Most clients asked in a round: the first `clients_per_round` replies of them are taken.
-
-    Raises:
-        ValueError: for a part that is negative or not finite.
-    """
+    """Most clients asked in a round: the first `clients_per_round` replies of them are taken."""
     part = over_selection and positive_float("over_selection", over_selection)
     return math.ceil(round(clients_per_round * (1 + part), 9))
 
 
 def check_fewest(min_replies: int, clients_per_round: int) -> int:
-    """`min_replies`, from 1 to `clients_per_round`.
-
-    Raises:
-        ValueError: otherwise.
-    """
+    """`min_replies`, from 1 to `clients_per_round`."""
     if positive_int("min_replies", min_replies) > clients_per_round:
         raise ValueError(
             f"min_replies={min_replies} exceeds clients_per_round={clients_per_round}: no round could be"

@@ -13,6 +13,7 @@ from anechoic.errors import GuaranteeError
 from anechoic.federated.clients import Clients, listed
 from anechoic.federated.participation_policy import ParticipationPolicy
 from anechoic.participation.accounts import NEVER, Accounts, packed, unpacked
+from anechoic.sampling.base import counted
 from anechoic.units.ids import DIGEST, digest_of, secret_of
 
 
@@ -31,6 +32,15 @@ class ParticipationSummary:
     participations: int
     most: int
     nearest: int | None
+
+    def __str__(self) -> str:
+        if not self.clients:
+            return "nobody was asked yet"
+        apart = f"two of one at least {counted(self.nearest or 0, 'step')} apart"
+        return (
+            f"{self.clients} asked, {counted(self.participations, 'time')} in all, none more than"
+            f" {counted(self.most, 'time')}; {'nobody twice' if self.nearest is None else apart}"
+        )
 
 
 class ParticipationLedger:
@@ -53,11 +63,7 @@ class ParticipationLedger:
         accounts.count, accounts.last, accounts.nearest = unpacked(held.values(), 3)
 
     def clients(self, available: Any) -> Clients:
-        """The clients of these ids, looked up once; equal ids are one.
-
-        Raises:
-            ValueError: for something else than a list of integers, texts or bytes.
-        """
+        """The clients of these ids, looked up once; equal ids are one."""
         ids, digests = [], []
         for client in listed(available):
             ids.append(client)
@@ -89,11 +95,7 @@ class ParticipationLedger:
         return found
 
     def charge(self, clients: Clients, step: int) -> dict[bytes, bytes]:
-        """Charge clients with `step`; return the entries that changed, for the state.
-
-        Raises:
-            GuaranteeError: if one of them may not. Then nothing is noted.
-        """
+        """Charge clients with `step`; return the entries that changed, for the state."""
         if not self.allowed(clients, step).all():
             raise GuaranteeError(f"a client was chosen for step {step} that may not take part in it.")
         fresh = ~self.charged(clients, step)

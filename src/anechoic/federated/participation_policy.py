@@ -38,8 +38,10 @@ class ParticipationPolicy(ABC):
         """Whether the step is a turn of each of `groups`; always, by default."""
         return np.ones(len(groups), bool)
 
-    def check_supply(self, *, rounds: int, clients: int, per_round: int) -> None:
-        """Refuse a plan whose rounds so many clients cannot fill.
+    def check_supply(self, *, rounds: int, clients: int, per_round: int) -> str | None:
+        """Refuse a plan whose rounds so many clients cannot fill; return a warning where they just can.
+
+        Clients that are away, silent or charged for a short round come on top of those who rest.
 
         Raises:
             ValueError: with the arithmetic.
@@ -65,14 +67,7 @@ class ParticipationPolicy(ABC):
                 f" {clients}. Plan smaller rounds, or at most {counted(clients // per_round, 'round')} from"
                 " one participation to the next."
             )
-
-    def tight(self, *, rounds: int, clients: int, per_round: int) -> str | None:
-        """Return a warning of a plan that so many clients can just fill; None where there is room.
-
-        Clients that are away, silent or charged for a short round come on top of those who rest.
-        """
-        most, apart = self.participation.max_participations_in(rounds), self.apart(rounds)
-        needed = max(per_round * apart, -(-per_round * rounds // most))
+        needed = max(per_round * apart, -(-wanted // most))
         if apart == 1 or clients >= SPARE * needed:
             return None
         return (
@@ -101,6 +96,13 @@ class ParticipationPolicy(ABC):
     def describe(self) -> dict[str, Any]:
         """Kind and settings, as plain data, by which a run is recognised."""
         return {"kind": type(self).__name__, **vars(self)}
+
+
+def checked_policy(policy: Any) -> ParticipationPolicy:
+    """Return `policy`, or refuse what is none with a ValueError."""
+    if not isinstance(policy, ParticipationPolicy):
+        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
+    return policy
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from anechoic._validate import Array, fraction, one_of, positive_float, positive_int
 from anechoic.federated.compatibility import asked_per_round, check_rounds
 from anechoic.federated.optimizers import SGD, ServerOptimizer
-from anechoic.federated.participation_policy import ParticipationPolicy
+from anechoic.federated.participation_policy import ParticipationPolicy, checked_policy
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.planning.external_batches import ExternalSetting, calibrated_in_integers
 from anechoic.planning.memory_budget import MemoryBudget
@@ -113,8 +113,7 @@ def plan_rounds(
         MinSep(separation=10, max_participations=4)
     """
     n = positive_int("rounds", rounds)
-    if not isinstance(policy, ParticipationPolicy):
-        raise ValueError(f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, …).")
+    checked_policy(policy)
     wanted = Restriction.of(mechanism, choices=ROUND_FAMILIES, argument="mechanism")
     objective = PlanObjective.of(_update_of(optimizer).workload(n, n), keep)
     entries = positive_int("dimension", dimension)
@@ -124,8 +123,7 @@ def plan_rounds(
         "clients": positive_int("clients", clients, minimum=2),
         "per_round": asked_per_round(positive_int("clients_per_round", clients_per_round), over_selection),
     }
-    policy.check_supply(**supply)
-    if (tight := policy.tight(**supply)) is not None:
+    if (tight := policy.check_supply(**supply)) is not None:
         _log.warning("%s", tight)
     delta = default_delta(clients) if delta is None else fraction("delta", delta)
     goal = Goal(

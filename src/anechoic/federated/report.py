@@ -49,7 +49,7 @@ class RunReport:
                 f"{self.released} of {counted(self.rounds, 'round')}; epsilon so far at most"
                 f" {round_up(self.epsilon)}",
             ),
-            ("Ledger", _seen(self.ledger)),
+            ("Ledger", str(self.ledger)),
             ("Rounds", f"{self.short} short"),
             ("Replies", f"{self.replies}; refused: {refused or 'none'}"),
         ]
@@ -133,18 +133,4 @@ def _duties(unit: str, durable: bool) -> tuple[str, ...]:
         else "the run ends with this server: another one has a ledger of its own, and its privacy"
         " cost adds up with this one",
         "other releases add up: those from the same data, with this one",
-    )
-
-
-def _seen(ledger: ParticipationSummary) -> str:
-    if not ledger.clients:
-        return "nobody was asked yet"
-    nearest = (
-        "nobody twice"
-        if ledger.nearest is None
-        else f"two of one at least {counted(ledger.nearest, 'step')} apart"
-    )
-    return (
-        f"{ledger.clients} asked, {counted(ledger.participations, 'time')} in all, none more than"
-        f" {counted(ledger.most, 'time')}; {nearest}"
     )

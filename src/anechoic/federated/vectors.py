@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -41,19 +40,14 @@ class Vectors:
         """
         name = f"{kind}-{step}-{secrets.token_hex(8)}.bin"
         try:
-            return self._written(name, arrays)
+            with writing(self._folder / name, _MAGIC) as file:
+                for array in (np.array(json.dumps([*arrays])), *arrays.values()):
+                    np.save(file, array, allow_pickle=False)
         except OSError as error:
             raise CheckpointError(
                 f"{self._folder / name} cannot be written ({error.strerror or type(error).__name__}): nothing"
                 " was released. Make room on the disk, and open the state again."
             ) from error
-
-    def _written(self, name: str, arrays: Named) -> list[str]:
-        head = {of: [array.dtype.str, list(array.shape)] for of, array in arrays.items()}
-        with writing(self._folder / name, _MAGIC) as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            for array in arrays.values():
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         return [name, file.digest.hexdigest()]
 
     def read(self, written: list[str], again: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -62,15 +56,13 @@ class Vectors:
         Raises:
             CheckpointError: if the file is missing, damaged or another one.
         """
-        name, digest = written
-        source = self._folder / name
+        source, digest = self._folder / written[0], written[1]
         try:
             with reading(source, _MAGIC) as file:
-                with source.open("rb") as raw:
-                    stated = raw.read(len(_MAGIC) + len(digest))[len(_MAGIC) :]
-                if stated.decode("ascii", "replace") != digest:
+                if file.digest != digest:
                     raise CheckpointError(f"{source} is another file than the one that was committed.")
-                return dict(_arrays(file))
+                read: Any = file
+                return {name: np.load(read) for name in json.loads(str(np.load(read)))}
         except CheckpointError as error:
             raise CheckpointError(f"{error} Put the file back that the run wrote; else: {again}") from error
 
@@ -79,23 +71,3 @@ class Vectors:
         for path in self._folder.iterdir():
             if _NAME.fullmatch(path.name) and path.name not in kept:
                 path.unlink(missing_ok=True)
-
-
-def _arrays(file: Any) -> Any:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        line += _exactly(file, 1, "head")
-    for of, (dtype, shape) in json.loads(line).items():
-        count = math.prod(shape) * np.dtype(dtype).itemsize
-        yield of, np.ndarray(shape, dtype, buffer=_exactly(file, count, "array"))
-
-
-def _exactly(file: Any, size: int, what: str) -> bytearray:
-    found = bytearray(size)
-    part = memoryview(found)
-    while part:
-        count = file.readinto(part)
-        if not count:
-            raise CheckpointError(f"the file ends in its {what}.")
-        part = part[count:]
-    return found

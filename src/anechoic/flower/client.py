@@ -37,9 +37,6 @@ def as_arrays(model: Any) -> dict[str, NDArray[Any]]:
     Args:
         model: a mapping from names to arrays of NumPy, torch or JAX (a `state_dict`, say), or a list of
             arrays, whose names are then "0", "1" and so on, as Flower has it.
-
-    Raises:
-        TypeError: for something else.
     """
     if isinstance(model, Mapping):
         return {str(name): _numpy(array) for name, array in model.items()}

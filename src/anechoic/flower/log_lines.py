@@ -15,35 +15,21 @@ from anechoic.statement.rounding import round_up
 
 def of_run(server: Server, identity: ClientIdentity) -> Iterable[str]:
     """Describe what is guaranteed and enforced: a line each."""
-    mechanism, unit, policy = server.mechanism, server.mechanism.unit, server.policy
-    noise, updates = server.lengths()
+    mechanism, policy = server.mechanism, server.policy
     yield (
         f"Guarantee: ({round_up(mechanism.epsilon())}, {mechanism.delta:.3g})-differential privacy for one"
-        f" {unit}, of {counted(mechanism.steps, 'round')} together"
+        f" {mechanism.unit}, of {counted(mechanism.steps, 'round')} together"
     )
     yield (
-        f"Mechanism: {mechanism.strategy.describe()}, noise multiplier {mechanism.noise_multiplier:.4g},"
-        f" clip norm {mechanism.clip_norm:g}"
-    )
-    yield (
-        f"Noise: {noise:.3g} clip norms long in the sum of all rounds, whose updates add up to {updates:g} at"
-        " most"
-    )
-    yield f"Policy: {policy!r}: {policy.participation.describe()}"
-    yield (
-        f"Rounds: at most {counted(server.asked_per_round, 'client')} each, and every sum is divided"
-        f" by {server.clients_per_round}; {counted(server.min_replies, 'answer')} at least for a release"
+        f"Policy: {policy!r}; at most {counted(server.asked_per_round, 'client')} a round, and every sum is"
+        f" divided by {server.clients_per_round}; {counted(server.min_replies, 'answer')} at least for a"
+        " release"
     )
     yield identity.sentence
-    kept = (
-        f"state in {server.folder}"
-        if server.folder is not None
-        else "no state directory: when this process ends, so does the run, and its ledger is forgotten"
-    )
-    yield (
-        f"Horizon: {server.step} of {counted(mechanism.steps, 'round')} released,"
-        f" {counted(server.layout.dimension, 'parameter')}; {kept}"
-    )
+    kept = f"state in {server.folder}"
+    if server.folder is None:
+        kept = "no state directory: when this process ends, so does the run, and its ledger is forgotten"
+    yield f"Horizon: {server.step} of {counted(mechanism.steps, 'round')} released; {kept}"
 
 
 def of_start(server: Server, last: int) -> Iterable[str]:

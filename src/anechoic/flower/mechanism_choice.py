@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anechoic._validate import fraction, one_of, positive_float, positive_int
+from anechoic._validate import one_of
 from anechoic.errors import MismatchError
 from anechoic.federated.compatibility import asked_per_round
 from anechoic.federated.optimizers import ServerOptimizer
 from anechoic.federated.participation_policy import ParticipationPolicy
-from anechoic.federated.planning import ROUND_CHOICES, Choice, default_delta, plan_rounds
+from anechoic.federated.planning import ROUND_CHOICES, Choice, plan_rounds
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.planning.objective import Kept, PlanObjective
-from anechoic.workloads import prefix_sum
+from anechoic.planning.objective import Kept
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,9 @@ class MechanismChoice:
                 "give a Mechanism, or rounds, population and epsilon (and delta) to plan one from; given were"
                 f" mechanism={self.mechanism!r}, {planned}."
             )
-        PlanObjective.of(prefix_sum(1), self.keep)  # refuses what keep may not be
-        asked_per_round(1, self.over_selection)
-        if given:
-            return
-        positive_int("rounds", self.rounds)
-        population = positive_int("population", self.population)
-        positive_float("epsilon", self.epsilon, remedy="Only infinitely much noise gives epsilon = 0.")
-        default_delta(population) if self.delta is None else fraction("delta", self.delta)
 
     def remarks(self, policy: ParticipationPolicy, clients_per_round: int) -> Iterable[str]:
-        """Refuse rounds that the population cannot fill; yield warnings of others.
-
-        Raises:
-            ValueError: with the arithmetic.
-        """
+        """Refuse rounds that the population cannot fill; yield warnings of others."""
         if self.rounds is not None and self.population is not None:
             asked = asked_per_round(clients_per_round, self.over_selection)
             policy.check_supply(rounds=self.rounds, clients=self.population, per_round=asked)

@@ -14,15 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from anechoic._validate import flag, positive_float, positive_int
+from anechoic._validate import flag, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.errors import GuaranteeError, HorizonError
 from anechoic.federated.client_selection import TooFewClients
 from anechoic.federated.clients import ClientId
-from anechoic.federated.compatibility import check_fewest
 from anechoic.federated.flat_parameters import Layout
 from anechoic.federated.optimizers import ServerOptimizer
-from anechoic.federated.participation_policy import ParticipationPolicy
+from anechoic.federated.participation_policy import ParticipationPolicy, checked_policy
 from anechoic.federated.planning import Choice
 from anechoic.federated.report import RunReport
 from anechoic.federated.round import OpenRound
@@ -85,8 +84,8 @@ class CorrelatedFedOpt(Strategy):
         stopped: why `start` ended before its last round; None if it did not.
 
     Raises:
-        ValueError: at construction, for neither or both of a mechanism and what to plan one from, for
-            arguments out of range, and for relative paths.
+        ValueError: for neither or both of a mechanism and what to plan one from, and for relative paths;
+            for arguments out of range here or in `open`.
     """
 
     def __init__(
@@ -120,17 +119,9 @@ class CorrelatedFedOpt(Strategy):
                 " SuperLink authenticates nodes, Partitions() in a simulation, or Labels(function). A node"
                 " id does not last."
             )
-        self.identity, self.policy = identity, policy
-        if not isinstance(policy, ParticipationPolicy):
-            raise ValueError(
-                f"policy={policy!r} must be Cohorts(count) or MinSeparation(separation, max_participations)."
-            )
-        if optimizer is not None and not isinstance(optimizer, ServerOptimizer):
-            raise ValueError(f"optimizer={optimizer!r} must be a ServerOptimizer, such as FedAdam(lr=0.1).")
+        self.identity, self.policy = identity, checked_policy(policy)
         self.clients_per_round = positive_int("clients_per_round", clients_per_round)
-        self.clip_norm = positive_float("clip_norm", clip_norm)
-        if isinstance(exclude, str):
-            raise ValueError(f"exclude={exclude!r} must be a collection of names, such as [{exclude!r}].")
+        self.clip_norm = clip_norm
         self.server: Server | None = None
         self.stopped: str | None = None
         self._design = MechanismChoice(
@@ -141,10 +132,10 @@ class CorrelatedFedOpt(Strategy):
         _check_absolute("state", state)
         if state is not None:
             check_folder(state)
-        self._exclude = tuple(exclude)
+        self._exclude = exclude
         self._server_options: dict[str, Any] = {
             "optimizer": optimizer,
-            "min_replies": check_fewest(min_replies, self.clients_per_round),
+            "min_replies": min_replies,
             "state": state,
             "key": key,
             "over_selection": over_selection,
@@ -400,11 +391,7 @@ def _evaluate(evaluate_fn: EvaluateFn | None, current: int, result: Result) -> N
 
 
 def _check_absolute(name: str, path: Any) -> None:
-    """Refuse a path that another working directory would make another file.
-
-    Raises:
-        ValueError: for a relative one.
-    """
+    """Refuse a path that another working directory would make another file."""
     if isinstance(path, str | os.PathLike) and not os.path.isabs(path):
         raise ValueError(
             f"{name}={os.fspath(path)!r} is relative, and a ServerApp runs where its SuperLink was started:"

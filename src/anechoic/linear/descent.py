@@ -143,11 +143,7 @@ def squares_clip_norm(noise: float) -> float:
 
 
 def size_of(asked: FitRequest) -> int:
-    """Units a step: as given, or all of them unless that takes too long.
-
-    Raises:
-        ValueError: for a size that is out of range.
-    """
+    """Units a step: as given, or all of them unless that takes too long."""
     if isinstance(asked.batch_size, str) and asked.batch_size == "auto":
         return max(1, min(asked.units, int(WORK / (asked.steps * asked.dimension))))
     size = asked.batch_size

@@ -76,17 +76,13 @@ def probabilities(scores: Array) -> Array:
     return np.ascontiguousarray(softmax(scores.T).T)
 
 
-def row_bits(grid_bits: int) -> int:
-    """Bits of the rows' own grids, where their products with residuals are multiples of the mechanism's."""
-    return min(grid_bits // 2, MOST_BITS)
-
-
 def batch_sums(
     mechanism: Mechanism, problem: FitProblem, units: Units | None, key: bytes
 ) -> Callable[[int, Array], Integers]:
     """Exact sums over batches of rows, or of units with their rows, by a step and the weights."""
     bits, inner = mechanism.grid_bits or MOST, batches_of(mechanism.sampling, key)
-    rows = IntegerRows.of(problem.features, row_bits(bits), problem.scale.rows)
+    # rows have grids of their own, where products with residuals are multiples of the mechanism's
+    rows = IntegerRows.of(problem.features, min(bits // 2, MOST_BITS), problem.scale.rows)
     sums = RankOneSums(rows, problem.residuals, mechanism.clip_norm, bits)
     if units is not None:
         batches = UnitBatches(units, inner, key, secret=mechanism.amplified)

@@ -22,9 +22,6 @@ def checked_bounds(name: str, bounds: Any, length: int) -> tuple[Array, Array]:
         name: of the argument.
         bounds: a pair of numbers, or of arrays of that length.
         length: entries of a row.
-
-    Raises:
-        ValueError: for anything else, or where a lower bound is not below the upper one.
     """
     try:
         low, high = bounds
@@ -119,11 +116,7 @@ class TargetScale:
 
     @classmethod
     def of(cls, bounds: Any) -> TargetScale:
-        """Of a pair of numbers, or None.
-
-        Raises:
-            ValueError: for anything else.
-        """
+        """Of a pair of numbers, or None."""
         if bounds is None:
             return cls()
         low, high = (float(one[0]) for one in checked_bounds("target_bounds", bounds, 1))

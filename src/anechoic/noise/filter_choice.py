@@ -24,7 +24,7 @@ from anechoic.noise.rounding.windowed import (
 )
 
 MEMORY = ("store", "regenerate")
-#: Filters in floats and on a grid, those that keep rows and those that make them from rows of C^-1 again.
+#: Filters in floats and on a grid: those that keep rows, and those that make fresh ones again.
 STORED = {
     Autoregressive: AutoregressiveFilter,
     MovingAverage: MovingAverageFilter,
@@ -32,7 +32,7 @@ STORED = {
     StateSpace: StateSpaceFilter,
     Nested: NestedFilter,
 }
-REGENERATED = {Autoregressive: RegeneratedFilter, MovingAverage: RegeneratedFilter}
+REGENERATED = {MovingAverage: RegeneratedFilter}
 ROUNDED = {
     Autoregressive: RoundedAutoregressive,
     MovingAverage: RoundedMovingAverage,
@@ -74,8 +74,7 @@ def select_filter(
     if recurrence.sources is None:
         raise ValueError(
             f"memory={memory!r}: the rows that this noise follows from take {needed} bytes. Give as many, or"
-            " a strategy that keeps fewer rows; memory='regenerate' keeps none where C^-1 is at hand, and"
-            " makes all fresh rows of the past again in every step."
+            " a strategy that keeps fewer rows: a banded inverse need keep none."
         )
     return MEMORY[1], _filter_of(filters[1], recurrence)(recurrence, std, more)
 
@@ -99,13 +98,7 @@ def _filter_of(filters: dict[type, Any], recurrence: Recurrence) -> Any:
     if not STORED.keys() & kinds:
         known = ", ".join(kind.__name__ for kind in STORED)
         raise ValueError(f"{name} is not a kind of recurrence that streams know: return one of {known}.")
-    if filters is REGENERATED:
-        raise ValueError(
-            "memory='regenerate' makes rows from those of C^-1, which are at hand for dense, banded,"
-            f" Toeplitz strategies and their inverses, but this one's noise is {name} and keeps"
-            f" {recurrence.rows} rows: use memory='store'."
-        )
     raise ValueError(
-        "memory='regenerate' on a grid makes rows of fresh ones, as banded inverses and Output do. This noise"
-        f" is {name}, and follows from {recurrence.rows} rows that were rounded: use memory='store'."
+        "memory='regenerate' makes rows of few fresh ones, as banded inverses and Output do. This noise is"
+        f" {name}, and follows from {recurrence.rows} earlier rows: use memory='store'."
     )

@@ -108,13 +108,11 @@ class NoiseStream:
         dtype: float32 (default) or float64 of the backend.
         device: torch device of the rows, by default the CPU.
         memory: "store" keeps what later rows need. "regenerate" keeps nothing, and makes the fresh rows of
-            earlier steps again, block by block in the cache: each row then takes as many fresh rows as
-            the inverse has bands for moving averages (`BandedInverse`, `Output`), and all t + 1 of them in
-            step t for dense, banded and Toeplitz strategies (those since the last restart). Not for
-            `BLT`s, constant-recurrent strategies and trees, which keep a few rows. The rows are the same
-            noise as the stored ones, entry by entry but for rounding; on a grid the same integers, for
-            moving averages alone. A number of bytes, or a text such as "2GB", stores what fits into it, and
-            makes the rows of moving averages again that do not. Memory is the host's, whatever the device.
+            earlier steps again, block by block in the cache: for moving averages (`BandedInverse`, `Output`)
+            alone, of which each row takes as many fresh ones as the inverse has bands. The rows are the same
+            noise as the stored ones, entry by entry but for rounding; on a grid the same integers. A number
+            of bytes, or a text such as "2GB", stores what fits into it, and makes the rows again that do not.
+            Memory is the host's, whatever the device.
         grid: rows are rounded to multiples of it, exactly, and emitted as int64 in units of it; None for
             floating point. The memory is then float64, for `BLT`s and states twice as much, for windows of 8
             rows and more up to 8 rows more.

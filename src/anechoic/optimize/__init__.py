@@ -2,12 +2,10 @@
 
 from anechoic.optimize.bins.balls_in_bins import balls_in_bins
 from anechoic.optimize.columns.banded import banded
-from anechoic.optimize.columns.normalized import column_normalized
 from anechoic.optimize.full.dense import dense, dense_bound
 from anechoic.optimize.series.banded_inverse import banded_inverse
 from anechoic.optimize.series.banded_toeplitz import banded_toeplitz
 from anechoic.optimize.series.blt import blt
-from anechoic.optimize.series.damped import damped, restarted
 from anechoic.optimize.series.toeplitz import toeplitz
 
 __all__ = [
@@ -16,10 +14,7 @@ __all__ = [
     "banded_inverse",
     "banded_toeplitz",
     "blt",
-    "column_normalized",
-    "damped",
     "dense",
     "dense_bound",
-    "restarted",
     "toeplitz",
 ]

@@ -44,11 +44,7 @@ def writing(target: Path, magic: bytes) -> Iterator[HashingWriter]:
 
 @contextlib.contextmanager
 def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
-    """Read what follows the head of a file of this format, and check its digest.
-
-    Raises:
-        CheckpointError: if it is missing, corrupt, truncated or something else.
-    """
+    """Read what follows the head of a file of this format, and check its digest."""
     try:
         file: IO[bytes] = source.open("rb")
     except OSError as error:
@@ -66,7 +62,7 @@ def reading(source: Path, magic: bytes) -> Iterator[FileTail]:
                 f"{source} is corrupt or truncated (its SHA-256 digest differs): resume from an older"
                 " checkpoint."
             )
-        window = FileTail(file, start)
+        window = FileTail(file, start, digest.hexdigest())
         window.seek(0)
         yield window
 
@@ -149,10 +145,10 @@ class HashingWriter:
 
 
 class FileTail(io.RawIOBase):
-    """A file from `start` on."""
+    """A file from `start` on, and the digest of that."""
 
-    def __init__(self, file: IO[bytes], start: int) -> None:
-        self._file, self._start = file, start
+    def __init__(self, file: IO[bytes], start: int, digest: str) -> None:
+        self._file, self._start, self.digest = file, start, digest
 
     def readable(self) -> bool:
         return True

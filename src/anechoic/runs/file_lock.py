@@ -72,11 +72,7 @@ class LockedFile:
             ) from error
 
     def check(self) -> None:
-        """Refuse to go on where another file, or none, is at the path.
-
-        Raises:
-            GuaranteeError: with the remedy.
-        """
+        """Refuse to go on where another file, or none, is at the path."""
         if not self.path.exists() or _place_of(self.path) != self.place:
             raise GuaranteeError(
                 f"state file {self.path} was moved, removed or replaced while it was open. Put it back"

@@ -65,11 +65,7 @@ class ProcessGuard:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Lock out other threads. Inside, this thread may read, but not begin another change.
-
-        Raises:
-            GuaranteeError: as `check`; and for a change within a change, as from a signal handler.
-        """
+        """Lock out other threads. Inside, this thread may read, but not begin another change."""
         self.check()  # before the lock too: in a fork it may be held by a thread that is not there
         with self._lock:
             self.check()
@@ -94,11 +90,7 @@ class ProcessGuard:
         self._number = -1
 
     def check(self) -> None:
-        """Refuse one that is closed, or another process's.
-
-        Raises:
-            GuaranteeError: for such a one.
-        """
+        """Refuse one that is closed, or another process's."""
         if self._number == os.getpid():
             return
         if self._number == -1:
@@ -110,11 +102,7 @@ class ProcessGuard:
 
 
 class NonPicklable:
-    """Mixin that refuses copy.copy, copy.deepcopy and pickle.
-
-    Raises:
-        TypeError: always; it names what to do.
-    """
+    """Mixin that refuses copy.copy, copy.deepcopy and pickle."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(

@@ -309,11 +309,7 @@ class Journal(StateFile):
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalContent:
-    """Read the journal at `path`; nothing is locked or changed, and nobody can tell who wrote it.
-
-    Raises:
-        CheckpointError: if it is missing or damaged.
-    """
+    """Read the journal at `path`; nothing is locked or changed, and nobody can tell who wrote it."""
     with reading(path, Journal) as (meta, chain, rows):
         digests = tuple(row.hex() for _, row in rows)
         about = json.loads(meta["identity"])

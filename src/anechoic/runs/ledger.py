@@ -82,13 +82,11 @@ class ReleaseLedger(NonPicklable):
     Attributes:
         releases: made so far.
         around: told of each batch.
-        unapplied: whether the update of the last release failed, and may be made still.
     """
 
     def __init__(self, steps: int) -> None:
         self.steps = positive_int("steps", steps)
         self.releases = 0
-        self.unapplied = False
         self._key_hash = ""
         self._process = os.getpid()
         #: whether a batch was handed out, here or before the run was resumed
@@ -124,11 +122,6 @@ class ReleaseLedger(NonPicklable):
         """Reason why the run is between two releases, or ""."""
         if self._fault:
             return self._fault
-        if self.unapplied:
-            return (
-                f"release {self.releases - 1} was made, and its update failed before it changed anything"
-                " (call optimizer.step() again, or go on from the last checkpoint)"
-            )
         if self._summing:
             return f"summing a micro-batch of release {self.releases} was interrupted"
         if self._summed:
@@ -201,8 +194,6 @@ class ReleaseLedger(NonPicklable):
     def check_turn(self, turn: int) -> None:
         """Refuse to fetch the next batch for a stale iterator, or before the last batch was stepped."""
         self._check_sound()
-        if self.unapplied:
-            raise DesynchronizedError(f"{self.unfinished}.")
         if self._summing:
             raise DesynchronizedError(
                 f"{self.unfinished}: call optimizer.abandon_batch(), and iterate again."

@@ -91,9 +91,6 @@ def reading(
         path: of the file.
         of: its kind.
         still: whether to leave its log alone, in which the last commits may be.
-
-    Raises:
-        CheckpointError: if it is missing, damaged, or no such file.
     """
     target = Path(os.path.realpath(path))
     try:

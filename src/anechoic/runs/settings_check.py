@@ -40,9 +40,6 @@ def check_meta(of: FileKind, path: Path, said: Mapping[str, Any], wanted: Mappin
     Args:
         said: what the file says of itself.
         wanted: its identity, and what it shows besides.
-
-    Raises:
-        MismatchError: saying what differs.
     """
     if int(said["format"]) != FORMAT:
         which = f"has format {said['format']}, and this version reads format {FORMAT} alone"
@@ -60,9 +57,6 @@ def check_newest(of: FileKind, path: Path, said: Mapping[str, Any], place: str, 
     Args:
         place: which file it is.
         changed: when it was changed last, its log included; negative where there is no log.
-
-    Raises:
-        CheckpointError, ReplayError: with the remedy.
     """
     if said["place"] != place:
         raise ReplayError(

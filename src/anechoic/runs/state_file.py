@@ -334,11 +334,7 @@ class StateFile:
         return bytes(found[0][0]) if found else None
 
     def check(self) -> None:
-        """Refuse to go on in a fork, after a failure, or where the file was moved.
-
-        Raises:
-            GuaranteeError: with the remedy.
-        """
+        """Refuse to go on in a fork, after a failure, or where the file was moved."""
         if os.getpid() != self._process:
             raise GuaranteeError(
                 f"state file {self.path} was opened by process {self._process}, and process {os.getpid()} is"

@@ -337,11 +337,7 @@ def _key(rows: Any, place: int) -> bytes:
 
 
 def check_unused(given: Iterable[Accumulator | None]) -> None:
-    """Refuse records that a stream would add twice, as far as this process can tell.
-
-    Raises:
-        GuaranteeError: for such.
-    """
+    """Refuse records that a stream would add twice, as far as this process can tell."""
     found: set[AddedRecords] = set()
     for one in given:
         held = set() if one is None else one._records

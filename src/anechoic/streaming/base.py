@@ -267,22 +267,14 @@ class StreamBase(ProcessBound):
 
 
 def checked_batch_id(batch_id: Any) -> str:
-    """Return `batch_id` if it is a text that is not empty.
-
-    Raises:
-        ValueError: otherwise.
-    """
+    """Return `batch_id` if it is a text that is not empty."""
     if not isinstance(batch_id, str) or not batch_id or batch_id.startswith(_OWN):
         raise ValueError(f"batch_id={batch_id!r} must be a text that names the batch, without a NUL first.")
     return batch_id
 
 
 def batch_name(batch_id: Any) -> tuple[str, str | None]:
-    """Return the name of a batch and its query, for an id that is text or (query, number).
-
-    Raises:
-        ValueError: for something else.
-    """
+    """Return the name of a batch and its query, for an id that is text or (query, number)."""
     if not isinstance(batch_id, tuple):
         return checked_batch_id(batch_id), None
     if len(batch_id) != 2 or not isinstance(batch_id[0], str) or not batch_id[0]:

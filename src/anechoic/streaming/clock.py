@@ -172,9 +172,6 @@ def time_reader(form: str | None) -> Callable[[str], datetime | float]:
         form: None for ISO 8601, in which digits alone are a date of eight or seconds of nine or ten; "s",
             "ms", "us" or "ns" since 1970; "excel" for days since 1899-12-30; or a format of
             `datetime.strptime`, as "%d.%m.%Y %H:%M".
-
-    Raises:
-        ValueError: for another form, or one that has no year.
     """
     if form is None:
         return _from_iso
@@ -223,11 +220,7 @@ def midnights_in(seconds: NDArray[np.float64], zone: tzinfo) -> int:
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return the time zone of that name.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Return the time zone of that name."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -241,9 +234,6 @@ def length_of(text: str, name: str, more: str = "") -> float:
         text: the length.
         name: of the option that it is of, for the error.
         more: what else it may be, for the error.
-
-    Raises:
-        ValueError: for anything else.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)", text.strip())
     if match is None or float(match[1]) <= 0:
@@ -316,11 +306,7 @@ class SlidingWindow(Window):
 
 
 def checked_window(over: Window) -> Window:
-    """Return `over` if it is one.
-
-    Raises:
-        ValueError: otherwise.
-    """
+    """Return `over` if it is one."""
     if not isinstance(over, Window):
         raise ValueError(f"over={over!r} must be Running() or SlidingWindow(width).")
     return over

@@ -92,9 +92,6 @@ def check_kind(column: Any, what: str, kinds: str = "iUS") -> None:
     """Refuse a column whose type is that of none of these kinds: all of its records would be left out.
 
     Lists, and columns of objects, have no such type: there each entry is judged by itself.
-
-    Raises:
-        ValueError: naming the type, and what to write.
     """
     if kind_of(column) not in ("", *kinds) and len(column):
         held = getattr(column, "dtype", getattr(column, "type", "such a kind"))
@@ -112,11 +109,7 @@ def warn_if_none(found: Sequence[Any], what: str) -> None:
 
 
 def column_of(batch: Any, name: str, column: str | None) -> Any:
-    """Return a column of a batch, or the batch itself where none is named.
-
-    Raises:
-        ValueError: if it has no such column.
-    """
+    """Return a column of a batch, or the batch itself where none is named."""
     if hasattr(batch, "collect_schema") and not hasattr(batch, "iter_slices"):  # lazy, of Polars
         raise ValueError(
             "the batch is a lazy frame, which holds no records yet: give batch.collect(), or add up what is"
@@ -134,9 +127,6 @@ def entries(given: Any, what: str) -> list[Any]:
     """Return the entries of a list or column one by one, scalars of NumPy as those of Python.
 
     A list is never made an array: one odd entry would change what all others are (7 becomes "7").
-
-    Raises:
-        ValueError: for something else than a list, or an array of another shape.
     """
     shape = getattr(given, "shape", None)
     if shape is not None and len(shape) != 1:

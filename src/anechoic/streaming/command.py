@@ -34,18 +34,14 @@ from anechoic.streaming.distribution import Distribution, Quantiles
 from anechoic.streaming.pending import LATE, OPEN, Columns, PendingSteps
 from anechoic.streaming.release import SHOWN, checked_target, rows_of, write_releases
 from anechoic.streaming.sentences import statement, statement_data
-from anechoic.streaming.sources import group_forms, looks_of, numbers_of, source_of, texts_of, times_of
+from anechoic.streaming.sources import looks_of, numbers_of, source_of, texts_of, times_of
 from anechoic.streaming.statistic import Statistic
 from anechoic.streaming.stream import Stream
 from anechoic.streaming.sums import Count, Histogram, Mean, Sum
 
 
 def statistics_of(options: Any) -> dict[str, Statistic]:
-    """Return statistics by their short forms, which `anechoic stream --help` shows.
-
-    Raises:
-        ValueError: for a form that cannot be read, and histograms without categories.
-    """
+    """Return statistics by their short forms, which `anechoic stream --help` shows."""
     found: dict[str, Statistic] = {}
 
     def add(name: str, text: str, statistic: Statistic) -> None:
@@ -131,11 +127,7 @@ def stream_file(options: Any) -> None:
 
 
 def book_of(options: Any) -> BudgetBook | None:
-    """Open the book of --book.
-
-    Raises:
-        ValueError: for a book without a name of the data, or the other way round.
-    """
+    """Open the book of --book."""
     if (options.book is None) != (options.data is None):
         raise ValueError(
             "--book and --data belong together: the budget book, and the name that the data have in it."
@@ -147,11 +139,7 @@ def book_of(options: Any) -> BudgetBook | None:
 
 
 def _setting(options: Any, clock: Clock | None) -> dict[str, Any]:
-    """Return what decides the step and the unit of a record: the same for all runs of a state file.
-
-    Raises:
-        ValueError: for a state file without a public start.
-    """
+    """Return what decides the step and the unit of a record: the same for all runs of a state file."""
     if options.state is None:
         return {}
     if clock is None:
@@ -185,7 +173,7 @@ def _release_file(options: Any, stream: Stream, clock: Clock | None) -> None:
     if until is not None and until > now:
         late = f"Steps that end after now, {iso(now)}, are not released; --force does it."
         print(late, file=sys.stderr)
-    released = pending.release(pending.open_after(until, now), tell=_progress)
+    released = pending.release(pending.open_after(until, now))
     _report(options, stream, pending, released, reader)
 
 
@@ -245,8 +233,6 @@ class BatchReader:
         self.source = source_of(options.input, sorted(names), **how)
         self.unreadable: Counter[str] = Counter()
         self._looks: Counter[str] = Counter()
-        self._grouped: Counter[str] = Counter()
-        self._groups = group_forms(options.decimal)
         self._midnights = 0
 
     def batches(self) -> Iterator[Columns]:
@@ -266,17 +252,12 @@ class BatchReader:
                     continue
                 values[name], none = numbers_of(batch[name], options.decimal, options.thousands)
                 self.unreadable[f"with no number in {name}"] += int(np.count_nonzero(none))
-                self._grouped += looks_of(batch[name].filter(none), self._groups)
                 odd |= none
             units = None if options.unit is None else texts_of(batch[options.unit]).to_numpy()
             yield Columns(seconds, units, values, odd)
 
     def check(self, clock: Clock | None) -> None:
-        """Refuse a file whose times, or text, are another kind than they are read as.
-
-        Raises:
-            ValueError: naming what they look like, and the option that reads them.
-        """
+        """Refuse a file whose times, or text, are another kind than they are read as."""
         form, name = self._options.time_format, self.source.path
         for words, times in self._looks.items():
             if self._beyond(times):
@@ -303,11 +284,10 @@ class BatchReader:
             ValueError: for text in another encoding, in columns that are not read.
         """
         if self._beyond(self.left_out(pending)):
-            marks = (f" {many:,} numbers ask for {words}." for words, many in self._grouped.items())
             raise LeftOutError(
                 f"{self.summary(pending)}. At most {100 * self._options.bad_share:g} % may be (--bad-share):"
                 " nothing is released. How a file is read is said by --encoding, --separator, --time-format,"
-                f" --decimal and --thousands.{''.join(marks)}"
+                " --decimal and --thousands."
             )
         if self._beyond(self.source.garbled):
             raise ValueError(
@@ -359,9 +339,3 @@ def _report(options: Any, stream: Stream, pending: PendingSteps, released: int, 
         print(f"  … and {len(rows) - SHOWN:,} more: --out writes all.")
     for path in saved:
         print(f"Saved: {path}")
-
-
-def _progress(done: int, steps: int) -> None:
-    if sys.stderr.isatty():
-        end = "\n" if done == steps else ""
-        print(f"\r{done} of {steps} steps", end=end, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ where there are too many steps or numbers for that, probabilities are added up i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import ndtri
@@ -27,8 +28,8 @@ _AT_ONCE = 2**22
 _FAILURE = 0.01
 
 
-class Factors:
-    """Factors z by step: |error| <= z standard deviations holds at all steps together, at some level.
+def factors(mechanism: Mechanism, over: Window, level: float, contrasts: int) -> Callable[[int], float]:
+    """Return z by step: |error| <= z standard deviations holds at all steps together, at some level.
 
     Args:
         mechanism, over: of the stream.
@@ -37,24 +38,17 @@ class Factors:
             Over the steps each has the law of a single one; and all together are covered with at least the
             product of their probabilities, as symmetric convex sets are under a normal law (Royen 2014).
     """
+    miss, steps = -math.expm1(math.log(level) / contrasts), mechanism.steps
 
-    def __init__(self, mechanism: Mechanism, over: Window, level: float, contrasts: int) -> None:
-        self._miss = -math.expm1(math.log(level) / contrasts)
-        self._steps = mechanism.steps
-        self._one: float | None = None
-        if self._steps <= SIMULATED_UP_TO:
-            place = order_of(REPEATS, 1 - self._miss)
-            if place is not None:
-                largest = np.sort(largest_entries(mechanism, over, REPEATS))
-                self._one = min(self.union(0), float(largest[place]))
+    def union(step: int) -> float:
+        """For any Gaussian number: probabilities add up."""
+        return float(-ndtri(miss_of(miss, step, steps) / 2))
 
-    def at(self, step: int) -> float:
-        """Return z of a step, for sums over the steps that all releases are for."""
-        return self.union(step) if self._one is None else self._one
-
-    def union(self, step: int) -> float:
-        """Return z of a step for any Gaussian number: probabilities add up."""
-        return two_sided(miss_of(self._miss, step, self._steps))
+    place = order_of(REPEATS, 1 - miss)
+    if steps > SIMULATED_UP_TO or place is None:
+        return union
+    one = min(union(0), float(np.sort(largest_entries(mechanism, over, REPEATS))[place]))
+    return lambda step: one
 
 
 def miss_of(miss: float, step: int, steps: int) -> float:
@@ -65,11 +59,6 @@ def miss_of(miss: float, step: int, steps: int) -> float:
     block = (step + 1).bit_length() - 1
     share: float = 6 / (math.pi * (block + 1)) ** 2 / 2**block
     return miss * share
-
-
-def two_sided(miss: float) -> float:
-    """Return z that a standard normal number exceeds in size with probability `miss`."""
-    return float(-ndtri(miss / 2))
 
 
 def order_of(count: int, level: float) -> int | None:

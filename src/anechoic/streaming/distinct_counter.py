@@ -28,9 +28,6 @@ class DistinctCounter:
     Args:
         within: steps, >= 1.
         visits: of one unit that count, ever: its first ones; >= 1.
-
-    Raises:
-        ValueError: for an argument out of range.
     """
 
     within: int

@@ -22,10 +22,10 @@ from anechoic import optimize, workloads
 from anechoic._validate import Array, finite_array
 from anechoic.streaming.columns import Integers
 from anechoic.streaming.release import Estimate
-from anechoic.streaming.statistic import Records, Statistic, counted, masks_and, numbers, one_hot
+from anechoic.streaming.statistic import Records, Statistic, counted, masks_and, numbers
 
-#: Most buckets over which noise is correlated: their matrix is dense.
-CORRELATED_UP_TO = 1024
+#: Most buckets: the matrix over which noise is correlated is dense.
+MOST_BUCKETS = 1024
 #: Entries of D are multiples of 1 / FINE, so that sums of its columns are exact.
 FINE = 2**14
 
@@ -42,12 +42,8 @@ class Distribution(Statistic):
             bucket, those from the last on in the last one; infinite ones too. NaN is left out.
         column: of the batch.
 
-    Attributes:
-        noise: "domain" where it is correlated over the buckets, so that the average range of them has the
-            least error; "buckets" for more than 1,024, of which each has its own.
-
     Raises:
-        ValueError: unless edges increase.
+        ValueError: unless edges increase; for more than 1,024 buckets.
     """
 
     name = "distribution"
@@ -63,7 +59,10 @@ class Distribution(Statistic):
             )
         self.column = column
         self.dimension = len(self.edges) - 1
-        self.noise = "domain" if 1 < self.dimension <= CORRELATED_UP_TO else "buckets"
+        if self.dimension > MOST_BUCKETS:
+            raise ValueError(
+                f"edges make {self.dimension} buckets: give at most {MOST_BUCKETS:,}, wider ones."
+            )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -73,8 +72,7 @@ class Distribution(Statistic):
     @cached_property
     def _fine(self) -> Integers:
         """Return D in multiples of 1 / FINE; rounded towards zero, which makes its columns no longer."""
-        matrix = np.eye(self.dimension) if self.noise == "buckets" else range_encoder(self.dimension)
-        return np.trunc(matrix * FINE).astype(np.int64)
+        return np.trunc(range_encoder(self.dimension) * FINE).astype(np.int64)
 
     @cached_property
     def decoder(self) -> Array:
@@ -100,19 +98,15 @@ class Distribution(Statistic):
 
     def total(self, records: Records, kept: NDArray[np.bool_] | None, unit: int) -> Integers:
         counts = np.bincount(records.values[masks_and(records.usable, kept)], minlength=self.dimension)
-        if self.noise == "buckets":
-            return counts.astype(np.int64) * unit
         return np.asarray((self._fine * counts).sum(axis=1, dtype=np.int64)) * (unit // FINE)
 
     def each(self, records: Records, unit: int) -> Any:
-        if self.noise == "buckets":
-            return one_hot(records.values, records.usable, self.dimension, unit)
         usable = True if records.usable is None else records.usable[:, None]
         return sparse.csr_array(np.where(usable, self._fine.T[records.values], 0) * (unit // FINE))
 
     @property
     def encoding(self) -> bytes:
-        return self._fine.astype("<i8").tobytes() if self.noise == "domain" else b""
+        return self._fine.astype("<i8").tobytes()
 
     def decode(self, totals: Array, deviation: float, z: float) -> Estimate:
         counts, errors = self._cumulative(totals, deviation)
@@ -122,8 +116,6 @@ class Distribution(Statistic):
 
     def _cumulative(self, totals: Array, deviation: float) -> tuple[Array, Array]:
         """Return cumulative counts and their standard errors."""
-        if self.noise == "buckets":
-            return np.cumsum(totals), deviation * np.sqrt(np.arange(1.0, self.dimension + 1))
         return (self.decoder * totals).sum(axis=1), deviation * self._row_norms
 
     @cached_property
@@ -197,9 +189,6 @@ class Quantiles(Distribution):
 
     def _contrast_norms(self, p: float) -> Array:
         """Return the norms of the rows of A D^-1 less p times the last."""
-        if self.noise == "buckets":
-            own = np.arange(1.0, self.dimension + 1)
-            return np.asarray(np.sqrt(own * (1 - p) ** 2 + (self.dimension - own) * p**2))
         return np.asarray(np.sqrt(np.square(self.decoder - p * self.decoder[-1]).sum(axis=1)))
 
     @property
@@ -224,6 +213,8 @@ def range_encoder(buckets: int) -> Array:
     root is found with a certificate by `optimize.dense`.
     """
     ones = np.tril(np.ones((buckets, buckets)))
+    if buckets == 1:
+        return ones
     gram = ones.T @ ((buckets + 1) * np.eye(buckets) - 1) @ ones
     # the root that is lower triangular: Cholesky from the last row up
     root = np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1].T

@@ -172,11 +172,7 @@ class SharedRelease:
 def checked_distinct_counter(
     statistics: Mapping[str, Statistic], participation: Participation | None, over: Window | None
 ) -> DistinctCounter | None:
-    """Return the rule of a count of units, if there is one and it stands alone.
-
-    Raises:
-        ValueError: for such a count beside other statistics, with participation, or not over all steps.
-    """
+    """Return the rule of a count of units, if there is one and it stands alone."""
     rules = (statistic.distinct_counter for statistic in statistics.values())
     found = next((rule for rule in rules if rule is not None), None)
     if found is None:

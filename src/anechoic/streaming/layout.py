@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,23 +27,32 @@ _CHECK = 16
 
 
 @dataclass(frozen=True, eq=False)
-class SumsLayout:
+class SumsLayout(ABC):
     """The part of a stream that a worker has to know to add up for it.
 
     Attributes:
-        text: all of it, as JSON.
         stream: that it is of, and no other.
         secret: of the digests of units; None where every record is a unit of its own.
     """
 
-    text: str
     stream: str
     secret: bytes | None
+
+    @cached_property
+    def text(self) -> str:
+        """Return all of it, as JSON."""
+        secret = None if self.secret is None else self.secret.hex()
+        said = {"format": FORMAT, "stream": self.stream, "secret": secret, **self.describe()}
+        return json.dumps(said, sort_keys=True)
 
     @property
     def mark(self) -> str:
         """Return what tells it from others."""
         return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what it adds up, as plain data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +67,8 @@ class PartitionSelectionLayout(SumsLayout):
     column: str | None
     one: int
 
-    @classmethod
-    def of(cls, stream: str, secret: bytes | None, column: str | None, one: int) -> PartitionSelectionLayout:
-        """Return the layout of these."""
-        held = None if secret is None else secret.hex()
-        said = {"format": FORMAT, "stream": stream, "secret": held, "open": {"column": column, "one": one}}
-        return cls(json.dumps(said, sort_keys=True), stream, secret, column, one)
+    def describe(self) -> dict[str, Any]:
+        return {"open": {"column": self.column, "one": self.one}}
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
@@ -91,31 +97,18 @@ class StreamLayout(SumsLayout):
     shared: SharedRelease
     per_step: int
 
-    @classmethod
-    def of(cls, shared: SharedRelease, stream: str, per_step: int, secret: bytes | None) -> StreamLayout:
-        """Return the layout of these."""
-        said = {
-            "format": FORMAT,
-            "stream": stream,
-            **shared.describe(),
-            "bits": shared.bits,
-            "encoding": shared.encoding,
-            "secret": None if secret is None else secret.hex(),
-        }
-        return cls(json.dumps(said, sort_keys=True), stream, secret, shared, per_step)
+    def describe(self) -> dict[str, Any]:
+        return {**self.shared.describe(), "bits": self.shared.bits, "encoding": self.shared.encoding}
 
     @property
     def columns(self) -> dict[str, set[bool | None]]:
-        """Return the columns that are read, and as what."""
         return self.shared.columns
 
     @property
     def unread(self) -> list[str]:
-        """Return the statistics that name no column."""
         return [name for name, statistic in self.shared.statistics.items() if not statistic.reads]
 
     def reach(self, records: int) -> int:
-        """Bound what so many records add to any entry of the sums, in size."""
         return self.shared.reach(records)
 
 
@@ -127,7 +120,7 @@ def _read_layout(text: str) -> StreamLayout | PartitionSelectionLayout:
             raise ValueError(f"format {said['format']}, where this version has {FORMAT}")
         secret = None if said["secret"] is None else bytes.fromhex(said["secret"])
         if "open" in said:
-            return PartitionSelectionLayout(text, said["stream"], secret, **said["open"])
+            return PartitionSelectionLayout(said["stream"], secret, **said["open"])
         statistics = {name: statistic_of(said["statistics"][name]) for name in said["order"]}
         shared = SharedRelease(statistics, said["weights"], said["per_step"], said["bits"])
     except (KeyError, TypeError, ValueError) as error:
@@ -140,15 +133,11 @@ def _read_layout(text: str) -> StreamLayout | PartitionSelectionLayout:
             "this machine encodes records in another way than that of the stream (another processor or"
             " version of SciPy): add up on machines of one kind."
         )
-    return StreamLayout(text, said["stream"], secret, shared, said["per_step"])
+    return StreamLayout(said["stream"], secret, shared, said["per_step"])
 
 
 def layout_of(of: Any) -> Any:
-    """Return the layout of a stream, or of what its `accumulator_spec` gave.
-
-    Raises:
-        ValueError: for something else.
-    """
+    """Return the layout of a stream, or of what its `accumulator_spec` gave."""
     found = _read_layout(of) if isinstance(of, str) else getattr(of, "layout", of)
     if not isinstance(found, SumsLayout):
         raise ValueError(
@@ -159,11 +148,7 @@ def layout_of(of: Any) -> Any:
 
 
 def check_same(stream: str, mark: str, layout: SumsLayout) -> None:
-    """Refuse sums of another stream or statistic.
-
-    Raises:
-        MismatchError: for such.
-    """
+    """Refuse sums of another stream or statistic."""
     if stream != layout.stream:
         raise MismatchError(
             "sums of another stream: they count in the one whose accumulator_spec() they were made with."
@@ -182,11 +167,7 @@ def packed(layout: SumsLayout, head: Mapping[str, Any], arrays: Mapping[str, NDA
 
 
 def unpacked(content: bytes, layout: SumsLayout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the plain data and the arrays of which `packed` made these bytes for this layout.
-
-    Raises:
-        CheckpointError, MismatchError: see `Accumulator.from_bytes`.
-    """
+    """Return the plain data and the arrays of which `packed` made these bytes for this layout."""
     check, content = content[:_CHECK], content[_CHECK:]
     if _checksum(content) != check:
         raise CheckpointError(

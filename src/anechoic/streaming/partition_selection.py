@@ -218,7 +218,7 @@ class PartitionSelectionHistogram(StreamBase):
         return own * self._one + math.ceil(z * noise * (1 + _SPARE) + rounding)
 
     def _layout(self, stream: str, secret: bytes | None) -> PartitionSelectionLayout:
-        return PartitionSelectionLayout.of(stream, secret, self.column, self._one)
+        return PartitionSelectionLayout(stream, secret, self.column, self._one)
 
     def _check_room(self, count: int) -> None:
         now = self._stream_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,12 +118,8 @@ class PendingSteps:
             )
         return int(min(last, self.clock.at(now)))
 
-    def release(self, last: int, *, tell: Callable[[int, int], None] = lambda done, all: None) -> int:
-        """Release all steps below `last`, from the stream's own on, and return how many these are.
-
-        Args:
-            last: the step that stays open.
-            tell: called with steps done, and steps to do.
+    def release(self, last: int) -> int:
+        """Release all steps below `last`, which stays open, and return how many these are.
 
         Raises:
             ValueError: if the open step does not end after the one before it, by a clock that is another.
@@ -146,7 +142,6 @@ class PendingSteps:
             for step in group:
                 self._sums.pop(step, None)
                 self._waiting.pop(step, None)
-            tell(group.stop - first, last - first)
         return max(0, last - first)
 
     def _batch(self, step: int) -> tuple[Any, Any]:

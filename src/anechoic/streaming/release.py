@@ -161,11 +161,7 @@ def rows_of(releases: Iterable[Release]) -> Iterator[tuple[Any, ...]]:
 
 
 def checked_target(path: Path) -> Path:
-    """Return `path` if `write_releases` can write it.
-
-    Raises:
-        ValueError: for a name of another kind of file.
-    """
+    """Return `path` if `write_releases` can write it."""
     if path.suffix not in (".csv", ".jsonl", ".ndjson", ".parquet"):
         raise ValueError(f"out={path} must end in .csv, .jsonl or .parquet.")
     return path

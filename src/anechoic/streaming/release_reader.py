@@ -18,7 +18,7 @@ from anechoic.runs.settings_check import MECHANISM
 from anechoic.streaming.base import StreamBase
 from anechoic.streaming.clock import Running, SlidingWindow, Window, checked_window
 from anechoic.streaming.columns import Integers
-from anechoic.streaming.confidence_bands import Factors
+from anechoic.streaming.confidence_bands import factors
 from anechoic.streaming.joint_release import SharedRelease
 from anechoic.streaming.layout import statistic_of
 from anechoic.streaming.mechanisms import Deviations
@@ -85,7 +85,7 @@ class ReleaseReader(StreamBase):
     level: float
     _decoder: ReleaseDecoder
 
-    def band(self, level: float | None = None, *, simultaneous: bool = True) -> list[Release]:
+    def band(self, level: float | None = None) -> list[Release]:
         """Return all releases so far with intervals that hold together, for every step and every raw number.
 
         With a horizon that is for all steps of the stream, those to come among them. Without, for all steps
@@ -94,19 +94,17 @@ class ReleaseReader(StreamBase):
 
         Args:
             level: probability that all intervals hold, in (0, 1); None for the stream's own.
-            simultaneous: False for pointwise intervals of that level.
 
         Returns:
             Releases with new `low` and `high`; nothing else differs from `releases()`.
         """
         level = self.level if level is None else fraction("level", level)
-        factors = Factors(self.mechanism, self.over, level, self.shared.contrasts)
+        z = factors(self.mechanism, self.over, level, self.shared.contrasts)
 
-        def z_of(step: int) -> Callable[[Statistic], float]:
-            return lambda one: factors.at(step) * one.spread if simultaneous else quantile(level)
+        def decoded(past: Past) -> Release:
+            return self._decoder.decode(*past, factor=lambda one: z(past[0]) * one.spread)
 
-        made = self._totals(self._decoder)
-        return [self._decoder.decode(*past, factor=z_of(past[0])) for past in made]
+        return [decoded(past) for past in self._totals(self._decoder)]
 
     def between(self, begin: int, last: int | None = None) -> Release:
         """Return what steps begin, …, last alone add up to: the difference of two running totals.

@@ -18,7 +18,7 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import tzinfo
 from functools import partial
@@ -282,7 +282,8 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
     text = pl.col(column.name).str.strip_chars()
     missing = text.str.to_lowercase().is_in(_MISSING)
     if thousands:
-        grouped = text.str.contains(_grouped(thousands, decimal))
+        groups = rf"[1-9]\d{{0,2}}({re.escape(thousands)}\d{{3}})+({re.escape(decimal)}\d*)?"
+        grouped = text.str.contains(f"^[+-]?{groups}$")
         text = pl.when(grouped).then(text.str.replace_all(thousands, "", literal=True)).otherwise(text)
     if decimal != ".":
         plain = ~text.str.contains(".", literal=True)
@@ -290,18 +291,6 @@ def numbers_of(column: pl.Series, decimal: str = ".", thousands: str = "") -> tu
     number = text.cast(pl.Float64, strict=False)
     found = column.to_frame().select(number=number, odd=number.is_null() & ~missing)
     return found["number"].to_numpy(), found["odd"].to_numpy()
-
-
-def _grouped(mark: str, decimal: str) -> str:
-    """Return the pattern of a number with this mark between groups of three digits."""
-    return rf"^[+-]?[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d*)?$"
-
-
-def group_forms(decimal: str) -> dict[str, str]:
-    """Return patterns of numbers with a mark between groups of digits, and what reads them."""
-    other = {",": ".", ".": ","}[decimal]
-    forms = {_grouped(mark, decimal): f"--thousands {mark!r}" for mark in (other, *"' _")}
-    return forms | {_grouped(decimal, other): f"--thousands {decimal!r} --decimal {other!r}"}
 
 
 def times_of(column: pl.Series, zone: tzinfo, form: str | None = None) -> Array:
@@ -313,12 +302,12 @@ def times_of(column: pl.Series, zone: tzinfo, form: str | None = None) -> Array:
     return seconds_of(texts_of(column).to_list(), zone, None if column.dtype == pl.Date else form)
 
 
-def looks_of(texts: pl.Series, forms: Mapping[str, str] = TIME_FORMS) -> Counter[str]:
-    """Count what times look like that are no ISO 8601, or other texts: each by the first form that it has."""
+def looks_of(texts: pl.Series) -> Counter[str]:
+    """Count what times look like that are no ISO 8601: each by the first form that it has."""
     found: Counter[str] = Counter()
     texts = texts_of(texts).str.strip_chars().str.to_lowercase()
     texts = texts.filter(~texts.is_in(_MISSING))
-    for form, words in forms.items():
+    for form, words in TIME_FORMS.items():
         like = texts.str.contains(form)
         found[words] += int(like.sum())
         texts = texts.filter(~like)

@@ -131,11 +131,7 @@ class Statistic(ABC):
 
 
 def checked_statistics(statistics: Statistic | Mapping[str, Statistic]) -> dict[str, Statistic]:
-    """Return `statistics` by name, if they are some; one alone has a name of its own.
-
-    Raises:
-        ValueError: otherwise.
-    """
+    """Return `statistics` by name, if they are some; one alone has a name of its own."""
     if isinstance(statistics, Statistic):
         return {statistics.name: statistics}
     if not isinstance(statistics, Mapping) or not statistics:
@@ -318,11 +314,7 @@ def linear_estimate(value: Array, error: Array | float, z: float, raw: Array) ->
 
 
 def checked_interval(name: str, low: Any, high: Any) -> tuple[float, float]:
-    """Return two finite numbers, low < high.
-
-    Raises:
-        ValueError: otherwise; without bounds there is no sensitivity.
-    """
+    """Return two finite numbers, low < high."""
     try:
         pair = float(low), float(high)
     except (TypeError, ValueError, OverflowError):

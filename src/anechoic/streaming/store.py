@@ -38,9 +38,6 @@ class Store(StateFile):
     Args:
         path, identity, key, adopt: see `StateFile`.
         shown: LABELS, of entries of statistics, and MECHANISM, as JSON.
-
-    Raises:
-        CheckpointError, GuaranteeError, MismatchError, ReplayError: as `StateFile`.
     """
 
     KIND = "stream"

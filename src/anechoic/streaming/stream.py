@@ -279,7 +279,7 @@ class Stream(ReleaseReader):
         self.steps([Accumulator(self) for _ in listed], times=listed)
 
     def _layout(self, stream: str, secret: bytes | None) -> StreamLayout:
-        return StreamLayout.of(self.shared, stream, self.per_step, secret)
+        return StreamLayout(stream, secret, self.shared, self.per_step)
 
     def _check_room(self, count: int) -> None:
         self._stream_state.check_room(self.shared.reach(count))

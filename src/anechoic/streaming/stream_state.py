@@ -121,11 +121,7 @@ class InMemory:
         self._fault = False
 
     def check(self) -> None:
-        """Refuse to go on after a failure.
-
-        Raises:
-            GuaranteeError: after one.
-        """
+        """Refuse to go on after a failure."""
         if self._fault:
             raise GuaranteeError(
                 "a change of this stream failed half-way, so that repeating it could count records twice, and"
@@ -170,11 +166,7 @@ class InMemory:
 
 
 def checked_time(before: str | float | None, time: Any) -> str | float | None:
-    """Return a time as built-in text or number, which can be kept, and not below that of the last release.
-
-    Raises:
-        ValueError: for something else than text, a finite number or None, or one of another kind than before.
-    """
+    """Return a time as built-in text or number, which can be kept, and not below that of the last release."""
     plain = time.item() if isinstance(time, np.generic) else time
     if isinstance(plain, str):
         plain = str.__str__(plain)

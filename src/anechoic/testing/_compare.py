@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -46,6 +47,11 @@ def check_refused(subject: object, wrong: Iterable[tuple[str, Callable[[], objec
         raise ContractError(f"{subject!r}: {what} is not refused with ValueError")
 
 
+def check_no_blocks(subject: Any, n: int) -> None:
+    """Raise ContractError unless blocks that do not exist are refused."""
+    check_refused(subject, [(f"truncate({t})", partial(subject.truncate, t)) for t in (0, n + 1)])
+
+
 def check_written(subject: object) -> None:
     """JSON and back gives the same type and the same numbers, bit for bit."""
     text = json.dumps(_serialize.encode(subject), allow_nan=False)
@@ -85,10 +91,6 @@ class Contract(Generic[S]):
     gives: ClassVar[str]
     serialized = True
     seed = 0
-
-
-class WrittenContract(Contract[S]):
-    """Contract of what files hold."""
 
     def test_json_and_back_changes_nothing(self) -> None:
         if self.serialized:

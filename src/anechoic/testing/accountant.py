@@ -133,6 +133,7 @@ class AccountantContract(Contract[Accountant]):
     """
 
     gives = "accountants"
+    serialized = False  # no file holds one
     std = 1.0
 
     def accountants(self) -> Iterable[Accountant]:

@@ -30,9 +30,6 @@ def check_draws(sampling: Sampling) -> None:
     Args:
         sampling: with some dozens of units, and few steps; one that is not amplified, or has no batches here,
             keeps the rule.
-
-    Raises:
-        ContractError: naming the unit and the pattern.
     """
     if not sampling.amplified or sampling.examples is None:
         return
@@ -67,11 +64,7 @@ def check_draws(sampling: Sampling) -> None:
 
 
 def drawn_steps(sampling: Sampling, keys: int) -> Array:
-    """Who takes part in which step under each of so many fixed keys: 0 or 1, shape (keys, units, steps).
-
-    Raises:
-        UnsupportedError: for a scheme without batches of its own.
-    """
+    """Who takes part in which step under each of so many fixed keys: 0 or 1, shape (keys, units, steps)."""
     taken = np.zeros((keys, int(sampling.examples or 0), sampling.steps))
     for number in range(keys):
         batches = batches_of(sampling, number.to_bytes(32, "big"))

@@ -13,6 +13,7 @@ from anechoic.strategies.base import Strategy
 from anechoic.testing._compare import (
     ROUNDING,
     ZERO,
+    check_no_blocks,
     check_refused,
     close,
     require,
@@ -97,19 +98,15 @@ def check_structure(strategy: Strategy) -> None:
     tiny = ZERO * np.abs(dense).max()
 
     bands, gram_bands = structure.bands, structure.gram_bands
-    require(
-        strategy, 1 <= gram_bands <= bands <= n, f"1 <= gram_bands={gram_bands} <= bands={bands} <= n={n}"
-    )
+    rule = f"1 <= gram_bands={gram_bands} <= bands={bands} <= n={n}"
+    require(strategy, 1 <= gram_bands <= bands <= n, rule)
     square = dense if is_square(strategy) else lower_triangular(strategy)
     outside = float(np.abs(square[lag >= bands]).max(initial=0.0))
     allowed = tiny if is_square(strategy) else ROUNDING * np.abs(square).max()
     require(strategy, outside <= allowed, f"bands={bands} but C has {outside} at a lag >= {bands}")
     outside = float(np.abs(gram[np.abs(lag) >= gram_bands]).max(initial=0.0))
-    require(
-        strategy,
-        outside <= ZERO * gram.max(),
-        f"gram_bands={gram_bands} but C^T C has {outside} at a lag >= {gram_bands}",
-    )
+    rule = f"gram_bands={gram_bands} but C^T C has {outside} at a lag >= {gram_bands}"
+    require(strategy, outside <= ZERO * gram.max(), rule)
     if structure.nonnegative:
         require(strategy, float(dense.min()) >= -tiny, f"nonnegative but C has an entry {dense.min()}")
     if structure.toeplitz:
@@ -119,11 +116,8 @@ def check_structure(strategy: Strategy) -> None:
         expected = np.where(lag >= 0, column[np.maximum(lag, 0)], 0.0)
         close(strategy, dense, expected, "toeplitz: C[i, j] = coefficients[i - j]")
     if structure.nonincreasing:
-        require(
-            strategy,
-            structure.toeplitz and structure.nonnegative,
-            "nonincreasing without toeplitz, nonnegative",
-        )
+        both = structure.toeplitz and structure.nonnegative
+        require(strategy, both, "nonincreasing without toeplitz, nonnegative")
         rise = float(np.diff(dense[:, 0]).max(initial=0.0))
         require(strategy, rise <= tiny, f"nonincreasing but the coefficients rise by {rise}")
 
@@ -188,7 +182,6 @@ def check_refusals(strategy: Strategy) -> None:
         (f"multiply of {n + 1} rows", lambda: strategy.multiply(np.zeros(n + 1))),
         (f"solve or correlate of {rows + 1} rows", lambda: solve(np.zeros((rows + 1, 2)))),
         ("multiply of a scalar", lambda: strategy.multiply(0.0)),
-        ("truncate(0)", lambda: strategy.truncate(0)),
-        (f"truncate({n + 1})", lambda: strategy.truncate(n + 1)),
     ]
     check_refused(strategy, wrong)
+    check_no_blocks(strategy, n)

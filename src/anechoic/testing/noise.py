@@ -54,10 +54,8 @@ def check_stream(strategy: Strategy, *, dimension: int = 5, std: float = 0.7) ->
         row, state = stream.next(state)
         rows.append(row)
     fresh = np.array([stream.fresh(t) for t in range(strategy.n)])
-    expected = std * (
-        solver(strategy)(fresh) if is_square(strategy) else replay(strategy.recurrence(), fresh)
-    )
-    close(strategy, np.array(rows), expected, "rows of a stream")
+    made = solver(strategy)(fresh) if is_square(strategy) else replay(strategy.recurrence(), fresh)
+    close(strategy, np.array(rows), std * made, "rows of a stream")
 
 
 def replay(recurrence: Recurrence, z: Array) -> Array:
@@ -85,10 +83,8 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
                 x = sum((c * y for c, y in zip(row, past, strict=True)), np.zeros_like(fresh))
             case Buffered() | StateSpace() | Nested():
                 step = recurrence.step(s)
-                if len(past) != recurrence.depth(s):
-                    raise ContractError(
-                        f"depth({s})={recurrence.depth(s)} but {len(past)} rows are on the stack"
-                    )
+                rule = f"depth({s})={recurrence.depth(s)} but {len(past)} rows are on the stack"
+                require(recurrence, len(past) == recurrence.depth(s), rule)
                 stack, kept = np.array(past).reshape(-1, *fresh.shape), len(past) - step.mix.shape[1]
                 read = np.tensordot(step.readout, stack[len(past) - len(step.readout) :], axes=1)
                 x = (step.lead * fresh + read) / step.divisor
@@ -102,6 +98,6 @@ def replay(recurrence: Recurrence, z: Array) -> Array:
 
 def _row_of(recurrence: Autoregressive | MovingAverage, s: int) -> Array:
     row = np.asarray(recurrence.row(s))
-    if len(row) != min(recurrence.window, s + 1):
-        raise ContractError(f"row({s}) has {len(row)} entries, not min(window={recurrence.window}, {s + 1})")
+    rule = f"row({s}) has {len(row)} entries, not min(window={recurrence.window}, {s + 1})"
+    require(recurrence, len(row) == min(recurrence.window, s + 1), rule)
     return row

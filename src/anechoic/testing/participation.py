@@ -14,7 +14,7 @@ from anechoic.participation.base import Participation
 from anechoic.sensitivity.dispatch import sensitivity
 from anechoic.strategies import BandedToeplitz, Dense, Identity
 from anechoic.strategies.base import Strategy
-from anechoic.testing._compare import WrittenContract, require, rule
+from anechoic.testing._compare import Contract, require, rule
 from anechoic.testing.guarantee import compare_sensitivity
 
 STEPS = (1, 2, 3, 6)  # lengths of the runs that are tried, with every subset of their steps
@@ -39,17 +39,16 @@ def check_patterns(participation: Participation) -> None:
 def check_allowed(participation: Participation) -> None:
     """`allows` holds of the parts of patterns and of nothing else, and `together` is what it says of two."""
     for n in STEPS:
+        expected = np.zeros((n, n), dtype=bool)
         for steps, inside in _subsets(participation, n):
             if not steps:
                 continue
             said = bool(participation.allows(steps, n))
             rule = f"allows({steps}, {n}) is {said}, but {steps} is {'' if inside else 'not '}in a pattern"
             require(participation, said == inside, rule)
-        both = np.asarray(participation.together(n))
-        expected = np.zeros((n, n), dtype=bool)
-        for steps, inside in _subsets(participation, n):
             if len(steps) == 2:
                 expected[steps, steps[::-1]] = inside
+        both = np.asarray(participation.together(n))
         require(participation, both.shape == (n, n), f"together({n}) has shape {both.shape}, not {(n, n)}")
         wrong = np.argwhere(both != expected)[:1].tolist()
         require(participation, not wrong, f"together({n}) is wrong of the steps {wrong}")
@@ -122,7 +121,7 @@ def _strategies(n: int, seed: int) -> Iterator[Strategy]:
     yield Dense(np.tril(rng.standard_normal((n, n))) + 2.0 * np.eye(n))
 
 
-class ParticipationContract(WrittenContract[Participation]):
+class ParticipationContract(Contract[Participation]):
     """Tests of a participation, for pytest: inherit it in a class named Test…, and give `participations`.
 
     Give those whose rule shows within 6 steps, and the least and the largest that your constructor takes.

@@ -14,7 +14,7 @@ from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.sampling.base import Sampling
 from anechoic.strategies import Identity
-from anechoic.testing._compare import WrittenContract, check_refused, require, rule
+from anechoic.testing._compare import Contract, check_no_blocks, require, rule
 from anechoic.testing.draws import check_draws
 
 KEYS = 48  # runs whose batches are looked at
@@ -29,14 +29,8 @@ def check_record(sampling: Sampling) -> None:
     require(sampling, math.isfinite(size) and size > 0, f"batch_size={size!r} is no number > 0")
     divisor = sampling.expected_batch_size
     require(sampling, math.isfinite(divisor) and divisor > 0, f"expected_batch_size={divisor!r} is not > 0")
-    known = examples is not None
-    require(sampling, sampling.formed_outside or known, "examples=None, but the library draws the batches")
-    if examples is not None and not sampling.formed_outside:
-        require(
-            sampling,
-            isinstance(examples, int) and examples >= size,
-            f"examples={examples!r} is no whole number of at least batch_size={size}",
-        )
+    enough = sampling.formed_outside or (isinstance(examples, int) and examples >= size)
+    require(sampling, enough, f"examples={examples!r} is no whole number of at least batch_size={size}")
     require(sampling, isinstance(sampling.participation, Participation), "participation is no Participation")
     groups = sampling.public_groups
     require(sampling, isinstance(groups, int) and groups >= 1, f"public_groups={groups!r} is not >= 1")
@@ -59,13 +53,7 @@ def check_leading_steps(sampling: Sampling) -> None:
         more = first.participation.together(steps) & ~whole[:steps, :steps]
         rule = f"truncate({steps}) lets one unit touch {np.argwhere(more)[:1].tolist()}, the whole does not"
         require(sampling, not more.any(), rule)
-    check_refused(
-        sampling,
-        [
-            ("truncate(0)", lambda: sampling.truncate(0)),
-            (f"truncate({n + 1})", lambda: sampling.truncate(n + 1)),
-        ],
-    )
+    check_no_blocks(sampling, n)
 
 
 def check_batches(sampling: Sampling) -> None:
@@ -136,11 +124,8 @@ def check_accounted(sampling: Sampling) -> None:
         named = type(sampling).__name__ in str(refused)
         require(sampling, named, f"an accountant is refused without the scheme's name: {refused}")
         return
-    require(
-        sampling,
-        (found is not None) == sampling.amplified,
-        f"amplified={sampling.amplified}, but its accountant is {type(found).__name__}",
-    )
+    rule = f"amplified={sampling.amplified}, but its accountant is {type(found).__name__}"
+    require(sampling, (found is not None) == sampling.amplified, rule)
 
 
 def _batches(sampling: Sampling, number: int) -> Batches | None:
@@ -158,7 +143,7 @@ def _sizes(sampling: Sampling, number: int) -> list[int]:
     return [len(batches.batch(t)) for t in range(sampling.steps)]
 
 
-class SamplingContract(WrittenContract[Sampling]):
+class SamplingContract(Contract[Sampling]):
     """Tests of a sampling scheme, for pytest: inherit it in a class named Test…, and give `schemes`.
 
     Give at least one step, an odd number of steps, and examples that the batch size does not divide.

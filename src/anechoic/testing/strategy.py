@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from anechoic.strategies.base import Strategy
 from anechoic.testing import guarantee, matrix, noise
-from anechoic.testing._compare import WrittenContract, rule
+from anechoic.testing._compare import Contract, rule
 
 
-class StrategyContract(WrittenContract[Strategy]):
+class StrategyContract(Contract[Strategy]):
     """Tests of a strategy class, for pytest: inherit it in a class named Test…, and give `strategies`.
 
         class TestMine(StrategyContract):

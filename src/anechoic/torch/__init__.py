@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import anechoic.torch.require_torch  # noqa: F401  first: it says which extra is missing
 
 if TYPE_CHECKING:
-    from anechoic.torch.adam import CorrectedAdam
     from anechoic.torch.audit import ReleaseRecorder, audit_training
     from anechoic.torch.checkpoints.checkpoint import read_mechanism
     from anechoic.torch.engine import PrivacyEngine
     from anechoic.torch.loading.loader import BatchMemoryManager, RecordStream
     from anechoic.torch.losses import causal_lm_loss, seq2seq_loss
+    from anechoic.torch.optimizer_kinds import CorrectedAdam
 
 __all__ = [
     "BatchMemoryManager",
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "adam": ("CorrectedAdam",),
     "audit": ("ReleaseRecorder", "audit_training"),
     "checkpoints.checkpoint": ("read_mechanism",),
     "engine": ("PrivacyEngine",),
     "loading.loader": ("BatchMemoryManager", "RecordStream"),
     "losses": ("causal_lm_loss", "seq2seq_loss"),
+    "optimizer_kinds": ("CorrectedAdam",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

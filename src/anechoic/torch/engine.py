@@ -15,8 +15,7 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.runs.fork_guard import NonPicklable
 from anechoic.torch.checkpoints.resumable import Resumable
 from anechoic.torch.distributed import Ranks, RanksError
-from anechoic.torch.keys import Key, KeySource
-from anechoic.torch.setup.agreement import check_agreement, facts_of, unwrapped
+from anechoic.torch.run import Key, KeySource
 from anechoic.torch.setup.arguments import (
     ByEpsilon,
     ByNoise,
@@ -27,7 +26,17 @@ from anechoic.torch.setup.arguments import (
     WithoutCriterion,
     with_arguments,
 )
-from anechoic.torch.setup.build_run import build_run, check, checks, mechanism_of, noise_storage, share_of
+from anechoic.torch.setup.build_run import (
+    build_run,
+    check,
+    check_agreement,
+    checks,
+    facts_of,
+    mechanism_of,
+    noise_storage,
+    share_of,
+    unwrapped,
+)
 from anechoic.torch.sources.base import AUTO
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from anechoic.torch.labels import (
-    _MARKED,
+    MARKED,
     Label,
     LabelledBatch,
     LabelledTensor,
@@ -24,13 +24,14 @@ from anechoic.torch.labels import (
     mark_of,
     plain,
 )
-from anechoic.torch.labels import RULES as KNOWN
 
 logger = logging.getLogger("anechoic")
 Rule = Callable[["OpCall"], Any]
 RULES: dict[str, Rule] = {}
 #: Operations whose rules are those of entry by entry: of any, of one tensor, of sums and products.
 BY_ENTRY = ("clamp", "clone", "add")
+#: Operations on places, of which one row's are as much as all.
+_PLACES = ("select_backward", "slice_backward", "cat", "stack")
 #: What takes numbers out of tensors, or makes shapes of them.
 _TAKING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2")
 #: What is computed in the place of an operation, as a function of it and its arguments.
@@ -81,9 +82,9 @@ def operation(func: Any) -> Operation:
     return found
 
 
-def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def follow(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """Carry an operation out on plain tensors, and label what comes of it."""
-    op = _KNOWN.get(func) or operation(func)
+    op, kwargs = _KNOWN.get(func) or operation(func), kwargs or {}
     if op.turns is not None:
         return _turned(func, op.turns, args, kwargs)
     call = OpCall()
@@ -94,7 +95,7 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kind = type(value)
         if kind is LabelledTensor:
             inner = value.raw
-            if _MARKED or (call.batch is not None and call.batch is not value.batch):
+            if MARKED or (call.batch is not None and call.batch is not value.batch):
                 call.take(value)
             else:
                 call.batch = value.batch
@@ -103,45 +104,35 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
                     call.seen.append((inner, value.label))
             bare.append(inner)
         else:
-            bare.append(call.take(value) if _MARKED or kind in (list, tuple) else value)
+            bare.append(call.take(value) if MARKED or kind in (list, tuple) else value)
     named = {name: call.take(value) for name, value in kwargs.items()} if kwargs else kwargs
     out = func(*bare, **named) if op.instead is None else op.instead(func, bare)
     call.args, call.kwargs, call.out = bare, named, out
-    if op.writes:
-        return written(call, args)
-    if op.taking and call.seen:
+    if op.taking and call.seen and not op.writes:
         call.batch.numbers += 1
-    if isinstance(out, Tensor):
-        label = _entry_by_entry(call) if op.by_entry else call.label()
-        if callable(label):
-            label = label(0, out)
-        return out if label is None else LabelledTensor(out, _whole(call, label, out), call.batch)
-    return call.wrapped()
-
-
-def _whole(call: OpCall, label: Label, out: Tensor) -> Label:
-    """The label of a result, if its axis has entries of all rows: else one was picked, or broadcast."""
-    if type(label) is not OnAxis or call.batch.rows <= 1:
-        return label
-    whole = label.axis < out.dim() and out.shape[label.axis] % (call.batch.rows * label.inner) == 0
-    return label if whole else call.mixed("its result does not have one entry a row")
-
-
-def _entry_by_entry(call: OpCall) -> Any:
-    """The label of a result that is made entry by entry; most are of one shape with one label."""
-    found, dims = call.seen[0][1] if call.seen else None, call.out.dim()
-    if type(found) is OnAxis and call.batch.live:
-        for tensor, label in call.seen:
-            if label != found or tensor.dim() != dims:
-                break
-        else:
-            return found
-    return call.label()
+    if op.writes:
+        written(call, args)
+        if op.in_place:
+            return args[0]
+    single = isinstance(out, Tensor)
+    if not single and not isinstance(out, (tuple, list)):
+        return out
+    made, label, batch = [], call.label(), call.batch
+    for place, tensor in enumerate((out,) if single else out):
+        own = label(place, tensor) if callable(label) else label
+        if own is not None and isinstance(tensor, Tensor):
+            if type(own) is OnAxis and batch.rows > 1:
+                whole = own.axis < tensor.dim() and tensor.shape[own.axis] % (batch.rows * own.inner) == 0
+                if not whole:  # entries of all rows: else one was picked, or broadcast
+                    own = call.mixed("its result does not have one entry a row")
+            tensor = LabelledTensor(tensor, own, batch)
+        made.append(tensor)
+    return made[0] if single else type(out)(made)
 
 
 def _turned(func: Any, view: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """x.unsqueeze_(1) and its like: the tensor becomes another view of the same numbers."""
-    target, made = args[0], follow(view, args, kwargs)
+    target, made = args[0], follow(None, view, (), args, kwargs)
     if type(target) is LabelledTensor:
         target.raw, target.label = plain(made), getattr(made, "label", None)
         with no_dispatch():  # its own shape
@@ -216,31 +207,23 @@ class OpCall:
             return None
         if not self.batch.live:  # no rule is asked any more
             return _EARLIER
-        first = self.seen[0][1]
+        first, alike = self.seen[0][1], True
         for _, label in self.seen:
             if isinstance(label, Mixing):
                 return label
-        places = self.op.name in ("select_backward", "slice_backward", "cat", "stack")
-        if type(first) is OfRow and not places and all(label == first for _, label in self.seen):
+            alike = alike and label == first
+        if alike and type(first) is OfRow and self.op.name not in _PLACES:
             return first  # whatever it does, it is of this row
+        if alike and type(first) is OnAxis and self.op.by_entry and isinstance(self.out, Tensor):
+            for tensor, _ in self.seen:
+                if tensor.dim() != self.out.dim():
+                    break
+            else:
+                return first  # entry by entry, of one shape
         return self.op.rule(self)
 
-    def wrapped(self) -> Any:
-        out = self.out
-        if isinstance(out, Tensor):
-            out = [out]
-        elif not isinstance(out, (tuple, list)):
-            return out
-        label = self.label()
-        made = []
-        for place, tensor in enumerate(out):
-            own = label(place, tensor) if callable(label) else label
-            labelled = own is not None and isinstance(tensor, Tensor)
-            made.append(LabelledTensor(tensor, _whole(self, own, tensor), self.batch) if labelled else tensor)
-        return made[0] if out is not self.out else type(out)(made)
 
-
-def written(call: OpCall, args: Any) -> Any:
+def written(call: OpCall, args: Any) -> None:
     """Label what an operation wrote into: the tensor, and its memory where others may see it otherwise."""
     made = call.label()
     pairs = [(args[place], call.args[place]) for place in call.op.writes if place < len(args)]
@@ -257,7 +240,6 @@ def written(call: OpCall, args: Any) -> Any:
                 mark(inner, label, call.batch)
         elif label is not None:
             mark(inner, label, call.batch)
-    return args[0] if call.op.in_place else call.wrapped()
 
 
 def rule(names: str, *, backward: bool = False) -> Callable[[Rule], Rule]:
@@ -341,4 +323,4 @@ def divided_by_all(name: str) -> None:
 
 
 INSTEAD |= dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _public_mean)
-KNOWN.follow = follow
+LabelledTensor.__torch_dispatch__ = classmethod(follow)  # type: ignore[assignment, method-assign]

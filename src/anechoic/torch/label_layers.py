@@ -13,8 +13,7 @@ from torch.nn import _reduction
 
 from anechoic.torch.label_calls import OpCall, aligned, divided_by_all, place_of, rule
 from anechoic.torch.label_rules import _pointwise
-from anechoic.torch.labels import RULES as KNOWN
-from anechoic.torch.labels import Label, LabelledTensor, Mixing, OfRow, OnAxis, OverRows
+from anechoic.torch.labels import LOSSES, Label, LabelledTensor, Mixing, OfRow, OnAxis, OverRows
 
 # -- layers: axis 0 is the batch ------------------------------------------------------------------
 
@@ -347,16 +346,12 @@ def _mean_of_rows(counted: Tensor, losses: Tensor) -> Tensor:
 _DIVIDING = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
-def _losses() -> dict[Any, Any]:
-    found = {}
+def _enter_losses() -> None:
     for name, function in vars(F).items():
         if not name.startswith("_") and inspect.isfunction(function):
             signature = inspect.signature(function)
             if "reduction" in signature.parameters and name not in ("linear_cross_entropy",):
-                found[function] = partial(_as_mean, signature, name)
-    return found
+                LOSSES[function] = partial(_as_mean, signature, name)
 
 
-#: Functions of torch.nn.functional that reduce, each as (args, kwargs) -> (args, kwargs, what comes after).
-
-KNOWN.losses = _losses()
+_enter_losses()

@@ -27,14 +27,8 @@ from torch.utils._pytree import tree_map
 
 from anechoic.torch.structure import nodes
 
-
-class RULES:
-    """What `label_rules` knows: it fills this in."""
-
-    follow: Any
-    losses: dict[Any, Any]
-
-
+#: Losses of torch.nn.functional, each as (args, kwargs) -> (args, kwargs, what comes after): `label_layers`.
+LOSSES: dict[Any, Any] = {}
 _unseen: Any = torch._C.DisableTorchFunctionSubclass
 
 
@@ -115,7 +109,11 @@ class LabelledBatch:
             self.passing = False
         with _unseen():
             after = _marks(ends)
-            others = self._reaches_others(root)
+            # leaves that are neither the model's outputs nor its parameters
+            own, others = set(map(id, self.parameters)), False
+            for node in nodes([root.grad_fn]):
+                leaf = getattr(node, "variable", None)
+                others |= leaf is not None and type(leaf) is not LabelledTensor and id(leaf) not in own
         if after[:outputs] != before[:outputs] or len(self.calls) > calls:
             self.roots.append(root.label)
             if gradient is not None:
@@ -133,12 +131,6 @@ class LabelledBatch:
                     " the optimizer's weight_decay; or put the term into the model's outputs, under"
                     " grad_sample_mode='rows'"
                 )
-
-    def _reaches_others(self, root: LabelledTensor) -> bool:
-        """Whether backward() ends at leaves that are neither the model's outputs nor its parameters."""
-        own = set(map(id, self.parameters))
-        leaves = [node.variable for node in nodes([root.grad_fn]) if hasattr(node, "variable")]
-        return bool([t for t in leaves if type(t) is not LabelledTensor and id(t) not in own])
 
 
 def _marks(tensors: Any) -> list[tuple[int, int]]:
@@ -173,23 +165,17 @@ class LabelledTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with _unseen():
-            if func in RULES.losses:
-                args, kwargs, finish = RULES.losses[func](args, kwargs or {})
+            if func in LOSSES:
+                args, kwargs, finish = LOSSES[func](args, kwargs or {})
                 out = func(*args, **kwargs)
                 return out if finish is None else finish(out)
             out = func(*args, **(kwargs or {}))
-            if _MARKED:
+            if MARKED:
                 for given in (*args, *(kwargs or {}).values()):
                     if type(given) is Tensor and mark_of(given) is not None and not given.requires_grad:
                         given.__class__ = WrittenTensor  # by its own name, too, it is what was written
         # a plain tensor that was written to on the way (torch.zeros(…).scatter_(1, y, 1)) carries on here
-        return _known(out) if _MARKED and type(out) in (Tensor, WrittenTensor) else out
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return RULES.follow(func, args, kwargs or {})
+        return _known(out) if MARKED and type(out) in (Tensor, WrittenTensor) else out
 
     # -- numbers of the script ------------------------------------------------------------------
 
@@ -199,22 +185,6 @@ class LabelledTensor(Tensor):
         """As of any tensor; at step() it is known what it was called on."""
         options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
         self.batch.begin(self, gradient, options)
-
-    def _out(self) -> Tensor:
-        self.batch.numbers += 1
-        return self.raw
-
-    def numpy(self, *, force: bool = False) -> Any:
-        return self._out().numpy(force=force)
-
-    def tolist(self) -> Any:
-        return self._out().tolist()
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._out().__array__(*args, **kwargs)
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._out().__dlpack__(*args, **kwargs)
 
     def __dlpack_device__(self) -> Any:
         return self.raw.__dlpack_device__()
@@ -230,6 +200,20 @@ class LabelledTensor(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.raw.__reduce_ex__(protocol)
+
+
+def _taken(name: str) -> Any:
+    """A method of the tensor inside that takes numbers out of it, which is counted."""
+
+    def take(self: LabelledTensor, *args: Any, **kwargs: Any) -> Any:
+        self.batch.numbers += 1
+        return getattr(self.raw, name)(*args, **kwargs)
+
+    return take
+
+
+for _name in ("numpy", "tolist", "__array__", "__dlpack__"):
+    setattr(LabelledTensor, _name, _taken(_name))
 
 
 class WrittenTensor(Tensor):
@@ -260,7 +244,7 @@ def plain(tensor: Tensor) -> Tensor:
 # -- what was written to -------------------------------------------------------------------------
 
 #: Marks of storages that are still there: without any, nobody looks for one.
-_MARKED: set[ref[MemoryMark]] = set()
+MARKED: set[ref[MemoryMark]] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +259,7 @@ class MemoryMark:
 
 def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
     """What was written into the memory of a plain tensor, if anything was."""
-    mark: MemoryMark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if _MARKED else None
+    mark: MemoryMark | None = getattr(tensor.untyped_storage(), "anechoic_mark", None) if MARKED else None
     if mark is None:
         return None
     if not mark.stride or not mark.batch.live:
@@ -296,7 +280,7 @@ def mark_of(tensor: Tensor) -> tuple[Label, LabelledBatch] | None:
 
 def label_of(tensor: Tensor) -> Label:
     """The label of a tensor now; what was written to its memory counts."""
-    mark = mark_of(plain(tensor)) if _MARKED else None
+    mark = mark_of(plain(tensor)) if MARKED else None
     return mark[0] if mark is not None else tensor.label if type(tensor) is LabelledTensor else None
 
 
@@ -326,9 +310,4 @@ def mark(inner: Tensor, label: Label, batch: LabelledBatch) -> None:
     if known and known.batch is batch and (known.stride, known.first) != (made.stride, made.first):
         made = MemoryMark(Mixing("a tensor into parts of which rows were written"), batch, 0, 0)
     storage.anechoic_mark = made
-    _MARKED.add(ref(made, _MARKED.discard))
-
-
-def labels_written() -> bool:
-    """Whether rows were written into any tensor that had no label, and is still there."""
-    return bool(_MARKED)
+    MARKED.add(ref(made, MARKED.discard))

@@ -33,6 +33,7 @@ class NoiseAdder(NonPicklable):
     has it in the journal.
 
     Attributes:
+        partial: sums of micro-batches that wait for the rest of their batch.
         agreed: whether all ranks are about to make the same release, and wait for this one's sums.
         storage: the word for `NoiseStream(memory=…)` with which noise is begun, or goes on.
     """
@@ -50,14 +51,12 @@ class NoiseAdder(NonPicklable):
         self.journal: Journal | None = None
         self.agreed = False
         self._parameters = parameters
-        self._shapes = [p.shape for p in parameters]
-        self._dtypes = [p.dtype for p in parameters]
         self._sizes = [p.numel() for p in parameters]
         self._dimension = sum(self._sizes)
         self._dtype = noise_dtype(parameters)
         self.storage = "store"
         self._device = parameters[0].device
-        self._partial: list[Tensor] | None = None
+        self.partial: list[Tensor] | None = None
 
     # -- noise ---------------------------------------------------------------------------------
 
@@ -82,11 +81,6 @@ class NoiseAdder(NonPicklable):
 
     # -- sums ----------------------------------------------------------------------------------
 
-    @property
-    def left_over(self) -> bool:
-        """Whether sums of micro-batches wait for the rest of their batch."""
-        return self._partial is not None
-
     def add_partial_sum(self, sums: list[Tensor]) -> None:
         """Add the sums of a micro-batch to the partial sum of its batch: integers, where there is a grid."""
         if self.mechanism.grid_bits is not None and {total.dtype for total in sums} != {torch.int64}:
@@ -94,15 +88,15 @@ class NoiseAdder(NonPicklable):
                 f"sums of {sums[0].dtype} reached a release on a grid, not int64: a gradient source sums by"
                 " setup.clipping."
             )
-        if self._partial is None:
-            self._partial = list(sums)
+        if self.partial is None:
+            self.partial = list(sums)
             return
-        for total, part in zip(self._partial, sums, strict=True):
+        for total, part in zip(self.partial, sums, strict=True):
             total += part
 
     def forget(self) -> None:
         """Drop the partial sum."""
-        self._partial = None
+        self.partial = None
 
     def agree(self, step: int) -> None:
         """Check that all ranks are about to make release `step`, at the same weights."""
@@ -127,37 +121,31 @@ class NoiseAdder(NonPicklable):
         if self.noise_state.step != step:
             raise DesynchronizedError(f"noise row {self.noise_state.step} is next, and release {step} due.")
         self.add_partial_sum(sums)
-        totals, self._partial = self._partial or [], None
+        totals, self.partial = self.partial or [], None
         alone = self.ranks.count == 1
         if not alone:
             self.ranks.add_up(totals, f"release {step}")
         self.agreed = False
         self._row, self.noise_state = self.stream.next(self.noise_state, out=self._row)
-        rows = self._row.split(self._sizes)
-        kinds = zip(totals, rows, self._shapes, self._dtypes, strict=True)
-        released = [self._noisy(total, row, dtype).view(shape) for total, row, shape, dtype in kinds]
+        rows, released = self._row.split(self._sizes), []
+        for total, row, p in zip(totals, rows, self._parameters, strict=True):
+            # as a gradient, in place of the sum where it is as wide
+            out = total if total.dtype == p.dtype else torch.empty_like(total, dtype=p.dtype)
+            parts: Any = [total], [row.view(total.shape)], [out]
+            if total.device.type == "cpu" and total.is_contiguous():
+                # some numbers after the others: they do not leave the processor's cache in between
+                parts = total.view(-1).split(PIECE), row.split(PIECE), out.view(-1).split(PIECE)
+            for part, noise, made in zip(*parts, strict=True):  # on a grid integers up to here
+                # the same sum of one type, which is much faster
+                noisy = part.add_(noise.double() if part.dtype == torch.float64 else noise)
+                unit = self._unit
+                made.copy_(noisy.div_(self.divisor) if unit is None else noisy.double().mul_(unit))
+            released.append(out.view(p.shape))
         with nullcontext() if alone else self.ranks.together(f"the journal of release {step}"):
             if self.journal is not None:
                 parts = (bits(tensor.detach()).cpu().numpy() for tensor in released)
                 self.journal.record(step, self.journal.digest(parts))
         return released
-
-    def _noisy(self, total: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return (sum + noise) / divisor as a gradient, in place of the sum where it is as wide.
-
-        On a CPU some numbers after the others: they do not leave its cache in between. Sums on a grid are
-        integers up to here.
-        """
-        out = total if total.dtype == dtype else torch.empty_like(total, dtype=dtype)
-        parts: Any = [total], [row.view(total.shape)], [out]
-        if total.device.type == "cpu" and total.is_contiguous():
-            parts = total.view(-1).split(PIECE), row.split(PIECE), out.view(-1).split(PIECE)
-        for part, noise, made in zip(*parts, strict=True):
-            # the same sum of one type, which is much faster
-            noisy = part.add_(noise.double() if part.dtype == torch.float64 else noise)
-            unit = self._unit
-            made.copy_(noisy.div_(self.divisor) if unit is None else noisy.double().mul_(unit))
-        return out
 
 
 def noise_dtype(parameters: Iterable[Tensor]) -> torch.dtype:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
-from anechoic.errors import DesynchronizedError, UnsupportedError
+from anechoic.errors import (
+    CheckpointError,
+    DesynchronizedError,
+    GuaranteeError,
+    MismatchError,
+    ReplayError,
+    UnsupportedError,
+)
+from anechoic.mechanism.composition import Composition, compose
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.runs.fork_guard import NonPicklable
-from anechoic.torch.history import STAMP
-from anechoic.torch.step import TrainingStep
+from anechoic.torch.step import TrainingStep, trainable
 
 
 def _of_users(name: str) -> Any:
@@ -27,6 +37,20 @@ def _of_users(name: str) -> Any:
     )
 
 
+def _of_run(name: str, where: str) -> Any:
+    """Property of the run, which stays: the mechanism was calibrated for it."""
+
+    def refuse(self: CorrelatedOptimizer, value: Any) -> NoReturn:
+        raise MismatchError(
+            f"optimizer.{name}={value} was {getattr(self, name)} when the run began, and the mechanism was"
+            " calibrated for that: leave out what changes it (a noise scheduler or a grad_clip scheduler of"
+            " Opacus: no ExponentialNoise(optimizer, …), and no step() of it). Another value needs another"
+            " mechanism, in a run of its own."
+        )
+
+    return property(attrgetter(where), refuse)
+
+
 class CorrelatedOptimizer(NonPicklable, Optimizer):
     """Torch optimizer whose step() sums clipped gradients, adds noise and steps the user's optimizer.
 
@@ -34,20 +58,21 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     steps. It has the attributes of Opacus's optimizers that training code reads, and no pieces of a step.
 
     Attributes:
-        expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they must stay.
+        expected_batch_size, max_grad_norm, noise_multiplier, loss_reduction: of the run; they stay.
         original_optimizer: the user's, which must not be stepped.
         step_hook: called with the optimizer after each release, before the update.
     """
 
     step_hook: Callable[[Any], None] | None = None
+    expected_batch_size = _of_run("expected_batch_size", "noise_adder.mechanism.expected_batch_size")
+    max_grad_norm = _of_run("max_grad_norm", "noise_adder.mechanism.clip_norm")
+    noise_multiplier = _of_run("noise_multiplier", "noise_adder.mechanism.noise_multiplier")
+    loss_reduction = _of_run("loss_reduction", "source.setup.loss_reduction")
 
     def __init__(self, work: TrainingStep, optimizer: Optimizer) -> None:
         # Optimizer.__init__ would make parameter groups of its own
         self.work, self.source = work, work.source
         self.noise_adder, self.ledger = work.noise_adder, work.ledger
-        mechanism, self.loss_reduction = self.noise_adder.mechanism, self.source.setup.loss_reduction
-        self.expected_batch_size: float = mechanism.expected_batch_size
-        self.max_grad_norm, self.noise_multiplier = mechanism.clip_norm, mechanism.noise_multiplier
         self.original_optimizer = optimizer
         self._stepping = threading.Lock()
         self.run: Any = None  # which it belongs to, for stamps of state dicts
@@ -55,12 +80,6 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
             optimizer.register_state_dict_post_hook(partial(self._with_history, "stamp")),
             optimizer.register_load_state_dict_pre_hook(partial(self._with_history, "admit")),
         ]
-        work.guard.expect(self._settings)
-
-    def expect(self, mechanism: Mechanism) -> None:
-        """Take the present settings as those of the mechanism."""
-        self.noise_multiplier = mechanism.noise_multiplier
-        self.work.guard.expect(self._settings)
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -83,45 +102,25 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
                 "optimizer.step() was called while it runs, by another thread or from within itself. Step"
                 " from one thread."
             )
+        begun, value, hook = self.ledger.releases, None, self.step_hook
         try:
-            if closure is None:
-                return self._step()
-            with torch.enable_grad():
-                value = closure()
-            self._step()
-            return value
-        finally:
-            self._stepping.release()
-
-    def _step(self) -> Any:
-        begun = self.ledger.releases
-        try:
-            self._admit_what_was_loaded()
-            hook = self.step_hook
-            return self.work.run(None if hook is None else lambda: hook(self))
+            if closure is not None:
+                with torch.enable_grad():
+                    value = closure()
+            made = self.work.run(hook and partial(hook, self))
+            return made if closure is None else value
         except Exception as error:
             if not self.noise_adder.agreed:  # else the others wait for sums, not for words
                 self.noise_adder.ranks.report(f"release {begun}", error)
             raise
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "optimizer.max_grad_norm": self.max_grad_norm,
-            "optimizer.noise_multiplier": self.noise_multiplier,
-            "optimizer.expected_batch_size": self.expected_batch_size,
-            "optimizer.loss_reduction": self.loss_reduction,
-            "optimizer.source.clipping": self.source.clipping,
-            "optimizer.noise_adder.divisor": self.noise_adder.divisor,
-            **self.source.settings(),
-        }
+        finally:
+            self._stepping.release()
 
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear gradients: p.grad, and those of single examples."""
         self.source.zero_grad()
-        if not self.work.update.failed:
-            self.original_optimizer.zero_grad(set_to_none)
-            self.work.update.note_gradients()
+        self.original_optimizer.zero_grad(set_to_none)
 
     def abandon_batch(self) -> None:
         """Abandon the batch in hand, of which nothing was released. Iterate again to get it back."""
@@ -145,7 +144,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
     @property
     def params(self) -> list[nn.Parameter]:
         """The trainable parameters, in the order of the groups."""
-        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        return trainable(self)
 
     param_groups, state, defaults = map(_of_users, ("param_groups", "state", "defaults"))
     # the next step() refuses new trainable parameters; hooks are called with the user's optimizer
@@ -187,7 +186,7 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         found = getattr(self.run.history, what)
         return found(state, run=self.run.identity, releases=self.ledger.releases)  # type: ignore[no-any-return]
 
-    def _admit_what_was_loaded(self) -> None:
+    def admit_what_was_loaded(self) -> None:
         """Check a state that was loaded into the plain optimizer before make_private, as one after it."""
         stamped = [group for group in self.param_groups if STAMP in group]
         if stamped and self.run is not None:
@@ -221,3 +220,169 @@ class CorrelatedOptimizer(NonPicklable, Optimizer):
         )
 
     grad_scale = property(fset=_scaled)
+
+
+#: The key under which optimizer.state_dict() holds the stamp.
+STAMP = "anechoic"
+_STAMPED = {"run", "fingerprint", "releases", "earlier"}
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Releases on the same data that are not this run's: the first `releases` of `mechanism`, by `run`."""
+
+    mechanism: Mechanism
+    releases: int
+    run: str = ""
+
+    def listed(self) -> dict[str, Any]:
+        """For a stamp."""
+        return {"run": self.run, "fingerprint": self.mechanism.fingerprint, "releases": self.releases}
+
+
+class History:
+    """Earlier releases, whose privacy cost adds to that of a run of `mechanism`."""
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.mechanism = mechanism
+        self.earlier: list[Earlier] = []
+
+    def charge(self, mechanism: Mechanism, releases: int | None = None, run: str = "") -> None:
+        """Add the first `releases` releases of `mechanism`, all for None; those of one run count once."""
+        count = mechanism.steps if releases is None else releases
+        if not 0 <= count <= mechanism.steps:
+            raise ValueError(f"releases={count} must lie between 0 and n={mechanism.steps}.")
+        same = [other for other in self.earlier if run and other.run == run]
+        if not count or any(other.releases >= count for other in same):
+            return
+        compose(self.mechanism, leading(mechanism, count))  # refuses what does not compose
+        self.earlier = [one for one in self.earlier if one not in same] + [Earlier(mechanism, count, run)]
+
+    def charge_stamp(
+        self, state: Mapping[str, Any], known: tuple[Mechanism, ...], releases: int | None = None
+    ) -> None:
+        """Add the runs that the stamp of an optimizer state names; see `PrivacyEngine.charge`."""
+        stamp = stamp_of(state)
+        if stamp is None:
+            raise CheckpointError("this state is not of a private optimizer: charge a Mechanism instead.")
+        covering = {one.fingerprint: one for one in (self.mechanism, *known)}
+        for one in [*stamp["earlier"], stamp]:
+            if one["fingerprint"] not in covering:
+                raise MismatchError(
+                    f"run {one['run'][:12]}… had a mechanism with fingerprint {one['fingerprint'][:12]}…,"
+                    " which is not this run's: pass it too, engine.charge(state, mechanism)."
+                )
+        for one in self._missing(stamp["earlier"]):
+            self.charge(covering[one["fingerprint"]], one["releases"], one["run"])
+        count = None if releases is None else max(releases, stamp["releases"])
+        self.charge(covering[stamp["fingerprint"]], count, stamp["run"])
+
+    def stamp(self, state: dict[str, Any], *, run: str, releases: int) -> dict[str, Any]:
+        """Return `state` with what it belongs to; no secret is in it.
+
+        The first group holds it too: torch's optimizers drop keys of a state that they do not know, and keep
+        those of groups, so an optimizer that was loaded before make_private still says where it comes from.
+        """
+        stamp = Earlier(self.mechanism, releases, run).listed()
+        stamp["earlier"] = [one.listed() for one in self.earlier]
+        if not state.get("param_groups"):
+            return {**state, STAMP: stamp}
+        first, *others = state["param_groups"]
+        return {**state, "param_groups": [{**first, STAMP: stamp}, *others], STAMP: stamp}
+
+    def admit(self, state: Mapping[str, Any], *, run: str, releases: int) -> dict[str, Any]:
+        """Return `state` without its stamp, if the releases in it are counted here, or nothing is in it."""
+        stamp = stamp_of(state)
+        if stamp is None and statistics_in(state.get("state", {})) and not self.earlier:
+            raise GuaranteeError(
+                "this optimizer state holds statistics of gradients and does not say what was released for"
+                " them. Where no private data went into it, load it into the plain optimizer, before"
+                " make_private. Otherwise charge its mechanism first: engine.charge(mechanism)."
+            )
+        if stamp is None:
+            return unstamped(state)
+        if stamp["run"] == run and stamp["releases"] > releases:
+            raise ReplayError(
+                f"this optimizer state was saved after {stamp['releases']} releases of the run with this"
+                f" noise key, and this engine stands at {releases}: it would use rows of noise again. Resume"
+                " with engine.load_checkpoint; or take fresh keys, and engine.charge(state) first."
+            )
+        missing = [one for one in self._missing([*stamp["earlier"], stamp]) if one["run"] != run]
+        if missing:
+            raise ReplayError(
+                f"this optimizer state belongs to run {missing[-1]['run'][:12]}…, whose"
+                f" {missing[-1]['releases']} releases get_epsilon would forget. To go on with that run, use"
+                " engine.save_checkpoint and engine.load_checkpoint beside the framework's own files. To go"
+                " on as a new run that pays for both, call engine.charge(state) before."
+            )
+        return unstamped(state)
+
+    def _missing(self, listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of a stamp that are not charged here; nameless ones are told apart by what they are."""
+        named = {one.run: one.releases for one in self.earlier if one.run}
+        nameless = [one.listed() for one in self.earlier if not one.run]
+        missing = []
+        for one in listed:
+            if not one["run"] and one in nameless:
+                nameless.remove(one)
+            elif one["releases"] > named.get(one["run"], 0):
+                missing.append(one)
+        return missing
+
+    def composition(self, releases: int) -> Composition:
+        """Compose everything released, with the first `releases` of this run."""
+        parts = [leading(one.mechanism, one.releases) for one in self.earlier]
+        return compose(*([leading(self.mechanism, releases)] if releases else []), *parts)
+
+    def epsilon(self, delta: float, releases: int) -> float:
+        """Compute epsilon at `delta` of everything released, with the first `releases` of this run."""
+        if not self.earlier:
+            return self.mechanism.epsilon(delta, steps=releases)
+        return self.composition(releases).epsilon(delta)
+
+    def saved(self) -> list[dict[str, Any]]:
+        """For a checkpoint."""
+        return [one.listed() | {"mechanism": one.mechanism.to_json()} for one in self.earlier]
+
+    def load(self, saved: list[dict[str, Any]]) -> list[Earlier]:
+        """Return what `saved` returned, and what is charged here and not in it."""
+        merged = History(self.mechanism)
+        merged.earlier = [
+            Earlier(Mechanism.from_json(one["mechanism"]), one["releases"], one["run"]) for one in saved
+        ]
+        for one in self.earlier:
+            if one.run or one not in merged.earlier:
+                merged.charge(one.mechanism, one.releases, one.run)
+        return merged.earlier
+
+
+def leading(mechanism: Mechanism, releases: int) -> Mechanism:
+    """A mechanism of the first `releases` releases: the leading block, or the whole."""
+    if releases == mechanism.steps:
+        return mechanism
+    try:
+        strategy, sampling = mechanism.strategy.truncate(releases), mechanism.sampling.truncate(releases)
+        return replace(mechanism, strategy=strategy, sampling=sampling, accounting="deterministic")
+    except (UnsupportedError, NotImplementedError):
+        return mechanism
+
+
+def statistics_in(state: Mapping[Any, Any]) -> int:
+    """Count the tensors of an optimizer that steps made, and not its constructor, as Adagrad's does."""
+    stepped = [one for one in state.values() if not isinstance(one, Mapping) or one.get("step", 1) != 0]
+    return sum(isinstance(value, Tensor) and value.dim() > 0 for value in tree_leaves(stepped))
+
+
+def stamp_of(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The stamp of an optimizer state, or None."""
+    found = [state.get(STAMP), *(group.get(STAMP) for group in state.get("param_groups", ()))]
+    return next((one for one in found if isinstance(one, dict) and one.keys() >= _STAMPED), None)
+
+
+def unstamped(state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state alone."""
+    plain = {key: value for key, value in state.items() if key != STAMP}
+    if "param_groups" in plain:
+        groups = plain["param_groups"]
+        plain["param_groups"] = [{k: v for k, v in group.items() if k != STAMP} for group in groups]
+    return plain

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -13,20 +15,21 @@ import torch
 from torch import nn
 
 from anechoic.batches.base import Batches
-from anechoic.budget.book import BudgetBook, booked
-from anechoic.errors import MismatchError, ReplayError
+from anechoic.budget.book import BudgetBook, Reservation, booked
+from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, ReplayError
+from anechoic.keys import checked_key
 from anechoic.mechanism.mechanism import Mechanism
-from anechoic.runs import digest_key_of, identity_of
+from anechoic.noise import new_key
+from anechoic.runs import Journal, digest_key_of, identity_of
 from anechoic.runs.digests import digest_of
 from anechoic.runs.fork_guard import NonPicklable
+from anechoic.runs.journal import JournalMark, read_journal
 from anechoic.runs.ledger import BatchHooks, Delivery, ReleaseLedger
-from anechoic.torch.history import History
-from anechoic.torch.keys import Keys
+from anechoic.runs.release_chain import begun
 from anechoic.torch.loading.loader import PrivateDataLoader
 from anechoic.torch.noise_adder import NoiseAdder, SumArithmetic
-from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.optimizer import CorrelatedOptimizer, History
 from anechoic.torch.optimizer_kinds import tell_noise
-from anechoic.torch.run_journal import RunJournal
 from anechoic.torch.sources import GradientSource
 from anechoic.torch.structure import bits
 
@@ -72,12 +75,12 @@ class PrivateRun(BatchHooks, NonPicklable):
     def adopt_mechanism(self, mechanism: Mechanism) -> None:
         """Pin the mechanism that the run was begun with (see `pin_to_saved`), before its first release."""
         self.mechanism = self.noise_adder.mechanism = self.history.mechanism = mechanism
-        self.optimizer.expect(mechanism)
         tell_noise(self.optimizer.original_optimizer, mechanism, self.optimizer.loss_reduction)
 
     # -- around the work on a batch --------------------------------------------------------------
 
     def on_first_batch(self) -> None:
+        self.optimizer.admit_what_was_loaded()
         self.optimizer.work.guard.released()  # until now the user may have loaded weights
         self.book_run()
 
@@ -199,3 +202,151 @@ def _drawn(
     if noise is not None:
         parts += [bits(torch.as_tensor(noise["rows"]).detach()).cpu().numpy()]
     return digest_of(parts, digest_key_of(noise_key))
+
+
+class RunJournal:
+    """Record the digest of each release before the optimizer sees it.
+
+    Without a checkpoint nothing can be made again, so nothing is written, or hashed, before there is one;
+    unless a path is given (a file, or a folder): then every release is recorded, from the first.
+
+    Attributes:
+        follows: whether another process writes the journal of the run.
+        known: releases that the journal of the other process had when the run was resumed.
+        booked: the run in the budget book, which every journal of it tells of releases; or None.
+    """
+
+    def __init__(
+        self,
+        release: NoiseAdder,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        sync_every: int = 1,
+        follows: bool = False,
+    ) -> None:
+        self._release = release
+        self.follows, self.known = follows, 0
+        self.booked: Reservation | None = None
+        self._path = None if path is None or follows else Path(path)
+        self.sync_every = sync_every
+        self.journal: Journal | None = None
+
+    def made(self, noise_key: bytes) -> int:
+        """Count the releases under `noise_key` that the journal has: 0 where there is none.
+
+        A resumed run stands before the end of its journal until it has repeated what follows its checkpoint.
+        """
+        if self.journal is not None:
+            return self.journal.end
+        place = None if self._path is None else _file(self._path, noise_key)
+        if place is None or not begun(place):
+            return self.known
+        record = read_journal(place)
+        return record.end if record.identity == identity_of(noise_key) else 0
+
+    def ready(self, step: int, noise_key: bytes) -> None:
+        """Begin the journal before release `step`, where a path was given."""
+        if self.journal is None and self._path is not None:
+            self.attach(self._open(self._path, step, noise_key))
+
+    def mark(self, folder: Path, step: int, noise_key: bytes) -> dict[str, Any]:
+        """Return the journal's length for a checkpoint in `folder`; one is begun if there is none."""
+        journal = self.journal
+        if journal is None:
+            journal = self._open(self._path or folder, step, noise_key)
+            self.attach(journal)
+        if self._path is None and journal.path.parent != Path(os.path.realpath(folder)):
+            mark, place = journal.mark(), journal.carry(folder)
+            journal = self._open(place, step, noise_key, mark=mark)
+            self.attach(journal)
+        return asdict(journal.mark())
+
+    def resumed(
+        self, saved: dict[str, Any], folder: Path, noise_key: bytes, step: int, *, adopt: bool
+    ) -> Journal:
+        """Open the journal that a checkpoint in `folder` was written with; `attach` it to use it."""
+        mark = JournalMark(**saved)
+        places = [folder / mark.name, Path(mark.path)]
+        if self._path is not None:
+            places = [self._path / mark.name if self._path.is_dir() else self._path]
+            if not places[0].exists():
+                raise CheckpointError(
+                    f"journal {places[0]} is missing: the checkpoint was written with {mark.path}. Give that"
+                    " folder (journal=…, a trainer's output_dir, default_root_dir), or move it."
+                )
+        place = next((place for place in places if place.exists()), places[0])
+        return self._open(place, step, noise_key, mark=mark, adopt=adopt)
+
+    def attach(self, journal: Journal | None) -> None:
+        """Use `journal`; None where another process has it."""
+        if journal is not None and self.booked is not None:
+            self.booked.follow(journal)
+        self.journal = self._release.journal = journal
+
+    def _open(self, place: Path, step: int, noise_key: bytes, **how: Any) -> Journal:
+        return Journal.open(
+            _file(place, noise_key),
+            key=noise_key,
+            fingerprint=self._release.mechanism.fingerprint,
+            position=step,
+            sync_every=self.sync_every,
+            **how,
+        )
+
+
+def _file(place: Path, noise_key: bytes) -> Path:
+    """Path of the journal of a run at `place`, which may be a folder."""
+    return place / f"anechoic-{identity_of(noise_key)[:16]}.journal" if place.is_dir() else place
+
+
+Key = bytes | Callable[[], bytes] | None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of one run: 32 secret bytes each, and the names of those that the caller gave."""
+
+    noise: bytes = field(repr=False)
+    sampling: bytes = field(repr=False)
+    by_caller: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> bool:
+        """Whether the caller knows both, and can give them again."""
+        return len(self.by_caller) == 2
+
+    def __str__(self) -> str:
+        """Say where they come from, and who answers for them."""
+        if not self.by_caller:
+            return "from the operating system"
+        return (
+            f"{' and '.join(self.by_caller)} given by the caller, who answers for it: 32 bytes of the"
+            " operating system, secret, and for this run only"
+        )
+
+
+class KeySource:
+    """Source of a run's keys: 32 secret bytes each, a function that returns them, or None for fresh ones."""
+
+    def __init__(self, noise_key: Key, sampling_key: Key) -> None:
+        self.given: dict[str, Key] = {
+            name: key if key is None or callable(key) else checked_key(key, name)
+            for name, key in (("noise_key", noise_key), ("sampling_key", sampling_key))
+        }
+        self._process = os.getpid()
+
+    def draw(self) -> Keys:
+        """Draw the keys of the run that begins now; given ones are refused in a fork: others have them."""
+        if os.getpid() != self._process and any(isinstance(key, bytes) for key in self.given.values()):
+            raise GuaranteeError(
+                f"process {self._process} was given the keys, and process {os.getpid()} is a fork of it: make"
+                " the engine in the fork, with keys of its own (or none)."
+            )
+        drawn = {
+            name: new_key() if key is None else checked_key(key() if callable(key) else key, name)
+            for name, key in self.given.items()
+        }
+        if drawn["noise_key"] == drawn["sampling_key"]:
+            raise ValueError("noise_key and sampling_key are equal: pass two different keys, or none.")
+        theirs = tuple(name for name, key in self.given.items() if key is not None)
+        return Keys(drawn["noise_key"], drawn["sampling_key"], theirs)

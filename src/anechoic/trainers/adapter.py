@@ -66,11 +66,7 @@ class TrainerAdapter:
 
 
 def check_settings(settings: Any, refused: Iterable[Refused], shown: str = "{}={!r}") -> None:
-    """Refuse settings that no private run can have.
-
-    Raises:
-        UnsupportedError: naming the setting, as `shown`, and the remedy.
-    """
+    """Refuse settings that no private run can have."""
     for name, is_refused, remedy in refused:
         value = getattr(settings, name, None)
         if is_refused(value):

@@ -39,11 +39,7 @@ def made(folder: Path) -> Path:
 
 
 def found_twin(checkpoint: Name) -> Path:
-    """Find the private file of a checkpoint to resume from.
-
-    Raises:
-        CheckpointError: if it is missing.
-    """
+    """Find the private file of a checkpoint to resume from."""
     path = twin(checkpoint)
     if not path.is_file():
         raise CheckpointError(
@@ -69,11 +65,7 @@ def twins(filepath: Name) -> list[Path]:
 
 @contextmanager
 def kept_in_pairs(filepath: Name, checkpoint: dict[str, Any]) -> Iterator[Path]:
-    """The twin to write; inside, the checkpoint is written after it. Older twins go when both are there.
-
-    Raises:
-        UnsupportedError: for a file that is not local.
-    """
+    """The twin to write; inside, the checkpoint is written after it. Older twins go when both are there."""
     if "://" in os.fspath(filepath):
         raise UnsupportedError(f"{filepath} is not a local file: keys are kept beside the checkpoint.")
     older, path = twins(filepath), twin(pair(filepath, checkpoint))

@@ -80,9 +80,6 @@ def check_nothing_kept(module: LightningModule) -> None:
     """Refuse a module that gathers what its training_step computed, for the end of the epoch.
 
     Rows are run side by side, so what is kept there belongs to no row, and torch cannot read it any more.
-
-    Raises:
-        UnsupportedError: naming the list.
     """
     for path, part in module.named_modules():
         for name, value in vars(part).items():

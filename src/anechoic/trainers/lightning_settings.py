@@ -47,11 +47,7 @@ OF_MODULES: tuple[tuple[Callable[[Any], Any], str], ...] = (
 
 
 def check(trainer: Any, privacy: Privacy) -> None:
-    """Refuse what cannot be private, before anything is made.
-
-    Raises:
-        UnsupportedError: naming the setting, the callback, or what the module has.
-    """
+    """Refuse what cannot be private, before anything is made."""
     check_settings(trainer, REFUSED, "Trainer({}={!r})")
     module = trainer.lightning_module
     said = [f"{type(module).__name__} has {what}" for has, what in OF_MODULES if has(module)]

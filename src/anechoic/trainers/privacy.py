@@ -12,7 +12,7 @@ from anechoic._validate import positive_float, positive_int
 from anechoic.budget.book import BudgetBook
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.engine import PrivacyEngine
-from anechoic.torch.keys import Key
+from anechoic.torch.run import Key
 from anechoic.torch.setup.arguments import Setup
 
 #: Arguments of make_private that follow from what the trainer has.

@@ -252,11 +252,7 @@ class TrainerRun:
         self._written[Path(checkpoint)] = path
 
     def load(self) -> dict[str, Any]:
-        """Load the checkpoint that the run was made for; return what was saved beside it.
-
-        Raises:
-            MismatchError: if it was made for none.
-        """
+        """Load the checkpoint that the run was made for; return what was saved beside it."""
         if self._begun is None:
             raise MismatchError("this run was begun anew: it has no checkpoint to go on from.")
         return self.engine.load_checkpoint(path=self._begun, adopt_journal=self.privacy.adopt_journal)

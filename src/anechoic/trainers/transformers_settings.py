@@ -44,11 +44,7 @@ PUBLIC = frozenset({
 
 
 def in_whole_batches(args: Any) -> Any:
-    """The settings as the Trainer's loop is to read them: one step a logical batch.
-
-    Raises:
-        UnsupportedError: naming the setting.
-    """
+    """The settings as the Trainer's loop is to read them: one step a logical batch."""
     check_settings(args, REFUSED)
     loop = copy.copy(args)
     loop.per_device_train_batch_size *= args.gradient_accumulation_steps
@@ -93,11 +89,7 @@ def is_trls(kind: type) -> bool:
 
 
 def check_loss(trainer: Any) -> None:
-    """Refuse a loss of TRL that is not the Trainer's own.
-
-    Raises:
-        UnsupportedError: naming the loss and the remedy.
-    """
+    """Refuse a loss of TRL that is not the Trainer's own."""
     kind = next(one for one in type(trainer).__mro__ if "compute_loss" in vars(one))
     own = "write its loss of one row as compute_loss(self, model, inputs, **_) of your class"
     named = getattr(trainer.args, "loss_type", None)

@@ -1,31 +1,16 @@
-"""Records, streams and queries of the tests of Spark; what a driver does until it is killed.
+"""Records, streams and queries of the tests of Spark."""
 
-python -m tests.slow.engines.spark_jobs FOLDER KILLS
-"""
-
-import json
 import os
-import random
-import signal
-import subprocess
 import sys
-import traceback
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-import anechoic.engines
-import anechoic.runs
-import anechoic.streaming
-from anechoic.engines.spark import StreamSink
 from anechoic.participation import MinSep
-from anechoic.runs import digests
 from anechoic.streaming.clock import Clock
 from tests.streaming.released import bytes_of
 from tests.streaming.test_accumulator import all_of, columns
@@ -35,10 +20,6 @@ CLOCK = {"time": "at", "start": "2026-05-24T00:00+00:00", "every": "1h"}
 DELAY = 600
 FILES, ROWS, HOURS = 6, 80, 4.4
 UNITS = {"participation": MinSep(1, 6), "per_step": 400}
-ROOMS = tuple(
-    str(Path(room.__file__).parent) for room in (anechoic.streaming, anechoic.runs, anechoic.engines)
-)
-QUIET = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that begins fast
 SETTINGS = {
     "spark.master": "local[2,4]",  # a task is tried four times
     "spark.ui.enabled": "false",
@@ -46,6 +27,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "Asia/Kolkata",  # steps are of UTC whatever the session has
     "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a JVM that begins fast
 }
 
 
@@ -100,19 +82,10 @@ def expected(units=False, direct=None):
     return found, late
 
 
-def session(**more):
-    """Spark of this process; or that of a JVM that other drivers had before it."""
+def session():
+    """Spark of this process."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    conf = SparkConf().setAll(list((SETTINGS | more).items()))
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        conf.set("spark.driver.extraJavaOptions", QUIET)
-        made = SparkSession.builder.config(conf=conf).getOrCreate()
-    else:
-        gateway = launch_gateway()
-        java, jconf = gateway.jvm.org.apache.spark, SparkConf(_jvm=gateway.jvm)
-        jconf.setAll(list(SETTINGS.items())).setAppName("tests")
-        inner = java.api.java.JavaSparkContext.fromSparkContext(java.SparkContext.getOrCreate(jconf._jconf))
-        made = SparkSession(SparkContext(gateway=gateway, jsc=inner, conf=jconf))
+    made = SparkSession.builder.config(conf=SparkConf().setAll(list(SETTINGS.items()))).getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     return made
 
@@ -123,88 +96,3 @@ def query(spark, folder, sink, then=lambda frame: frame, files=1):
     frame = then(source.option("maxFilesPerTrigger", files).parquet(str(folder / "in")))
     written = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
     written.trigger(availableNow=True).start().awaitTermination()
-
-
-def drive(folder, kill_at):
-    """A driver that dies before that line of the library, counted from the first batch; lines that it ran."""
-    lines = 0
-
-    def trace(frame, event, _):
-        nonlocal lines
-        if not frame.f_code.co_filename.startswith(ROOMS):
-            return None
-        if event == "line":
-            lines += 1
-            if lines == kill_at:
-                os.killpg(0, signal.SIGKILL)
-        return trace
-
-    with all_of(state=folder / "state") as stream:
-        sink = StreamSink(stream, **CLOCK, delay=f"{DELAY}s")
-
-        def traced(frame, number):
-            sys.settrace(trace)
-            try:
-                sink(frame, number)
-            finally:
-                sys.settrace(None)
-
-        query(session(), folder, traced)
-    return lines
-
-
-def child(folder, kill_at):
-    """`drive` in a process group of its own: lines that it ran, or None if it was killed."""
-    report = folder / "lines"
-    report.unlink(missing_ok=True)
-    number = os.fork()
-    if number == 0:
-        os.setpgid(0, 0)
-        try:
-            report.write_text(str(drive(folder, kill_at)))
-        except BaseException:
-            traceback.print_exc()
-        os._exit(0)
-    status = os.waitpid(number, 0)[1]
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return None
-    return int(report.read_text())
-
-
-def main():
-    """Drivers are killed and begin again, until so many were; with FOLDER/0, FOLDER/1, … a stream each."""
-    folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-    digests.new_salt = bytes  # all streams with one key have one noise
-    choice = random.Random(f"{folder} {kills}")
-    launch = "import sys; from pyspark.java_gateway import launch_gateway as launch; made = launch()\n" + (
-        "said = made.gateway_parameters; print(said.port, said.auth_token, flush=True); sys.stdin.read()"
-    )
-    holder = None
-    if sys.argv[3] == "one JVM":  # else each driver begins one, which dies with it
-        holder = subprocess.Popen(
-            [sys.executable, "-c", launch], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = (
-            holder.stdout.readline().split()
-        )
-    lines, killed, streams = 2500, 0, 0
-    while killed < kills:
-        place = folder / f"{streams}"
-        place.mkdir(exist_ok=True)
-        if not (place / "in").exists():
-            write_files(place / "in")
-        ran = child(place, choice.randint(1, lines))
-        killed += ran is None
-        if ran is not None:
-            streams += 1
-    place = folder / f"{streams}"
-    if place.exists():
-        child(place, 0)
-        streams += 1
-    if holder is not None:
-        holder.communicate("")
-    (folder / "report").write_text(json.dumps({"killed": killed, "streams": streams}))
-
-
-if __name__ == "__main__":
-    main()

@@ -30,8 +30,6 @@ from tests.streaming.test_store import KEY
 
 ROOT = Path(__file__).parents[3]
 LATE = "of steps that were released before"
-#: Kills of the driver alone; `make test-all` takes ten.
-KILLS = int(os.environ.get("ANECHOIC_SPARK_KILLS", "10"))
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs a Java runtime"),
@@ -201,19 +199,6 @@ def test_what_a_sink_cannot_use_is_refused(spark):
         sink_of(stream)
     with pytest.raises(ValueError, match="names no column"):
         sink_of(streaming.Stream(streaming.Sum(1.0), epsilon=1.0, horizon=4))
-
-
-@pytest.mark.parametrize("what, kills", [("one JVM", KILLS), ("a JVM each", min(KILLS, 2))])
-def test_a_driver_that_is_killed_between_any_two_lines_loses_and_repeats_nothing(tmp_path, what, kills):
-    """Between commit and checkpoint too: the driver goes on with the checkpoint that it finds."""
-    program = [sys.executable, "-m", "tests.slow.engines.spark_jobs", str(tmp_path), str(kills), what]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads((tmp_path / "report").read_text())
-    assert report["killed"] == kills and report["streams"] >= 1
-    for place in range(report["streams"]):
-        found = streaming.read_releases(tmp_path / f"{place}" / "state")
-        assert [*map(bytes_of, found)] == expected()[0]
 
 
 def test_the_example_goes_on_where_it_stopped(tmp_path):

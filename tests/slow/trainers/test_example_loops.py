@@ -29,11 +29,6 @@ def loop(request, monkeypatch):
     return importlib.import_module(f"{request.param}_loop")
 
 
-@pytest.fixture(autouse=True)
-def another_process(monkeypatch):
-    monkeypatch.setattr(ledger, "_MADE", {})
-
-
 def weights(folder):
     return torch.cat([p.reshape(-1) for p in torch.load(folder / "network.pt", weights_only=True).values()])
 

@@ -20,11 +20,9 @@ from anechoic.sampling import FixedOrder
 from anechoic.strategies import BLT, BandedToeplitz
 from anechoic.torch import CorrectedAdam, noise_adder, read_mechanism
 from anechoic.torch.checkpoints import checkpoint
-from anechoic.torch.checkpoints.environment import check_place, environment
+from anechoic.torch.checkpoints.checkpoint import check_place, environment
 from tests.marks import mostly_slow
 from tests.torch.setting import MODES, data, managed, mechanism, network, start, step, train, weights
-
-pytestmark = pytest.mark.usefixtures("other_process")
 
 
 def adam(parameters):

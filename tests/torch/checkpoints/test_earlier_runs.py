@@ -10,7 +10,7 @@ from anechoic.errors import CheckpointError, GuaranteeError, MismatchError, Repl
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.sampling import FixedOrder, Poisson
 from anechoic.strategies import Identity
-from anechoic.torch.history import unstamped
+from anechoic.torch.optimizer import unstamped
 from tests.torch.setting import mechanism, network, start, step, train
 
 DELTA = 1e-5

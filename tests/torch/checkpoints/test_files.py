@@ -11,11 +11,9 @@ from anechoic.errors import CheckpointError, GuaranteeError, HorizonError, Misma
 from anechoic.runs.journal import read_journal
 from anechoic.torch import PrivacyEngine, read_mechanism
 from anechoic.torch.checkpoints.checkpoint import read
-from anechoic.torch.run_journal import RunJournal
+from anechoic.torch.run import RunJournal
 from tests.marks import every_other
 from tests.torch.setting import NOISE_KEY, SAMPLING_KEY, data, start, step, train, weights
-
-pytestmark = pytest.mark.usefixtures("other_process")
 
 
 @pytest.fixture

@@ -104,7 +104,6 @@ def test_a_release_keeps_every_bound(mode):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("other_process")
 def test_a_run_goes_on_with_the_clipping_that_it_began_with(tmp_path):
     path = tmp_path / "run.ckpt"
     for words in ({"clipping": "automatic"}, {"clipping": "per_layer", "max_grad_norm": 1.0}, {}):

@@ -19,9 +19,6 @@ INVERSE = BandedInverse(STEPS, [1.0, -0.5, 0.1])
 ARITHMETIC = pytest.mark.parametrize("grid_bits", [None, 20])
 
 
-pytestmark = pytest.mark.usefixtures("other_process")
-
-
 def made(grid_bits, strategy=INVERSE):
     return replace(mechanism(), strategy=strategy, grid_bits=grid_bits)
 

@@ -14,7 +14,7 @@ from anechoic.errors import MismatchError, UnsupportedError
 from anechoic.participation import MinSep
 from anechoic.sampling import BallsInBins, FixedOrder, Poisson
 from anechoic.torch import PrivacyEngine
-from anechoic.torch.loading.selftest import check_repeats
+from anechoic.torch.loading.fetching import check_repeats
 from anechoic.torch.setup.mechanism_fit import fitting_batch
 from anechoic.units.ownership import Units
 from tests.torch.setting import data

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from anechoic.torch.sources.ghost import factored_gradients
-from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
 from anechoic.torch.sources.ghost.factored_gradients import (
+    CachedGradients,
     MemoryAllowance,
     NormStrategy,
     PlainGradients,

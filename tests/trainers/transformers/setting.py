@@ -3,11 +3,10 @@
 python -m tests.trainers.transformers.setting OUT RESUME RESULT
 """
 
-import sys
 import warnings
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
 from anechoic.trainers import Privacy
 from anechoic.trainers.transformers import PrivateTrainer
@@ -49,26 +48,3 @@ def start(
             privacy=Privacy(**ASKED, **(KEYS if keys else {})) if privacy is None else privacy,
             **(given or {}),
         )
-
-
-class Telling(TrainerCallback):
-    """Says how far the run is, for whoever kills it."""
-
-    def on_step_end(self, args, state, control, **_):
-        print(state.global_step, flush=True)
-
-
-def main(out, resume, result):
-    trainer = start(
-        out, model=gpt2(dropout=0.1), save_steps=3, eval_strategy="steps", eval_steps=2,
-        logging_strategy="no", num_train_epochs=4, gradient_accumulation_steps=2,
-        per_device_train_batch_size=8, given={"callbacks": [Telling()]},
-    )  # fmt: skip
-    trainer.train(resume_from_checkpoint=resume or None)
-    state = trainer.state
-    weights = trainer.model.state_dict()
-    torch.save({"weights": weights, "log": state.log_history, "epoch": state.epoch}, result)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:4])

@@ -6,20 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, solve_triangular
+from scipy.linalg import solve_triangular
 
 from anechoic._validate import Array
 from anechoic.algebra.semidefinite import largest_correlated_sum
 from anechoic.lower_bounds.dual import DualPoint, Multiplier, ParticipationDual, nuclear_bound, start
-from anechoic.optimize.full.patterns import PatternNewton, serves
 
 Progress = Callable[[int, float], None]
 
 DIRECT, DIRECT_MAX = 60, 40  # rounds of L-BFGS without a barrier; where the weights are free
 FIRST, RESTARTS, ROUNDS = 0.003, 5, 24  # on the central path: three times the first barrier; for each barrier
-# With free weights and patterns that Newton's method serves: rounds before it, its steps, and its barrier as
-# a share of the gap; it costs twice as much.
-BEFORE, STEPS, NEWTON_SHARE = 30, 20, 0.4
 # With free weights and no barrier: rounds that each end in a strategy, and between two later ones. Rounds
 # between two strategies whose sensitivity takes semidefinite programmes, without a barrier and with one.
 AT_FIRST, LATER = 12, 4
@@ -43,9 +39,8 @@ def optimum(
         progress: called with the evaluations and the least loss so far.
 
     L-BFGS on the dual gives M within some ten evaluations where the optimal p and R_pi are regular, which
-    is so for most weights of the steps. For the max loss Newton's method takes over where the patterns
-    partition the steps and are few. Else, or where it stops short, the central path is followed, with a
-    barrier that falls to the gap asked for.
+    is so for most weights of the steps. Where it stops short the central path is followed, with a barrier
+    that falls to the gap asked for.
     """
     search = _Search(a, patterns, weights, gap, progress)
     for part in _parts(weights, gap):
@@ -66,10 +61,8 @@ def _parts(weights: Array | None, gap: float) -> list[float]:
 def _follow(dual: ParticipationDual, begin: Multiplier, search: _Search) -> None:
     """Ascends the dual, first without a barrier, and then along the central path."""
     search.begin()
-    rounds = BEFORE if search.newton else DIRECT if search.weights is not None else DIRECT_MAX
+    rounds = DIRECT if search.weights is not None else DIRECT_MAX
     reached = dual.ascend(dual.pack(begin), search.directly, rounds=rounds)
-    if search.newton and not search.reached:
-        reached = _by_newton(reached, search)
     multiplier, p = reached.multiplier, reached.weights
     barrier = FIRST
     while not search.reached and barrier > search.gap / 10:
@@ -82,21 +75,6 @@ def _follow(dual: ParticipationDual, begin: Multiplier, search: _Search) -> None
                 break
     if not search.reached:
         search.certify()
-
-
-def _by_newton(begin: DualPoint, search: _Search) -> DualPoint:
-    """Newton's method for the barrier that the gap allows; where it ends."""
-    newton = PatternNewton(search.a, search.patterns, begin)
-    barrier = NEWTON_SHARE * search.gap
-    for _ in range(STEPS):
-        try:
-            newton.step(barrier)
-        except LinAlgError:
-            break
-        search.after_step(newton.point, newton.gram(barrier))
-        if search.reached:
-            break
-    return newton.point
 
 
 class _Search:
@@ -114,7 +92,6 @@ class _Search:
         progress: Progress | None,
     ) -> None:
         self.a, self.patterns, self.weights, self.gap, self.progress = a, patterns, weights, gap, progress
-        self.newton = weights is None and serves(a, patterns)
         self.loss, self.value, self.bound = float("inf"), -float("inf"), -float("inf")
         self.reached = self.centred = False
         self.asked = self.evaluations = self._before = 0
@@ -126,12 +103,6 @@ class _Search:
     def directly(self, point: DualPoint, evaluations: int) -> bool:
         """The strategy with M masked; now and then, also the one with M as it is."""
         self.asked += 1
-        if self.newton:
-            if self.asked % AT_FIRST != 1:
-                self._higher(point)
-                return False
-            self._try(point, evaluations, masked=True)
-            return self.reached
         if self.weights is None and self.asked > AT_FIRST and self.asked % LATER:
             self._higher(point)
             return False
@@ -153,10 +124,6 @@ class _Search:
 
         return done
 
-    def after_step(self, point: DualPoint, gram: Array) -> None:
-        """The strategy of an M that vanishes on the patterns off its diagonal."""
-        self._try(point, self.evaluations - self._before + 1, masked=True, gram=gram)
-
     def certify(self) -> None:
         """The safe bound of the highest point, at the weights asked for."""
         weights = self.highest.weights if self.weights is None else self.weights
@@ -168,11 +135,10 @@ class _Search:
             self.value, self.highest = point.value, point
         return higher
 
-    def _try(self, point: DualPoint, evaluations: int, *, masked: bool, gram: Array | None = None) -> float:
+    def _try(self, point: DualPoint, evaluations: int, *, masked: bool) -> float:
         evaluations = self.evaluations = self._before + evaluations
         higher = self._higher(point)
-        m = point.gram() if gram is None else gram
-        loss, c = _primal(self.a, self.patterns, self.weights, m, masked=masked)
+        loss, c = _primal(self.a, self.patterns, self.weights, point.gram(), masked=masked)
         lower = loss < self.loss or evaluations == 1
         if lower:
             self.loss, self.strategy = loss, c

@@ -4,7 +4,7 @@ With decays lambda = exp(-mu) of C and exp(-nu) of C^-1, the interlacing 0 < mu_
 (Lemma 4.14) is a sequence of 2 d positive gaps, and their logarithms are free parameters. The scales of C
 and, for prefix sums, the weights of B = A C^-1 are then products of differences of these points (Lemma 4.13),
 all positive, and every norm is a double sum of geometric series without cancellation
-(`algebra.exponentials`). The errors of other workloads are in `blt_errors`, of restarts in `blt_restarts`.
+(`algebra.exponentials`). The errors of other workloads are in `blt_errors`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from anechoic.optimize.periodic_pattern import periodic_pattern
 from anechoic.optimize.result import Optimized, finish
 from anechoic.optimize.series.blt_errors import MaterialisedError, RecurrentError, SquaredError
 from anechoic.optimize.series.blt_objective import BLTObjective, parameters
-from anechoic.optimize.series.blt_restarts import RestartSums
 from anechoic.optimize.series.toeplitz_objective import quadratic_form
 from anechoic.participation.base import Participation
 from anechoic.participation.single import SINGLE
@@ -60,8 +59,7 @@ def blt(
     the smaller optimum; a buffer that gains less than 1e-9 is left out, so that fewer than asked for may come
     back. Deterministic. One evaluation costs
 
-    - for prefix sums O(k d^2), k participations, whatever n is, and for their restarts every tau steps
-      O(d^2 log tau) more;
+    - for prefix sums O(k d^2), k participations, whatever n is;
     - for other workloads with a short recursion (momentum, weight decay, Nesterov, exponential decay)
       O(k d^2 + d^4 log n);
     - for any other Toeplitz workload, restarts of one, and weights of the steps O(n d), up to 2 * 10**6
@@ -143,19 +141,15 @@ def _growing(objective: BLTObjective, worth: float) -> Iterator[_Point]:
         yield best
 
 
-def _error_of(workload: Workload, loss: LossNorm) -> tuple[str | float | RestartSums, SquaredError | None]:
-    """The kind of error for prefix sums in closed form, and its replacement for anything else."""
+def _error_of(workload: Workload, loss: LossNorm) -> tuple[float, SquaredError | None]:
+    """Weight of the last error beside the mean, for prefix sums, and the error of anything else."""
     share = weight_of_the_last(loss, workload.n)
     kind = 1.0 if share is None else share
     if workload.is_prefix_sum and share is not None:
         return kind, None
     if workload.restarts is not None and workload.restarts[0].is_toeplitz:
-        base, period = workload.restarts
-        if not base.is_prefix_sum:
-            _check_materialised(workload, "restarts of anything but prefix sums have no closed form")
-        elif isinstance(loss, str) and loss == "rms":
-            return RestartSums(workload.n, period), None
-        return kind, MaterialisedError(base.coefficients, quadratic_form(workload, loss)[1])
+        _check_materialised(workload, "restarts have no closed form")
+        return kind, MaterialisedError(workload.restarts[0].coefficients, quadratic_form(workload, loss)[1])
     if share is not None and workload.is_toeplitz:
         short = RecurrentError.of(workload, SHORT, last=share)
         if short is not None:
@@ -187,8 +181,6 @@ def _grow(objective: BLTObjective, smaller: _Point | None, order: int) -> _Point
     starts = [_spread(1.0 / objective.n, order)]
     if objective.count > 1:
         starts.append(_spread(1.0 / objective.separation, order))
-    if isinstance(objective.kind, RestartSums):
-        starts.append(_spread(1.0 / objective.kind.period, order))
     if smaller is not None:
         starts += _with_one_more(objective, smaller.gaps)
     reached = [_minimise(objective, gaps, ROUGH) for gaps in starts]

@@ -28,7 +28,6 @@ from anechoic.algebra.exponentials import (
     remaining_moment,
 )
 from anechoic.optimize.series.blt_errors import SquaredError
-from anechoic.optimize.series.blt_restarts import RestartSums
 
 Masks = tuple[Array, NDArray[np.bool_], NDArray[np.intp]]
 
@@ -39,9 +38,8 @@ class BLTObjective:
     Args:
         n: steps.
         separation, count: worst pattern of the participation schema.
-        kind: "max" or "rms", of prefix sums, the weight of the last step beside their mean, in [0, 1], or the
-            sums of their differences between restarts.
-        squared_error: of another workload or other weights, in place of `kind`.
+        last: weight of the last, largest error of prefix sums beside their mean, in [0, 1].
+        squared_error: of another workload or other weights, in its place.
         progress: called with the evaluations so far and the loss, after each.
 
     Attributes:
@@ -53,11 +51,11 @@ class BLTObjective:
         n: int,
         separation: int,
         count: int,
-        kind: str | float | RestartSums,
+        last: float,
         squared_error: SquaredError | None = None,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        self.n, self.separation, self.count, self.kind = n, separation, count, kind
+        self.n, self.separation, self.count, self.last = n, separation, count, last
         self.squared_error, self.progress = squared_error, progress
         self.evaluations = 0
 
@@ -117,12 +115,7 @@ class BLTObjective:
 
     def _error(self, weights: Array, nu: Array) -> tuple[float, Array, Array]:
         """The squared error, and half its derivatives by log weight and by nu."""
-        if isinstance(self.kind, RestartSums):
-            form, slopes = self.kind(nu)
-            return float(weights @ form @ weights), weights * (form @ weights), weights * (slopes @ weights)
-        # the last step has the largest error
-        last = {"max": 1.0, "rms": 0.0}[self.kind] if isinstance(self.kind, str) else self.kind
-        rates = pairs(nu)
+        last, rates = self.last, pairs(nu)
         products = weights[:, None] * weights
         terms, slopes = np.zeros_like(rates), np.zeros_like(rates)
         if last > 0.0:

@@ -8,12 +8,15 @@ the noise off the releases, so it is as secret as the data.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
+import platform
 import re
 from codecs import encode
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,12 +32,12 @@ from anechoic.mechanism.pin_to_saved import pin_to_saved
 from anechoic.noise import derive
 from anechoic.runs.atomic_files import reading, writing
 from anechoic.runs.ledger import check_not_made
-from anechoic.torch.checkpoints.environment import check_place, environment
 from anechoic.torch.distributed import RanksError
 from anechoic.torch.generators import as_data, from_data, restore, states
-from anechoic.torch.history import unstamped
+from anechoic.torch.optimizer import unstamped
 from anechoic.torch.run import PrivateRun
 
+logger = logging.getLogger("anechoic")
 MAGIC = b"anechoic checkpoint 1\n"
 
 
@@ -51,7 +54,7 @@ def save(run: PrivateRun, path: str | os.PathLike[str], extra: dict[str, Any], *
             f"{run.ledger.unfinished}: save after optimizer.step(), or optimizer.abandon_batch() first."
         )
     if run.ledger.begun:  # until the first batch the user may load weights
-        run.optimizer.work.guard.check_model()
+        run.optimizer.work.guard.check()
     if not (keys or run.keys.given):
         raise ValueError(
             "keys=False, but this run drew its keys itself, so nobody could give them when it is resumed:"
@@ -241,7 +244,7 @@ def _settings(run: PrivateRun) -> dict[str, Any]:
     return {
         "PrivacyEngine(chunk_rows)": None if share is None else share.rows,
         "loss_reduction": run.optimizer.loss_reduction,
-        "batch_first": run.module.batch_first,
+        "batch_first": run.source.setup.batch_first,
         "grad_sample_mode": run.source.mode,
         "clipping": run.source.clipping.name,
         "optimizer": type(run.optimizer.original_optimizer).__name__,
@@ -288,3 +291,68 @@ def check_readable(name: str, value: Any) -> None:
             f"{name} is a {type(value).__name__}: a checkpoint keeps tensors, numbers, strings, lists, tuples"
             " and dicts, which are read without running code."
         )
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return all that is known to change the bits of a training step, as strings, numbers and bools."""
+    found: dict[str, Any] = {
+        "anechoic": _version("anechoic"),
+        "torch": str(torch.__version__),
+        "opacus": _version("opacus"),
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+        "default_dtype": str(torch.get_default_dtype()),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "mkldnn": torch.backends.mkldnn.enabled,
+    }
+    if device.type == "cuda":
+        found |= {
+            "device": f"cuda: {torch.cuda.get_device_name(device)}",
+            "cuda": str(torch.version.cuda),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        }
+    return found
+
+
+def check_place(saved: dict[str, Any], now: dict[str, Any], *, repeated: int, sync_every: int) -> None:
+    """Say what differs from where a checkpoint was written, and refuse what the journal does not protect.
+
+    Releases after the checkpoint are made again under the same rows of noise, so they have to be the same:
+    the journal, which knows of `repeated` ones, compares each before it is used. With `sync_every` above 1
+    it may lack the last before a power cut. Where there is none, or bits agree, a run goes on anywhere.
+    """
+    differ = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
+    what = "; ".join(f"{name}={now.get(name)} was {saved.get(name)}" for name in differ)
+    if str(saved.get("device", "")).startswith("cuda") and not saved.get("deterministic_algorithms"):
+        what = what or "kernels of a CUDA device round differently without deterministic_algorithms"
+    if not what:
+        return
+    remedy = "resume with what was, or call torch.use_deterministic_algorithms(True) before the next run"
+    why = ""
+    if "anechoic" in differ:
+        why = "another version may draw other noise and other batches under the same key"
+    elif sync_every > 1:
+        why = f"releases may round differently, and journal_sync_every={sync_every} may have lost some"
+    if why:
+        raise ReplayError(
+            f"{what}: {why}. So {remedy}; or start a new run, and PrivacyEngine.charge this one's releases."
+        )
+    logger.log(
+        logging.WARNING if repeated else logging.INFO,
+        "%s when the checkpoint was written: releases may round differently. %d are made again, and refused"
+        " where they differ from the journal in a bit. If that happens: %s.",
+        *(what, repeated, remedy),
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "source"

@@ -22,10 +22,15 @@ from anechoic.participation.accounts import accounts_of
 from anechoic.participation.base import Participation
 from anechoic.runs.ledger import Delivery, ReleaseLedger
 from anechoic.torch.generators import SEED_BYTES
-from anechoic.torch.loading.fetching import Fetcher, Request, unchanged
-from anechoic.torch.loading.selftest import SameExamples, value_of
+from anechoic.torch.loading.fetching import (
+    BatchPartition,
+    Fetcher,
+    Request,
+    SameExamples,
+    unchanged,
+    value_of,
+)
 from anechoic.torch.optimizer import CorrelatedOptimizer
-from anechoic.torch.partition import BatchPartition
 from anechoic.units.batch import Indices, UnitBatch, check_item_fits
 from anechoic.units.ids import content_of
 

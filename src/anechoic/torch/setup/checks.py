@@ -16,13 +16,12 @@ from anechoic.batches.base import Batches
 from anechoic.errors import GuaranteeError, MismatchError, UnsupportedError
 from anechoic.mechanism.mechanism import Mechanism
 from anechoic.torch.distributed import running_ranks
-from anechoic.torch.guard import check_not_mixing
-from anechoic.torch.history import STAMP, statistics_in
 from anechoic.torch.loading.loader import PrivateDataLoader, RecordStream
-from anechoic.torch.optimizer import CorrelatedOptimizer
+from anechoic.torch.optimizer import STAMP, CorrelatedOptimizer, statistics_in
 from anechoic.torch.run import latest_run
 from anechoic.torch.setup.arguments import Setup
 from anechoic.torch.sources.base import ModelWrapper, source_class
+from anechoic.torch.sources.levels import check_not_mixing
 from anechoic.torch.structure import bits
 from anechoic.units.duplicates import check_schema, find_duplicates
 from anechoic.units.ownership import Units

@@ -205,15 +205,6 @@ class GradientSource(ABC):
             for leaf in self.batch.outputs:
                 leaf.grad = None
 
-    # -- checks --------------------------------------------------------------------------------
-
-    def settings(self) -> dict[str, Any]:
-        """Values that must stay as they are during a run, by what the user calls them."""
-        return {
-            "module.loss_reduction": self.module.loss_reduction,
-            "module.batch_first": self.module.batch_first,
-        }
-
     @abstractmethod
     def detach(self) -> None:
         """Take everything off the module that making the source put there."""

@@ -303,14 +303,19 @@ def finite_rows(samples: list[Tensor]) -> Tensor:
 
 def side_by_side(totals: list[Tensor], samples: list[Tensor], work: Callable[..., None]) -> None:
     """work(totals, samples), with small parameters in one tensor: each costs several operations."""
-    small = [total.numel() <= _SMALL for total in totals]
-    if sum(small) < 2 or len({(sample.dtype, sample.device) for sample in samples}) > 1:
+    flat, rows, kinds = [], [], set()
+    large: tuple[list[Tensor], list[Tensor]] = [], []
+    for total, sample in zip(totals, samples, strict=True):
+        if total.numel() > _SMALL:
+            large[0].append(total)
+            large[1].append(sample)
+        else:
+            flat.append(total.view(-1))
+            rows.append(sample.reshape(len(sample), total.numel()))
+            kinds.add((sample.dtype, sample.device))
+    if len(flat) < 2 or len(kinds) > 1:
         work(totals, samples)
         return
-    few = [i for i, is_small in enumerate(small) if is_small]
-    large = [i for i, is_small in enumerate(small) if not is_small]
-    sizes = [totals[i].numel() for i in few]
-    joint = torch.cat([totals[i].view(-1) for i in few])
-    rows = torch.cat([samples[i].reshape(len(samples[i]), n) for i, n in zip(few, sizes, strict=True)], 1)
-    work([joint, *[totals[i] for i in large]], [rows, *[samples[i] for i in large]])
-    torch._foreach_copy_([totals[i].view(-1) for i in few], joint.split(sizes))
+    joint = torch.cat(flat)
+    work([joint, *large[0]], [torch.cat(rows, 1), *large[1]])
+    torch._foreach_copy_(flat, joint.split([*map(len, flat)]))

@@ -13,7 +13,7 @@ Then (1 - 2**-13) * (1 + 2**-24)**2 < 1 - SPARE.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
@@ -60,13 +60,20 @@ def add_on_grid(
     """
     if not samples or not len(samples[0]):
         return
+    sums = _Sums(clip_norm, bits, gamma)
     with torch.inference_mode(False):
-        flat = [s.detach().cpu().reshape(len(s), t.numel()) for s, t in zip(samples, totals, strict=True)]
-        parts = [part.numpy() if part.dtype == torch.float64 else part.float().numpy() for part in flat]
-        given = np.ones(len(parts[0])) if limits is None else np.asarray(limits, dtype=np.float64)
+        here = []
+        for total, sample in zip(totals, samples, strict=True):
+            flat = sample.detach().cpu().reshape(len(sample), total.numel())
+            here.append(total.cpu())
+            wide = flat.dtype == torch.float64
+            sums.wide |= wide
+            sums.widths.append(total.numel())
+            sums.parts.append((flat if wide else flat.float()).numpy())
+            sums.totals.append(here[-1].view(-1).numpy())
         share = 1.0 if bound is None or bound >= clip_norm else bound / clip_norm * (1 - 2.0**-52)
-        here = [total.cpu() for total in totals]
-        _Sums(parts, [t.view(-1).numpy() for t in here], clip_norm, bits, given * share, gamma).add_up()
+        given = np.ones(len(samples[0])) if limits is None else np.asarray(limits, dtype=np.float64)
+        sums.add_up(given * share)
         if totals[0].device.type != "cpu":
             torch._foreach_copy_(totals, here)
 
@@ -74,42 +81,41 @@ def add_on_grid(
 class _Sums:
     """One call of `add_on_grid`, over arrays of shape (contributions, entries)."""
 
-    def __init__(
-        self, parts: list[Any], totals: list[Integers], clip_norm: float, bits: int, limits: Any, gamma: Any
-    ) -> None:
-        self._parts, self._clip_norm, self._bits, self._limits = parts, clip_norm, bits, limits
-        self._totals, self._gamma = totals, gamma
-        self._count = len(limits)
-        self._dimension = sum([part.shape[1] for part in parts])
+    def __init__(self, clip_norm: float, bits: int, gamma: float | None) -> None:
+        self._clip_norm, self._bits, self._gamma = clip_norm, bits, gamma
+        self.parts: list[Any] = []
+        self.totals: list[Integers] = []
+        self.widths: list[int] = []
+        self.wide = False  #: whether some are float64
 
-    def add_up(self) -> None:
-        if any(part.dtype != np.float32 for part in self._parts):
-            self._one_by_one(np.arange(self._count))
-            return
-        factors, quick = self._factors()
-        rows = np.flatnonzero(quick)
-        if len(rows):
-            self._add(rows, factors)
+    def add_up(self, limits: Any) -> None:
+        self._limits, quick = limits, np.zeros(len(limits), bool)
+        if not self.wide:
+            factors, quick = self._factors()
+            rows = np.flatnonzero(quick)
+            if len(rows):
+                self._add(rows, factors)
         if not quick.all():
-            self._one_by_one(np.flatnonzero(~quick & (self._limits > 0)))
+            self._one_by_one(np.flatnonzero(~quick & (limits > 0)))
 
     def _factors(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """(what each contribution is multiplied with, where float32 is enough for it)."""
-        squares = np.zeros(self._count)
+        count, dimension = len(self._limits), sum(self.widths)
+        squares = np.zeros(count)
 
-        def norms(part: slice) -> None:
-            for rows in self._parts:
-                squares[part] += _row_squares(rows[part])
+        def norms(start: int) -> None:
+            for rows in self.parts:
+                squares[start : start + size] += _row_squares(rows[start : start + size])
 
-        size = max(1, self._count // 16 if self._count * self._dimension > _LITTLE else self._count)
-        _each(norms, [slice(i, min(i + size, self._count)) for i in range(0, self._count, size)])
+        size = max(1, count // 16 if count * dimension > _LITTLE else count)
+        _each(norms, range(0, count, size))
         with np.errstate(all="ignore"):
             largest = np.sqrt(squares * (1 + SQUARE_ERROR))
             unit = np.float64(2.0**self._bits)
             wanted = unit * self._limits * (1 - MARGIN) / (largest + (self._gamma or 0.0))
             if self._gamma is None:
                 wanted = np.minimum(unit / self._clip_norm, wanted)
-            quick = np.isfinite(squares) & (squares >= self._dimension * SMALLEST_MEAN)
+            quick = np.isfinite(squares) & (squares >= dimension * SMALLEST_MEAN)
             quick &= (wanted >= FACTORS[0]) & (wanted <= FACTORS[1])
         return np.where(quick, wanted, 0.0).astype(np.float32), quick
 
@@ -119,36 +125,34 @@ class _Sums:
         An integer is below 2**bits, so that 2**(31 - bits) of them fit into 32 bits.
         """
         together = min(ROWS, 2 ** (31 - self._bits))
-        whole = len(rows) == self._count
-        groups = [rows[i : i + together] for i in range(0, len(rows), together)]
+        whole = len(rows) == len(self._limits)
 
         def add(place: tuple[int, int]) -> None:
             index, start = place
-            part = self._parts[index][:, start : start + COLUMNS]
+            part = self.parts[index][:, start : start + COLUMNS]
             products = np.empty((together, part.shape[1]), np.float32)
             integers = np.empty((together, part.shape[1]), np.int32)
-            total = self._totals[index][start : start + COLUMNS]
-            for group in groups:
+            total = self.totals[index][start : start + COLUMNS]
+            for first in range(0, len(rows), together):
+                group = rows[first : first + together]
                 given = part[group[0] : group[-1] + 1] if whole else part[group]
                 product, integer = products[: len(group)], integers[: len(group)]
                 np.multiply(given, factors[group, None], out=product)
                 np.copyto(integer, product, casting="unsafe")  # towards zero
                 total += np.add.reduce(integer, axis=0, dtype=np.int32)
 
-        _each(add, [(i, s) for i, part in enumerate(self._parts) for s in range(0, part.shape[1], COLUMNS)])
-
-    def _allowed(self, row: int) -> int:
-        """What the squares of the integers of one contribution may add up to."""
-        return int(Fraction(float(self._limits[row])) ** 2 * 4**self._bits * Fraction(1 - 2 * SPARE))
+        _each(add, [(i, s) for i, part in enumerate(self.parts) for s in range(0, part.shape[1], COLUMNS)])
 
     def _one_by_one(self, rows: NDArray[np.int64]) -> None:
         """Add contributions in float64: those of extreme size, and all of float64 models."""
-        ends = np.cumsum([part.shape[1] for part in self._parts])[:-1]
+        ends = np.cumsum(self.widths)[:-1]
         for row in rows.tolist():
-            found = self._alone(np.concatenate([part[row] for part in self._parts]), float(self._limits[row]))
-            whole = self._limits[row] >= 1  # counted by to_grid
-            if whole or square_of(found, self._bits) <= self._allowed(row):
-                for total, integers in zip(self._totals, np.split(found, ends), strict=True):
+            limit = float(self._limits[row])
+            found = self._alone(np.concatenate([part[row] for part in self.parts]), limit)
+            # what the squares of its integers may add up to; of a whole one to_grid has counted them
+            allowed = int(Fraction(limit) ** 2 * 4**self._bits * Fraction(1 - 2 * SPARE))
+            if limit >= 1 or square_of(found, self._bits) <= allowed:
+                for total, integers in zip(self.totals, np.split(found, ends), strict=True):
                     total += integers
 
     def _alone(self, entries: NDArray[Any], limit: float) -> Integers:
@@ -179,10 +183,12 @@ def _row_squares(rows: Rows) -> NDArray[np.float64]:
     return found
 
 
-def _each(work: Callable[[Any], Any], places: list[Any]) -> list[Any]:
+def _each(work: Callable[[Any], None], places: Sequence[Any]) -> None:
     """work(place) for all places, on torch's number of threads."""
     threads = min(torch.get_num_threads(), len(places))
-    if threads <= 1:
-        return [work(place) for place in places]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, places))
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, places))  # raises what one of them raised
+    else:
+        for place in places:
+            work(place)

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._functorch import vmap as _vmap
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
-from anechoic.errors import UnsupportedError
+from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.structure import full_precision
 
 _torch: Any = torch._C._functorch
@@ -245,3 +245,33 @@ def check_not_packed(given: Any) -> None:
                 "the model was called with a PackedSequence, which has no row for each example: pad, and mask"
                 " what lies beyond each length."
             )
+
+
+#: Layers whose output for one example depends on the others of the batch, unless in eval() mode.
+MIXING = (nn.modules.batchnorm._BatchNorm,)
+_KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def check_not_mixing(layers: Iterable[nn.Module]) -> None:
+    """Refuse batch normalisation by the statistics of the batch, trainable or not: it mixes the examples."""
+    for layer in [layer for layer in layers if isinstance(layer, MIXING)]:
+        if layer.running_mean is None and layer.running_var is None:
+            what = (
+                "keeps no running statistics (track_running_stats=False), so it mixes the examples of a batch"
+                " in eval() mode too"
+            )
+            rest = ""
+        elif layer.training:
+            what = "is in train() mode: it mixes the examples of a batch"
+            rest = "Keep it in eval() mode throughout, or replace it. "
+        else:
+            continue
+        rest += "Put nn.GroupNorm in its place before the optimizer is made, "
+        if type(layer) in _KNOWN:
+            rest += "as model = PrivacyEngine.get_compatible_module(model) does."
+        else:
+            rest += "by hand, with what else the layer does (an activation): no tool knows subclasses."
+        raise GuaranteeError(
+            f"a batch normalisation layer ({type(layer).__name__}) {what}, and clipping one example's"
+            f" gradient does not bound what it changes. {rest}"
+        )

@@ -16,15 +16,7 @@ from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.generators import fix, restore, states
 from anechoic.torch.labels import plain
 from anechoic.torch.sources.levels import is_batched
-from anechoic.torch.sources.model_calls import (
-    FAILS,
-    RECURRENT,
-    marks_of,
-    places_of,
-    undisturbed,
-    zero_state,
-)
-from anechoic.torch.sources.row_passes import RowPasses
+from anechoic.torch.sources.row_passes import FAILS, Places, RowPasses, remembered
 from anechoic.torch.structure import filled, tensors_in
 
 logger = logging.getLogger("anechoic")
@@ -192,3 +184,51 @@ def made_up(tensors: list[Tensor], axes: list[int | None], count: int, value: in
     """`count` rows of one value in the place of those that tensors have on their axes."""
     pairs = zip(tensors, axes, strict=True)
     return [t if a is None else t.new_full((*t.shape[:a], count, *t.shape[a + 1 :]), value) for t, a in pairs]
+
+
+def places_of(module: nn.Module) -> Places:
+    """All places of the parameters: several where a module has several names for one."""
+    first = {id(p): name for name, p in module.named_parameters()}
+    return [
+        (layer._parameters, name, first[id(p)])
+        for layer in module.modules()
+        for name, p in layer._parameters.items()
+        if p is not None
+    ]
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Whatever a forward pass leaves in the module's attributes and buffers is taken back."""
+    put_back = remembered(module)
+    try:
+        yield
+    finally:
+        put_back()
+
+
+def marks_of(module: nn.Module) -> list[Any]:
+    """What a call of a module changes if it keeps anything, as counters and spectral norms do."""
+    kept = [(name, id(v)) for layer in module.modules() for name, v in layer.__dict__.items()]
+    return [kept, [(id(b), b._version) for b in module.buffers()]]
+
+
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+
+
+def zero_state(layer: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
+    """Give a recurrent layer the zeros it would make, made from its input: so they are part of the row."""
+    given = arguments[0] if arguments else keywords.get("input")
+    state = arguments[1] if len(arguments) > 1 else keywords.get("hx")
+    if state is not None or not isinstance(given, Tensor) or given.dim() != 3:
+        return None
+    axis = 0 if layer.batch_first else 1
+    start = given.select(1 - axis, 0).sum(-1)[None, :, None] * 0
+    layers = layer.num_layers * (2 if layer.bidirectional else 1)
+    size = getattr(layer, "proj_size", 0) or layer.hidden_size
+    hidden = start.expand(layers, -1, size)
+    if isinstance(layer, nn.LSTM):
+        state = (hidden, start.expand(layers, -1, layer.hidden_size))
+    else:
+        state = hidden
+    return (given,), {**{k: v for k, v in keywords.items() if k not in ("input", "hx")}, "hx": state}

@@ -8,32 +8,39 @@ that fails by itself counts as zero. So a row moves its own contribution alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from itertools import compress
+from operator import not_
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.func import vjp
 
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch import label_rules  # noqa: F401 - labels know their rules by it
-from anechoic.torch.guard import check_not_mixing
-from anechoic.torch.labels import plain
+from anechoic.torch.labels import LabelledTensor, plain
 from anechoic.torch.sources.levels import (
     Autocast,
     BranchFollower,
     RowLevel,
     TorchPatches,
+    check_not_mixing,
     is_continuous,
     only,
 )
-from anechoic.torch.sources.model_calls import FAILS, called, pulled, remembered, take_back
-from anechoic.torch.structure import filled, mapped, tensors_in
+from anechoic.torch.structure import filled, mapped, nodes, tensors_in, uninterrupted
 
 logger = logging.getLogger("anechoic")
 _NOTHING = torch.empty(0)
+#: What a model may raise for one row.
+FAILS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
+#: Of each place of a parameter: the names of its layer's own, its name there, and its first name of all.
+Places = list[tuple[dict[str, Any], str, str]]
 
 
 class RowPasses:
@@ -63,44 +70,54 @@ class RowPasses:
         seeds: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._model, self._given, self._axes, self.rows, self._slots = model, given, axes, rows, slots
-        tensors = [plain(t).detach() for t in tensors_in(given)]
-        self._inputs = [t if a is None else t.movedim(a, 0) for t, a in zip(tensors, axes, strict=True)]
-        device = next((t.device for t in tensors), torch.device("cpu"))
+        self._inputs, device = [], torch.device("cpu")
+        for tensor, axis in zip(tensors_in(given), axes, strict=True):
+            tensor = plain(tensor).detach()
+            self._inputs.append(tensor if axis is None else tensor.movedim(axis, 0))
+            device = self._inputs[0].device
         self._context = Autocast(device.type)
         every = torch.arange(rows) if order is None else order
         self._whole = order is None and parts is None
-        split = [every] if parts is None or sum(parts) != rows else every.split(list(parts))
-        cut = [part.split(slots) for part in split if len(part)]
-        self.chunks = [chunk for chunks in cut for chunk in chunks]
-        firsts = [sum(map(len, cut[:i])) for i in range(len(cut))]
-        self._seeds = dict(zip(firsts, seeds, strict=True)) if len(seeds) == len(cut) else {}
+        self.chunks: list[Tensor] = []
+        self._seeds: dict[int, Callable[[], None]] = {}
+        for place, part in enumerate([every] if parts is None else every.split(list(parts))):
+            if len(part):
+                self._seeds |= {len(self.chunks): seeds[place]} if seeds else {}
+                self.chunks += part.split(slots)
         self._passes: list[list[tuple[Tensor, RowLevel | None, Any]]] = []
         self._template: Any = None
         self._failed = 0
         self.outputs: list[Tensor] = []
+        #: the outputs as they were handed out, where backward() ends
+        self.leaves: list[LabelledTensor] = []
+        self.axes: list[int | None] = []
         self.changed = False
         self._before: Callable[[], Any] | None = None
         self._after: Callable[[], None] | None = None
 
     def run(self) -> list[Tensor]:
         """Outputs of all rows, rows first; raises what the model raised, if it did for every row."""
-        module = self._model.module
+        model, own, spaces = self._model, [], []
         # each pass begins with what the model was before the call, which is one call of it, however many
-        own = [(layer, dict(layer.__dict__)) for layer in module.modules()]
-        spaces = [(layer.__dict__, before) for layer, before in own]
-        if not self._model.looking:  # what keeps rows in a buffer is refused then
-            spaces += [(layer._buffers, dict(layer._buffers)) for layer, _ in own]
-        keeps = self._model.keeps
-        self._before = remembered(module) if keeps else partial(take_back, spaces)
+        for layer in model.module.modules():
+            own.append((layer, dict(layer.__dict__)))
+            spaces.append((layer.__dict__, own[-1][1]))
+            if not model.looking:  # what keeps rows in a buffer is refused then
+                spaces.append((layer._buffers, dict(layer._buffers)))
+        keeps = model.keeps
+        self._before = remembered(model.module) if keeps else partial(take_back, spaces)
+        found: list[list[Tensor]] = []
         with torch.no_grad():
-            found = [self._chunk(rows, place) for place, rows in enumerate(self.chunks)]
-            made = next((outputs for outputs in found if outputs), [])
+            for place, rows in enumerate(self.chunks):
+                found.append(self._chunk(rows, place))
+            made = next(filter(None, found), [])
             if not made and not self.rows:  # one that is made up tells the shapes
-                made = self._way(self._slotted(torch.arange(0)), torch.arange(self._slots) == 0)[1]
+                inputs = self._slotted(torch.arange(0), self._inputs, self._axes)
+                made = self._way(inputs, torch.arange(self._slots) == 0)[1]
         if keeps and self._after is not None:
             self._after()
             for layer, before in own:
-                self._model.forget_rows(layer, before)
+                model.forget_rows(layer, before)
         else:  # what made-up rows do not change, rows decided to change
             self.changed = take_back(spaces) or self.changed
         if not made:
@@ -109,35 +126,32 @@ class RowPasses:
                     "the model normalises by statistics of the batch (F.batch_norm with training=True), and a"
                     " row by itself has none: use GroupNorm or LayerNorm, or training=False."
                 ) from self._error
-            check_not_mixing(self._model.module.modules())
+            check_not_mixing(model.module.modules())
             raise self._error
         if self._failed:
             said = "the %s raised for %d rows, which count as zero: %s"
-            logger.warning(said, self._model.called, self._failed, self._error)
-        pairs = list(zip(found, self.chunks, strict=True))
-        parts = [f or [o.new_zeros(len(rows), *o.shape[1:]) for o in made] for f, rows in pairs]
-        joined = [torch.cat(p) if len(p) > 1 else p[0] for p in zip(*parts, strict=True)] or [
-            o[:0] for o in made
-        ]
+            logger.warning(said, model.called, self._failed, self._error)
+        self.outputs = made
+        if not self.rows:
+            self.outputs = [o[:0] for o in made]
+        elif len(found) > 1:
+            for place, rows in enumerate(self.chunks):
+                found[place] = found[place] or [o.new_zeros(len(rows), *o.shape[1:]) for o in made]
+            self.outputs = [*map(torch.cat, zip(*found, strict=True))]
         if not self._whole and self.rows:
             back = torch.cat(self.chunks).argsort()
-            joined = [o[back.to(o.device)] for o in joined]
-        self.outputs = joined
-        return joined
+            self.outputs = [o[back.to(o.device)] for o in self.outputs]
+        return self.outputs
 
-    def _slotted(self, rows: Tensor, cotangents: list[Tensor] | None = None) -> list[Tensor]:
+    def _slotted(self, rows: Tensor, tensors: list[Tensor], axes: Sequence[int | None]) -> list[Tensor]:
         """Inputs (or cotangents) of some rows in their slots, the others filled with zeros."""
-        if cotangents is not None:
-            pairs: Any = [(c, 0) for c in cotangents]
-        else:
-            pairs = zip(self._inputs, self._axes, strict=True)
         if self._whole and len(rows) == self._slots == self.rows:
-            return [t.detach() for t, _ in pairs]
+            return tensors
         made = []
-        for tensor, axis in pairs:
+        for tensor, axis in zip(tensors, axes, strict=True):
             if axis is not None:
                 full = tensor.new_zeros(self._slots, *tensor.shape[1:])
-                full[: len(rows)] = tensor.detach()[rows.to(tensor.device)]
+                full[: len(rows)] = tensor[rows.to(tensor.device)]
                 tensor = full
             made.append(tensor)
         return made
@@ -146,7 +160,8 @@ class RowPasses:
         """Outputs of one chunk: one pass for each way that its rows take, each of the same shape."""
         if place in self._seeds:
             self._seeds[place]()
-        inputs, left = self._slotted(rows), torch.arange(self._slots) < len(rows)
+        inputs = self._slotted(rows, self._inputs, self._axes)
+        left = torch.arange(self._slots) < len(rows)
         passes: list[tuple[Tensor, RowLevel | None, Any]] = []
         totals: list[Tensor] = []
         start, first = torch.get_rng_state(), True
@@ -181,43 +196,34 @@ class RowPasses:
 
         What fails may be rows that decide otherwise than the first one: then its data take all slots.
         """
-        leader = torch.arange(self._slots) == int(left.nonzero()[0])
-        start = torch.get_rng_state()
+        model, start, first = self._model, torch.get_rng_state(), int(left.nonzero()[0])
+        leader = torch.arange(self._slots) == first
         for own in (left, leader):
             filled_in = inputs
             if own is leader:
-                first, pairs = int(left.nonzero()[0]), zip(inputs, self._axes, strict=True)
+                pairs = zip(inputs, self._axes, strict=True)
                 filled_in = [t if a is None else only(leader, t, t[first]) for t, a in pairs]
-            try:
-                if self._before is not None:
-                    self.changed = bool(self._before()) or self.changed
-                found = self._tried(filled_in, own)
-                if self._model.keeps and self._after is None:
-                    self._after = remembered(self._model.module)
-                return found
-            except (torch.OutOfMemoryError, GuaranteeError):
-                raise
-            except FAILS as error:
-                self._error = error
-                torch.set_rng_state(start)
-        return leader, [], None, None
-
-    def _tried(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
-        """One pass; what the model does not say of itself before it is seen is tried once more."""
-        model, start = self._model, torch.get_rng_state()
-        for _ in range(3):
-            try:
-                return self._pass(inputs, left)
-            except FAILS as error:
-                words = str(error)
-                if any(part in words for part in _DECIDING) and not model.decides:
-                    model.decides = True
-                elif "requires_grad_" in words and not model.asks:
-                    model.asks = True
-                else:
+            while True:
+                try:
+                    if self._before is not None:
+                        self.changed = bool(self._before()) or self.changed
+                    found = self._pass(filled_in, own)
+                    if model.keeps and self._after is None:
+                        self._after = remembered(model.module)
+                    return found
+                except (torch.OutOfMemoryError, GuaranteeError):
                     raise
-                torch.set_rng_state(start)
-        raise UnsupportedError("it cannot be run row by row.")
+                except FAILS as error:
+                    self._error, words = error, str(error)
+                    torch.set_rng_state(start)
+                    # what the model does not say of itself before it is seen is tried once more
+                    if not model.decides and any(part in words for part in _DECIDING):
+                        model.decides = True
+                    elif not model.asks and "requires_grad_" in words:
+                        model.asks = True
+                    else:
+                        break
+        return leader, [], None, None
 
     def _pass(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
         model = self._model
@@ -229,10 +235,9 @@ class RowPasses:
 
         def outputs(weights: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             with TorchPatches() if model.asks or self._context.enabled else nullcontext():
-                made = self._of_one(own, lambda a, k: called(model.module, model.places, weights, a, k))
+                made = self._of_one(own, weights)
             kinds[:] = map(is_continuous, made)
-            pairs = list(zip(made, kinds, strict=True))
-            return [o for o, kind in pairs if kind], [o for o, kind in pairs if not kind]
+            return [*compress(made, kinds)], [*compress(made, map(not_, kinds))]
 
         with ExitStack() as stack:
             if model.recurrent:
@@ -243,7 +248,7 @@ class RowPasses:
             own = [t if a is None else level.put(t) for t, a in zip(inputs, self._axes, strict=True)]
             found, pull, rest = vjp(outputs, model.weights(), has_aux=True)  # type: ignore[misc]
             parts = iter(found), iter(rest)
-            made = level.taken(next(parts[0] if kind else parts[1]) for kind in kinds)
+            made = level.taken(next(parts[not kind]) for kind in kinds)
         return left if decisions is None else torch.tensor(decisions.kept), made, level, pull
 
     def _alone(self, inputs: list[Tensor], left: Tensor) -> tuple[Tensor, list[Tensor], Any, Any]:
@@ -251,22 +256,26 @@ class RowPasses:
         slot = int(left.nonzero()[0])
         row = [t if a is None else t[slot] for t, a in zip(inputs, self._axes, strict=True)]
         with torch.enable_grad():
-            made = self._of_one(row, lambda a, k: self._model.module(*a, **k))
+            made = self._of_one(row, {})
         full = [o.detach().expand(self._slots, *o.shape) for o in made]
         return torch.arange(self._slots) == slot, full, None, made
 
-    def _of_one(self, inputs: list[Tensor], run: Callable[..., Any]) -> list[Tensor]:
+    def _of_one(self, inputs: list[Tensor], weights: dict[str, Tensor]) -> list[Tensor]:
         """Outputs of one row, without the axis of the batch."""
         batch = [t if a is None else t.unsqueeze(a) for t, a in zip(inputs, self._axes, strict=True)]
-        arguments, keywords = filled(self._given, batch)
+        model, (arguments, keywords) = self._model, filled(self._given, batch)
         with self._context.active():
-            output = run(arguments, keywords)
+            output = called(model.module, model.places, weights, arguments, keywords)
         tensors = tensors_in(output)
         if not tensors:
             raise TypeError(f"the model returned a {type(output).__name__} without a tensor.")
         self._template = mapped(output, lambda _: _NOTHING)
-        self.axes = [self._model.axis(i, t) for i, t in enumerate(tensors)]  # type: ignore[attr-defined]
-        return [t if a is None else t.squeeze(a) for t, a in zip(tensors, self.axes, strict=True)]
+        self.axes, made = [], []
+        for place, tensor in enumerate(tensors):
+            axis = model.axis(place, tensor)
+            self.axes.append(axis)
+            made.append(tensor if axis is None else tensor.squeeze(axis))
+        return made
 
     def filled(self, outputs: list[Any]) -> Any:
         """In the structure that the model returns."""
@@ -276,7 +285,8 @@ class RowPasses:
         """Gradients of the rows of a chunk, shape (rows of the chunk, *parameter); once each."""
         rows, model = self.chunks[chunk], self._model
         pairs = zip(cotangents, self.outputs, strict=True)
-        given = self._slotted(rows, [c.to(o.dtype) for c, o in pairs if is_continuous(o)])
+        own = [c.to(o.dtype) for c, o in pairs if is_continuous(o)]
+        given = self._slotted(rows, own, [0] * len(own))
         totals = [p.new_zeros(self._slots, *p.shape) for p in model.parameters] if model.loops else []
         used = torch.zeros(self._slots, dtype=torch.bool)
         for kept, level, pull in self._passes[chunk]:
@@ -291,8 +301,8 @@ class RowPasses:
                             total[slot] = part
                 continue
             with level.entered():
-                back = pull([level.put(c) for c in given], retain_graph=False)[0]
-                made = level.taken([back[name] for name in model.names])
+                back = pull([*map(level.put, given)], retain_graph=False)[0]
+                made = level.taken(map(back.__getitem__, model.names))
             totals = [only(kept, m, t) for m, t in zip(made, totals, strict=True)] if totals else made
         self._passes[chunk] = []
         if not totals:
@@ -304,3 +314,96 @@ class RowPasses:
 
 #: What torch says where a model decides by the data of rows that it runs on side by side.
 _DECIDING = ("data-dependent control flow", ".item() on a Tensor", "dynamic shape", "differently shaped")
+
+
+def called(
+    module: nn.Module,
+    places: Places,
+    weights: Mapping[str, Tensor],
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """module(*inputs, **keywords) under `weights`, by the names of named_parameters(); tied ones once.
+
+    torch.func.functional_call would look for every place anew, and leave given tensors where names are tied.
+    """
+    kept = []
+    try:
+        for own, name, first in places:
+            if first in weights and name in own:
+                kept.append((own, name, own[name]))
+                own[name] = weights[first]
+        return module(*inputs, **keywords)
+    finally:
+        for own, name, before in kept:
+            own[name] = before
+
+
+def remembered(module: nn.Module) -> Callable[[], None]:
+    """Remember attributes and buffers of a module: what is returned puts them back."""
+    layers = [
+        (layer, dict(layer.__dict__), dict(layer._parameters), dict(layer._buffers))
+        for layer in module.modules()
+    ]
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in module.buffers()]
+
+    def put_back() -> None:
+        with uninterrupted():  # half of it would be the end of the model
+            for layer, own, parameters, tensors in layers:
+                layer.__dict__.clear()
+                layer.__dict__.update(own)
+                layer._parameters.clear()
+                layer._parameters.update(parameters)
+                layer._buffers.clear()
+                layer._buffers.update(tensors)
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    with torch.no_grad():
+                        buffer.copy_(value)
+
+    return put_back
+
+
+def take_back(spaces: list[tuple[dict[str, Any], dict[str, Any]]]) -> bool:
+    """Set names of layers, each (now, before), to what they were; whether a call changed any."""
+    changed = False
+    for now, before in spaces:
+        if [*now] != [*before] or [*map(id, now.values())] != [*map(id, before.values())]:
+            now.clear()
+            now.update(before)
+            changed = True
+    return changed
+
+
+def pulled(outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]) -> list[Any]:
+    """Gradients of the parameters by plain autograd; None where there is none. p.grad stays as it is."""
+    try:
+        # the backward pass of a function written in Python, as in reentrant checkpointing, may run another
+        # one, which knows backward() alone: autograd.grad leaves it out unseen
+        if any(isinstance(node, BackwardCFunction) for node in nodes(output.grad_fn for output in outputs)):
+            return _by_backward(outputs, parameters, cotangents)
+        return list(torch.autograd.grad(outputs, parameters, cotangents, allow_unused=True))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnsupportedError(f"autograd cannot give the gradient of one row: {error}") from error
+
+
+def _by_backward(
+    outputs: list[Tensor], parameters: list[nn.Parameter], cotangents: list[Tensor]
+) -> list[Any]:
+    kept = [p.grad for p in parameters]
+    tables = [hooks for p in parameters if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
+    hooks = [dict(table) for table in tables]
+    try:
+        for table in tables:
+            table.clear()
+        for p in parameters:
+            p.grad = None
+        torch.autograd.backward(outputs, cotangents)
+        return [p.grad for p in parameters]
+    finally:
+        for p, gradient in zip(parameters, kept, strict=True):
+            p.grad = gradient
+        for table, own in zip(tables, hooks, strict=True):
+            table.update(own)

@@ -8,7 +8,6 @@ on a mean (or sum) over rows? Then it is pulled back through the model for each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -59,15 +58,6 @@ class RowsModule(ModelWrapper):
         return {**self.__dict__, "_source": None, "_called": None}
 
 
-class PendingCall:
-    """A call of the model whose outputs were handed out as `leaves`, where backward() ends."""
-
-    def __init__(self, passes: RowPasses, leaves: list[LabelledTensor]) -> None:
-        self.passes, self.leaves = passes, leaves
-        #: gradients of each row's own loss at its outputs, rows first; none before step()
-        self.cotangents: list[Tensor] = []
-
-
 @register("rows")
 class RowsSource(GradientSource):
     """One gradient a row, chunk by chunk; an example whose gradient is not finite contributes zero."""
@@ -86,7 +76,7 @@ class RowsSource(GradientSource):
         self.module = RowsModule(self, setup.module, setup.loss_reduction, setup.batch_first)
         self._model = RowModel(setup.module, setup.parameters, setup.batch_first)
         self._row_bytes = sum(p.numel() * p.element_size() for p in setup.parameters)
-        self._calls: list[PendingCall] = []
+        self._calls: list[RowPasses] = []
 
     # -- the model ------------------------------------------------------------------------------
 
@@ -115,27 +105,20 @@ class RowsSource(GradientSource):
                 " data set or collate_fn what goes through NumPy, strings or files."
             )
         self.before_call()
-        axes = [self.axis_of(t, batch) for t in tensors]
-        if {t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None} != {batch.rows}:
+        axes, sizes = [], set()
+        for tensor in tensors:
+            axes.append(axis := self.axis_of(tensor, batch))
+            sizes |= set() if axis is None else {tensor.shape[axis]}
+        if sizes != {batch.rows}:
             raise DesynchronizedError(
                 f"the model was called with tensors of shapes {[tuple(t.shape) for t in tensors]}, and the"
                 f" batch in hand has {batch.rows} rows: feed it the delivered batch, one row an example."
             )
-        slots = self.slots(delivery)
         if not self._model.tried:
-            self._model.try_out(given, axes, slots)
+            self._model.try_out(given, axes, self.slots(delivery))
         order = None if delivery.units is None else _by_items(delivery)
-        numbers = delivery.numbers if delivery.parts is not None else None
-        seeds = [partial(self.seed, "rows", len(self._calls), number) for number in numbers or ()]
-        passes = RowPasses(
-            *(self._model, given, axes, batch.rows),
-            slots=slots,
-            order=order,
-            parts=delivery.parts,
-            seeds=seeds,
-        )
-        outputs = passes.run()
-        leaves, handed = [], []
+        passes = self._passes("rows", self._model, given, axes, delivery, order)
+        outputs, leaves, handed = passes.run(), passes.leaves, []
         for output, axis in zip(outputs, passes.axes, strict=True):
             own = axis or 0
             tensor = output.movedim(0, own).contiguous() if own else output
@@ -147,8 +130,17 @@ class RowsSource(GradientSource):
             else:  # a copy, which may be changed in place
                 handed.append(leaf.clone())
         batch.outputs += leaves
-        self._calls.append(PendingCall(passes, leaves))
+        self._calls.append(passes)
         return passes.filled(handed)
+
+    def _passes(
+        self, what: str, model: RowModel, given: Any, axes: Any, delivery: Delivery, order: Any = None
+    ) -> RowPasses:
+        """A call of the model, or of the criterion, of which each part has random numbers of its own."""
+        numbers = delivery.numbers if delivery.parts is not None else ()
+        seeds = [partial(self.seed, what, len(self._calls), number) for number in numbers] if numbers else ()
+        own = {"slots": self.slots(delivery), "order": order, "parts": delivery.parts, "seeds": seeds}
+        return RowPasses(model, given, axes, delivery.size, **own)
 
     def axis_of(self, tensor: Tensor, batch: LabelledBatch, called: str = "model") -> int | None:
         """The axis of the rows of an input of the model, or of the criterion."""
@@ -193,33 +185,38 @@ class RowsSource(GradientSource):
         batch, calls = self.checked_batch(delivery), self._calls
         if batch is None:
             return self.clipping.nothing(self.parameters)
+        used: list[tuple[RowPasses, list[Tensor]]] = []
         with torch._C.DisableTorchFunctionSubclass():
-            found = [(call, self._cotangents(call, batch)) for call in calls]
-        used = [(call, given) for call, given in found if given]
-        for call, given in used:
-            call.cotangents = given
+            for call in calls:
+                if given := self._cotangents(call, batch):
+                    used.append((call, given))
         with torch.no_grad():
             totals = self.clipping.nothing(self.parameters)
-            for rows, vectors in self._chunks([call for call, _ in used], delivery):
-                whole = delivery.units is None
-                for part, limits in (
-                    [(vectors, None)] if whole else self._contributions(rows, vectors, delivery)
-                ):
-                    self.clipping.add(totals, part, limits)
+            self._carry: tuple[int, list[Tensor]] | None = None
+            for place, rows in enumerate(used[0][0].chunks if used and delivery.size else ()):
+                vectors: list[Tensor] = []
+                for call, given in used:
+                    made = call.gradients(given, place)
+                    vectors = [a + b for a, b in zip(vectors, made, strict=True)] if vectors else made
+                limits = None
+                if delivery.units is not None:
+                    vectors, limits = self._contributions(rows, vectors, delivery)
+                self.clipping.add(totals, vectors, limits)
         return totals
 
-    def _cotangents(self, call: PendingCall, batch: LabelledBatch) -> list[Tensor]:
+    def _cotangents(self, call: RowPasses, batch: LabelledBatch) -> list[Tensor]:
         """Gradients of each row's loss at its outputs, rows first; none where no gradient came."""
-        made = []
-        for leaf, axis in zip(call.leaves, call.passes.axes, strict=True):
+        made, came = [], False
+        for leaf, axis in zip(call.leaves, call.axes, strict=True):
             own, gradient = OnAxis(axis or 0), leaf.grad
+            came |= gradient is not None
             if why := fault_of(gradient, own, batch):
                 raise GuaranteeError(
                     f"the gradient of one row's outputs depends on other rows. {why}. {REMEDY}."
                 )
             found = torch.zeros_like(leaf.raw) if gradient is None else plain(gradient).detach()
             made.append(found.movedim(own.axis, 0))
-        return made if any(leaf.grad is not None for leaf in call.leaves) else []
+        return made if came else []
 
     def discard_sums(self) -> None:
         self._calls = []
@@ -227,16 +224,6 @@ class RowsSource(GradientSource):
 
     def detach(self) -> None:
         self.module.__dict__.update(_source=None, _called=None)
-
-    def _chunks(self, calls: list[PendingCall], delivery: Delivery) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Rows, those of one item side by side, and their gradients."""
-        self._carry: tuple[int, list[Tensor]] | None = None
-        for place, rows in enumerate(calls[0].passes.chunks if calls and delivery.size else ()):
-            found: list[Tensor] = []
-            for call in calls:
-                made = call.passes.gradients(call.cotangents, place)
-                found = [a + b for a, b in zip(found, made, strict=True)] if found else made
-            yield rows, found
 
     def slots(self, delivery: Delivery) -> int:
         """Rows of one chunk: a function of public numbers, and so is the shape that kernels work on.
@@ -253,8 +240,8 @@ class RowsSource(GradientSource):
 
     def _contributions(
         self, rows: Tensor, found: list[Tensor], delivery: Delivery
-    ) -> Iterator[tuple[list[Tensor], Any]]:
-        """What is clipped together: rows, or the items that are complete with this chunk."""
+    ) -> tuple[list[Tensor], Any]:
+        """What is clipped together: the items that are complete with this chunk; and their limits."""
         units: Any = delivery.units
         everyone = torch.from_numpy(units.items)
         items, places = torch.unique(everyone[rows], return_inverse=True)
@@ -267,12 +254,10 @@ class RowsSource(GradientSource):
         open_end = last + 1 < len(ends) and int(everyone[ends[last + 1]]) == int(items[-1])
         self._carry = (int(items[-1]), [t[-1].clone() for t in sums]) if open_end else None
         count = len(items) - open_end
-        if not count:
-            return
         chosen = items[:count].numpy()
         scales = torch.from_numpy(units.scales[chosen])
         vectors = [t[:count] * scales.to(t).reshape(-1, *(1,) * (t.dim() - 1)) for t in sums]
-        yield vectors, None if units.limits is None else units.limits[chosen]
+        return vectors, None if units.limits is None else units.limits[chosen]
 
 
 def _by_items(delivery: Delivery) -> Tensor:

@@ -7,7 +7,6 @@ the script does to them (weights of rows, factors, a mean) is followed by the la
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 from anechoic.errors import GuaranteeError, UnsupportedError
 from anechoic.torch.labels import LabelledBatch, LabelledTensor, OnAxis, plain
 from anechoic.torch.sources.base import SourceSetup, register
-from anechoic.torch.sources.model_calls import FAILS, undisturbed
-from anechoic.torch.sources.row_model import RowModel, made_up
-from anechoic.torch.sources.row_passes import RowPasses
+from anechoic.torch.sources.row_model import RowModel, made_up, undisturbed
+from anechoic.torch.sources.row_passes import FAILS
 from anechoic.torch.sources.rows import RowsSource
 from anechoic.torch.structure import filled, mapped, tensors_in
 
@@ -51,12 +49,10 @@ class VmapLossSource(RowsSource):
             return outputs[0].sum() * 0
         axes = [self.axis_of(t, batch, "criterion") for t in tensors]
         model = self._losses
-        own, slots = model.differentiate(tensors, axes), self.slots(delivery)
+        own = model.differentiate(tensors, axes)
         if not model.tried:
-            model.try_out(given, axes, slots)
-        numbers = delivery.numbers if delivery.parts is not None else ()
-        seeds = [partial(self.seed, "criterion", len(self._calls), number) for number in numbers]
-        passes = RowPasses(model, given, axes, batch.rows, slots=slots, parts=delivery.parts, seeds=seeds)
+            model.try_out(given, axes, self.slots(delivery))
+        passes = self._passes("criterion", model, given, axes, delivery)
         losses = passes.run()[0]
         found = [passes.gradients([torch.ones_like(losses)], k) for k in range(len(passes.chunks))]
         gradients = [

@@ -1,9 +1,5 @@
 """fit(ckpt_path=…) goes on bit for bit, from a checkpoint and its keys, which are in a file of their own."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -156,43 +152,3 @@ def test_more_epochs_are_refused_in_words_of_the_trainer(tmp_path):
     with pytest.raises(MismatchError, match=r"last.ckpt.8 has 8 releases.*would make 16: .*charge=") as found:
         fitted(tmp_path, ckpt_path=file, max_epochs=4)
     assert "steps=" not in str(found.value)
-
-
-#: A run that kills itself in the midst of its step 7, or of a checkpoint; or that goes on from the last one.
-KILLED = """
-import os, signal, sys, torch
-from pathlib import Path
-from anechoic.torch.optimizer import CorrelatedOptimizer
-from tests.slow.trainers.lightning.test_resume import saving
-from tests.trainers.lightning.setting import fitted, flat, lightning, module
-folder, where = Path(sys.argv[1]), sys.argv[2]
-options = {"net": module(dropout=0.3), "batch": 5, "accumulate_grad_batches": 2, "validate": True}
-if where == "again":
-    net, _ = fitted(folder, ckpt_path=folder / "kept" / "last.ckpt", **options)
-    torch.save(flat(net), folder / "end.pt")
-    sys.exit()
-owner, name = (
-    (CorrelatedOptimizer, "step") if where == "step" else (lightning.pytorch.plugins.TorchCheckpointIO, where)
-)
-left, true = [13 if where == "step" else 7], getattr(owner, name)
-def called(*arguments, **keywords):
-    left[0] -= 1
-    if not left[0]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return true(*arguments, **keywords)
-setattr(owner, name, called)
-fitted(folder, **options, **saving(folder, save_top_k=0))
-"""
-
-
-@pytest.mark.parametrize("where", ["step", "save_checkpoint"])
-def test_a_killed_run_goes_on_bit_for_bit(tmp_path, where):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    for part, ended in ((where, -signal.SIGKILL), ("again", 0)):
-        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path), part]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
-        assert done.returncode == ended, done.stderr
-    whole, _ = fitted(
-        tmp_path / "whole", net=module(dropout=0.3), batch=5, accumulate_grad_batches=2, validate=True
-    )
-    assert torch.equal(torch.load(tmp_path / "end.pt"), flat(whole))

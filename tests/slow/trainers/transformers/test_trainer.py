@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -151,40 +147,6 @@ def test_it_stops_at_the_budget(tmp_path):
     assert 0 < last < 12
     assert trainer.engine.get_epsilon(1e-3) <= 6.5
     assert (tmp_path / "out" / f"checkpoint-{last}").is_dir()
-
-
-@pytest.mark.parametrize("at", [4])
-def test_a_killed_trainer_goes_on_bit_for_bit(at, tmp_path):
-    """kill -9 after a step; begun again from its last checkpoint, or anew where it had none."""
-
-    def launch(out, resume, result):
-        command = [sys.executable, "-m", "tests.trainers.transformers.setting", out, resume, result]
-        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        return subprocess.Popen(
-            list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-
-    def end(process):
-        _, errors = process.communicate(timeout=200)
-        assert process.returncode == 0, errors
-
-    end(launch(tmp_path / "whole", "", tmp_path / "whole.pt"))
-    killed = launch(tmp_path / "out", "", tmp_path / "never.pt")
-    for line in killed.stdout:
-        if line.strip() == str(at):
-            break
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    found = sorted((tmp_path / "out").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
-    complete = [p for p in found if (p / "trainer_state.json").exists()]
-    end(launch(tmp_path / "out", complete[-1] if complete else "", tmp_path / "again.pt"))
-    whole, again = torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "again.pt")
-    assert whole["epoch"] == again["epoch"]
-    assert [entry["epoch"] for entry in whole["log"]] == [entry["epoch"] for entry in again["log"]]
-    for name, tensor in whole["weights"].items():
-        assert same_bits(tensor, again["weights"][name]), name
 
 
 def test_keys_are_beside_the_folder_and_nothing_in_it_holds_them(tmp_path):

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anechoic.torch.sources.ghost.cached_gradients import CachedGradients
 from anechoic.torch.sources.ghost.factored_gradients import (
+    CachedGradients,
     MemoryAllowance,
     NormStrategy,
     OuterProducts,
